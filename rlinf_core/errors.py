@@ -1,0 +1,38 @@
+"""Errors a user can act on: what was expected, what came, what to do."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RlinfError(Exception):
+    """An error caused by input or surroundings, with a fix in its message."""
+
+
+class RecipeError(RlinfError):
+    """A recipe, task or robot YAML that does not say what it must."""
+
+
+class SpecError(RlinfError):
+    """Data or a policy that does not fit the station's specs."""
+
+
+class PolicyFileError(RlinfError):
+    """A policy file that cannot be used."""
+
+
+class EpisodeError(RlinfError):
+    """A recording that cannot be read as an episode."""
+
+
+class SpoolError(RlinfError):
+    """The spool cannot take or keep an episode."""
+
+
+class BridgeError(RlinfError):
+    """The bridge cannot carry an episode or a policy."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""

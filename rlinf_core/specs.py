@@ -1,0 +1,155 @@
+"""What a station observes and accepts, declared once: names, shapes, dtypes, units and bounds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.errors import SpecError
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One named array.
+
+    Attributes:
+        name: its name in a time step.
+        shape: its shape; images are (height, width, 3).
+        dtype: "float32" or "uint8".
+        unit: SI unit of its elements.
+        low: smallest meaningful value, per element or one for all.
+        high: largest meaningful value.
+        source: the robot-side channel it is read from, e.g. "current_pose".
+        take: which part of the channel, e.g. "position" (see rlinf_core.environment).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    unit: str = ""
+    low: tuple[float, ...] = (-np.inf,)
+    high: tuple[float, ...] = (np.inf,)
+    source: str = ""
+    take: str = ""
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.shape) == 3
+
+    def check(self, value: np.ndarray) -> np.ndarray:
+        """Return ``value`` as an array of this shape and dtype; raise SpecError if it is not one."""
+        array = np.asarray(value, dtype=self.dtype)
+        if array.shape != self.shape:
+            raise SpecError(f"'{self.name}': expected shape {self.shape}, got {array.shape}")
+        if self.dtype != "uint8" and not np.isfinite(array).all():
+            raise SpecError(f"'{self.name}': expected finite values, got {array.tolist()}")
+        return array
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """What the station accepts: a control mode and, per dimension, the largest step in SI units.
+
+    A policy acts in [-1, 1] per dimension; ``to_si`` scales that to what goes on the wire.
+    """
+
+    control_mode: str
+    names: tuple[str, ...]
+    scale: tuple[float, ...]
+    units: tuple[str, ...]
+
+    @property
+    def dim(self) -> int:
+        return len(self.names)
+
+    def to_si(self, action: np.ndarray) -> np.ndarray:
+        """Normalised action (..., dim) in [-1, 1] to SI units."""
+        return np.clip(action, -1.0, 1.0) * np.asarray(self.scale)
+
+    def from_si(self, action: np.ndarray) -> np.ndarray:
+        """SI action (..., dim) to normalised units; not clipped."""
+        return np.asarray(action) / np.asarray(self.scale)
+
+
+@dataclass(frozen=True)
+class StationSpec:
+    """Everything a policy must agree on with a station."""
+
+    observation: tuple[ArraySpec, ...]
+    action: ActionSpec
+    control_hz: float
+    instruction: str = ""
+    _by_name: dict[str, ArraySpec] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._by_name.update({spec.name: spec for spec in self.observation})
+        if len(self._by_name) != len(self.observation):
+            raise SpecError("observation names must be unique, got " + ", ".join(s.name for s in self.observation))
+
+    def __getitem__(self, name: str) -> ArraySpec:
+        return self._by_name[name]
+
+    @property
+    def vectors(self) -> tuple[ArraySpec, ...]:
+        return tuple(spec for spec in self.observation if not spec.is_image)
+
+    @property
+    def images(self) -> tuple[ArraySpec, ...]:
+        return tuple(spec for spec in self.observation if spec.is_image)
+
+    @property
+    def vector_size(self) -> int:
+        return sum(spec.size for spec in self.vectors)
+
+    def flatten(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        """Concatenate the vectors of ``observation`` in declared order, float32 (vector_size,)."""
+        return np.concatenate([np.ravel(observation[spec.name]) for spec in self.vectors]).astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-able description; infinities are spelled as strings."""
+        data = asdict(self)
+        data.pop("_by_name")
+        return json.loads(json.dumps(data).replace("-Infinity", '"-inf"').replace("Infinity", '"inf"'))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> StationSpec:
+        observation = tuple(
+            ArraySpec(**{**item, "shape": tuple(item["shape"]),
+                         "low": tuple(map(float, item["low"])), "high": tuple(map(float, item["high"]))})
+            for item in data["observation"]
+        )
+        action = ActionSpec(**{key: tuple(value) if isinstance(value, list) else value
+                               for key, value in data["action"].items()})
+        return cls(observation, action, float(data["control_hz"]), data.get("instruction", ""))
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits over everything but the instruction's wording."""
+        data = self.to_dict()
+        data.pop("instruction")
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+    def difference(self, other: StationSpec) -> str:
+        """Say in one line each what differs from ``other``; empty when they agree."""
+        lines = []
+        mine, theirs = {s.name: s for s in self.observation}, {s.name: s for s in other.observation}
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                lines.append(f"observation '{name}': {_short(mine.get(name))} against {_short(theirs.get(name))}")
+        if self.action != other.action:
+            lines.append(f"action: {self.action} against {other.action}")
+        if self.control_hz != other.control_hz:
+            lines.append(f"control_hz: {self.control_hz} against {other.control_hz}")
+        return "\n".join(lines)
+
+
+def _short(spec: ArraySpec | None) -> str:
+    return "absent" if spec is None else f"{spec.dtype}{list(spec.shape)} [{spec.unit}] from {spec.source}.{spec.take}"
