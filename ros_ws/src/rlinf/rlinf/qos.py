@@ -1,0 +1,45 @@
+"""Quality of service of every topic of a station, in one place (table in docs/design.md)."""
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+
+def _reliable(depth: int, *, latched: bool = False) -> QoSProfile:
+    durability = DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE
+    return QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=depth,
+                      reliability=ReliabilityPolicy.RELIABLE, durability=durability)
+
+
+STATE = _reliable(10)       # joint_states, current_pose, current_twist, wrench, object_pose, gripper/state, /clock
+IMAGE = _reliable(2)        # camera/<name>/image
+COMMAND = _reliable(10)     # target_pose, gripper/command: depth 10 so that lockstep never loses a permit
+TIMESTEP = _reliable(50)
+ACTION = _reliable(10)      # policy/action, teleop/action
+APPLIED = _reliable(50)
+EPISODE = _reliable(50)
+LATCHED = _reliable(1, latched=True)  # safety, policy/update, policy/status, trainer/status
+
+QOS: dict[str, QoSProfile] = {
+    "joint_states": STATE,
+    "current_pose": STATE,
+    "current_twist": STATE,
+    "wrench": STATE,
+    "object_pose": STATE,
+    "gripper/state": STATE,
+    "/clock": STATE,
+    "target_pose": COMMAND,
+    "gripper/command": COMMAND,
+    "timestep": TIMESTEP,
+    "policy/action": ACTION,
+    "teleop/action": ACTION,
+    "applied": APPLIED,
+    "episode": EPISODE,
+    "safety": LATCHED,
+    "policy/update": LATCHED,
+    "policy/status": LATCHED,
+    "trainer/status": LATCHED,
+}
+
+
+def profile(topic: str) -> QoSProfile:
+    """The profile of a topic by its relative name; cameras match by prefix."""
+    return IMAGE if topic.startswith("camera/") else QOS[topic]
