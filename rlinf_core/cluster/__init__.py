@@ -1,0 +1,1 @@
+"""The trainer: Ray actors that turn episodes into a better policy."""

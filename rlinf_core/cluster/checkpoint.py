@@ -1,0 +1,91 @@
+"""Whole-run checkpoints: a folder of safetensors and JSON that appears complete or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.errors import RlinfError
+
+State = dict[str, Any]  # nested: dicts of arrays, tensors and JSON values
+
+
+def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Flatten a nested state into named arrays (for safetensors) and the rest (for JSON)."""
+    arrays: dict[str, np.ndarray] = {}
+    rest: dict[str, Any] = {}
+    for key, value in state.items():
+        if isinstance(value, dict):
+            below, other = split(value, f"{prefix}{key}/")
+            arrays |= below
+            rest |= other
+            if not value:
+                rest[f"{prefix}{key}"] = {}
+        elif hasattr(value, "detach"):
+            arrays[f"{prefix}{key}"] = np.ascontiguousarray(value.detach().cpu().numpy())
+        elif isinstance(value, np.ndarray):
+            arrays[f"{prefix}{key}"] = np.ascontiguousarray(value)
+        else:
+            rest[f"{prefix}{key}"] = value
+    return arrays, rest
+
+
+def join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
+    """The inverse of ``split``; tensors come back as arrays."""
+    state: State = {}
+    for name, value in [*arrays.items(), *rest.items()]:
+        node = state
+        *path, last = name.split("/")
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = value
+    return state
+
+
+def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
+    """Write ``root/name`` durably (write aside, fsync, rename) and keep only the newest ``keep``."""
+    from safetensors.numpy import save_file
+
+    folder, aside = root / name, root / f".{name}.part"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    arrays, rest = split(state)
+    save_file(arrays, aside / "arrays.safetensors")
+    (aside / "state.json").write_text(json.dumps(rest))
+    for file in aside.iterdir():
+        _fsync(file)
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)
+    _fsync(root)
+    for old in sorted(checkpoints(root))[:-keep]:
+        shutil.rmtree(old)
+    return folder
+
+
+def load(folder: Path) -> State:
+    """Read a checkpoint folder; RlinfError names what is missing or damaged."""
+    from safetensors.numpy import load_file
+
+    try:
+        return join(load_file(folder / "arrays.safetensors"), json.loads((folder / "state.json").read_text()))
+    except Exception as error:  # the libraries raise many kinds; the user needs one
+        raise RlinfError(f"checkpoint {folder}: expected arrays.safetensors and state.json, whole; got: {error}. "
+                         "Delete this folder to go on from the one before it") from error
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """Complete checkpoints below ``root``, oldest first."""
+    return sorted(path for path in root.glob("[!.]*") if (path / "state.json").is_file()) if root.is_dir() else []
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

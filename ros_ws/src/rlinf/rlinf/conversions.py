@@ -1,0 +1,67 @@
+"""Between ROS messages and the arrays of rlinf_core."""
+
+from __future__ import annotations
+
+import array
+
+import numpy as np
+from builtin_interfaces.msg import Time
+from rlinf_msgs.msg import ActionChunk, NamedVector, TimeStep
+from sensor_msgs.msg import Image
+
+from rlinf_core.specs import StationSpec
+
+NS = 1_000_000_000
+
+
+def to_ns(stamp: Time) -> int:
+    """Nanoseconds of a stamp."""
+    return stamp.sec * NS + stamp.nanosec
+
+
+def to_stamp(ns: int) -> Time:
+    """Stamp of a time in nanoseconds."""
+    return Time(sec=ns // NS, nanosec=ns % NS)
+
+
+def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
+    """An rgb8 image message from (H, W, 3) uint8; ``name`` becomes its frame."""
+    message = Image(height=pixels.shape[0], width=pixels.shape[1], encoding="rgb8", step=pixels.shape[1] * 3)
+    message.header.frame_id = name
+    message.header.stamp = stamp
+    message.data = array.array("B", np.ascontiguousarray(pixels).tobytes())
+    return message
+
+
+def from_image(message: Image) -> np.ndarray:
+    """(H, W, 3) uint8 of an rgb8 or bgr8 image; refuses other encodings by name."""
+    if message.encoding not in ("rgb8", "bgr8"):
+        raise ValueError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got {message.encoding}")
+    rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
+    pixels = rows[:, : message.width * 3].reshape(message.height, message.width, 3)
+    return pixels if message.encoding == "rgb8" else pixels[..., ::-1]
+
+
+def fill_observation(message: TimeStep, spec: StationSpec, observation: dict[str, np.ndarray]) -> None:
+    """Put ``observation`` into ``message`` in the order of the spec."""
+    message.vectors = [NamedVector(name=item.name, data=observation[item.name].ravel().tolist())
+                       for item in spec.vectors]
+    message.images = [to_image(item.name, observation[item.name], message.header.stamp) for item in spec.images]
+
+
+def observation_of(message: TimeStep, spec: StationSpec) -> dict[str, np.ndarray]:
+    """The observation in ``message``, checked against the spec."""
+    values = {vector.name: np.asarray(vector.data, np.float32) for vector in message.vectors}
+    values |= {image.header.frame_id: from_image(image) for image in message.images}
+    return {item.name: item.check(values[item.name].reshape(item.shape)) for item in spec.observation}
+
+
+def action_chunk(spec: StationSpec, actions: np.ndarray, *, source: str, session: str, seq: int, version: int,
+                 observation_stamp: Time, execute: int = 1) -> ActionChunk:
+    """A chunk message from normalised actions (horizon, dim)."""
+    si = spec.action.to_si(np.atleast_2d(actions))
+    message = ActionChunk(source=source, session=session, seq=seq, policy_version=version,
+                          observation_stamp=observation_stamp, dt=1.0 / spec.control_hz,
+                          control_mode=spec.action.control_mode, horizon=si.shape[0], dim=si.shape[1], execute=execute)
+    message.data = si.ravel().tolist()
+    return message

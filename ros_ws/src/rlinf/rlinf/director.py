@@ -1,0 +1,214 @@
+"""Runs a station through a recipe: collect, wait for the trainer, evaluate, improve online, evaluate again.
+
+It only asks: episodes from the environment, weights from the trainer. What it learns goes to ``progress.jsonl`` (one line
+an event, for reports) and ``status.json`` (the latest picture, for the live display).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rclpy.action import ActionClient
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
+
+from rlinf.qos import profile
+
+STATES = {value: name for name, value in vars(SafetyState).items() if name.isupper() and isinstance(value, int)} or {
+    0: "DISARMED", 1: "ARMED", 2: "ACTIVE", 3: "HOLD", 4: "FAULT"}
+
+
+class RunStopped(Exception):
+    """The run cannot go on; the message says why and what to do."""
+
+
+class Director(Node):
+    """Client of one station; see the module's docstring."""
+
+    def __init__(self) -> None:
+        super().__init__("director")
+        self.plan: dict[str, Any] = json.loads(Path(self._parameter("plan_file")).read_text())
+        self.run_dir = Path(self._parameter("run_dir"))
+        self.trainer, self.policy, self.safety = TrainerStatus(), PolicyStatus(version=-1), SafetyState()
+        self.phase, self.phase_started, self.started = "start", time.time(), time.time()
+        self.done = self.successes = self.env_steps = self.total = 0
+        self.recent: deque[bool] = deque(maxlen=50)
+        self._closed: set[str] = set()
+        self._ended: dict[str, EpisodeEvent] = {}
+        self.runner = ActionClient(self, RunEpisodes, "run_episodes")
+        for topic, kind, callback in (("trainer/status", TrainerStatus, self._on_trainer),
+                                      ("policy/status", PolicyStatus, self._on_policy),
+                                      ("safety", SafetyState, self._on_safety),
+                                      ("episode", EpisodeEvent, self._on_episode)):
+            self.create_subscription(kind, topic, callback, profile(topic))
+        self.create_timer(0.5, self._write_status)
+
+    def _parameter(self, name: str) -> str:
+        return self.declare_parameter(name, "").get_parameter_value().string_value
+
+    # What the station says
+    def _on_trainer(self, message: TrainerStatus) -> None:
+        self.trainer = message
+
+    def _on_policy(self, message: PolicyStatus) -> None:
+        if message.version != self.policy.version:
+            self._log("policy", version=message.version, error=message.error)
+        self.policy = message
+
+    def _on_safety(self, message: SafetyState) -> None:
+        if message.state == SafetyState.FAULT and self.safety.state != SafetyState.FAULT:
+            self._log("fault", cause=message.cause)
+        self.safety = message
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind == EpisodeEvent.ENDED:
+            self._ended[event.episode_id] = event
+            self.done += 1
+            self.successes += event.success
+            self.env_steps += event.steps if event.mode == "train" else 0
+            self.recent.append(event.success)
+            self._log("episode", id=event.episode_id, mode=event.mode, seed=event.seed, steps=event.steps,
+                      success=event.success, policy_version=event.policy_version, env_steps=self.env_steps,
+                      updates=self.trainer.updates)
+        elif event.kind == EpisodeEvent.CLOSED:
+            self._closed.add(event.episode_id)
+        elif event.kind == EpisodeEvent.ABORTED:
+            self._log("aborted", id=event.episode_id, detail=event.detail)
+
+    # Phases
+    def run(self, executor: SingleThreadedExecutor) -> None:
+        """Run every phase in order; raises RunStopped with a reason when one cannot be finished."""
+        self.executor_ = executor
+        plan = self.plan
+        self._wait("the environment", self.runner.server_is_ready, 60.0)
+        self._enter("collect", plan["collect"]["episodes"])
+        self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
+        self._enter("sft", 0)
+        self._wait("a policy from the trainer", lambda: self.policy.version >= 1, plan["limits"]["sft_s"])
+        before = self._evaluate("before")
+        self._online(plan["online"])
+        after = self._evaluate("after")
+        self._enter("done", 0)
+        self._log("result", before=before, after=after, env_steps=self.env_steps, updates=self.trainer.updates,
+                  minutes=(time.time() - self.started) / 60)
+        self._write_status()
+
+    def _evaluate(self, name: str) -> dict[str, Any]:
+        evaluate = self.plan["evaluate"]
+        self._enter(f"evaluate_{name}", evaluate["episodes"])
+        result = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
+        summary = {"episodes": result.episodes, "successes": result.successes,
+                   "episode_ids": list(result.episode_ids), "policy_version": self.policy.version}
+        self._log(name, **summary)
+        return summary
+
+    def _online(self, online: dict[str, Any]) -> None:
+        self._enter("online", 0)
+        seed, deadline = online["first_seed"], time.time() + 60 * online["max_minutes"]
+        self.recent.clear()
+        while self.env_steps < online["max_env_steps"] and time.time() < deadline and not self._good(online):
+            self._episodes(online["slice_episodes"], "train", seed, deadline)
+            seed += online["slice_episodes"]
+        self._settle(online)
+
+    def _good(self, online: dict[str, Any]) -> bool:
+        full = len(self.recent) == self.recent.maxlen
+        return full and sum(self.recent) >= online["stop_at_success"] * len(self.recent)
+
+    def _settle(self, online: dict[str, Any]) -> None:
+        """Let the learner finish what it owes, and the policy node take the newest weights."""
+        self._enter("settle", 0)
+        try:
+            self._wait("the learner to catch up", lambda: self.trainer.accepting and self.trainer.backlog == 0
+                       and self.policy.version == self.trainer.policy_version, online["settle_s"])
+        except RunStopped as late:
+            self._log("warning", detail=str(late))
+
+    # Waiting, always spinning
+    def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> RunEpisodes.Result:
+        goal = RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
+        sent = self.runner.send_goal_async(goal)
+        self._wait(f"the environment to take {count} {mode} episodes", sent.done, 20.0)
+        handle = sent.result()
+        if not handle.accepted:
+            raise RunStopped(f"the environment refused {count} {mode} episodes: it is already running some")
+        result = handle.get_result_async()
+        while not result.done():
+            self.executor_.spin_once(timeout_sec=0.1)
+            if deadline and time.time() > deadline:
+                handle.cancel_goal_async()
+                deadline = 0.0
+        answer = result.result().result
+        if not answer.success and "cancelled" not in answer.message:
+            raise RunStopped(f"{mode} episodes stopped after {answer.episodes} of {count}: {answer.message}")
+        return answer
+
+    def _wait(self, what: str, ready: Any, timeout_s: float) -> None:
+        deadline = time.time() + timeout_s
+        while not ready():
+            self.executor_.spin_once(timeout_sec=0.1)
+            if time.time() > deadline:
+                raise RunStopped(f"waited {timeout_s:.0f} s for {what}. Look at the logs in {self.run_dir / 'logs'}")
+
+    # What others may read
+    def _enter(self, phase: str, total: int) -> None:
+        self.phase, self.total, self.done, self.successes, self.phase_started = phase, total, 0, 0, time.time()
+        self._log("phase", name=phase)
+
+    def _log(self, event: str, **fields: Any) -> None:
+        line = json.dumps({"time": time.time(), "event": event, **fields})
+        with open(self.run_dir / "progress.jsonl", "a") as file:
+            file.write(line + "\n")
+
+    def _write_status(self) -> None:
+        trainer, safety = self.trainer, self.safety
+        status = {
+            "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
+            "total": self.total, "successes": self.successes, "recent_success": _mean(self.recent),
+            "env_steps": self.env_steps, "policy_version": self.policy.version, "policy_error": self.policy.error,
+            "inference_p50_ms": self.policy.inference_p50_ms,
+            "trainer": {"connected": trainer.connected, "phase": trainer.phase, "updates": trainer.updates,
+                        "episodes": trainer.episodes, "transitions": trainer.transitions, "backlog": trainer.backlog,
+                        "update_ratio": trainer.update_ratio, "accepting": trainer.accepting,
+                        "message": trainer.message, **dict(zip(trainer.names, trainer.values, strict=False))},
+            "safety": {"state": STATES[safety.state], "cause": safety.cause, "source": safety.source,
+                       "holds": safety.holds, "refused": safety.refused, "limited": safety.limited,
+                       "dropped": safety.dropped},
+        }
+        aside = self.run_dir / ".status.json"
+        aside.write_text(json.dumps(status))
+        os.replace(aside, self.run_dir / "status.json")
+
+
+def _mean(values: deque[bool]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def main() -> None:
+    """Entry point; exit code 1 and an ``error`` line in progress.jsonl when the run had to stop."""
+    rclpy.init()
+    director = Director()
+    executor = SingleThreadedExecutor()
+    executor.add_node(director)
+    try:
+        director.run(executor)
+    except RunStopped as reason:
+        director._log("error", detail=str(reason))
+        director.get_logger().error(str(reason))
+        sys.exit(1)
+    finally:
+        director._write_status()
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Policy node: answers every time step with an action chunk, and takes newer weights between episodes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import deque
+
+import numpy as np
+import rclpy
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.node import Node
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
+
+from rlinf.conversions import action_chunk, observation_of
+from rlinf.qos import profile
+from rlinf_core.environment import load_task
+from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.files import load_policy
+
+
+class PolicyNode(Node):
+    """Explores in ``train`` episodes, acts deterministically in ``evaluate``, is silent in ``demonstration``."""
+
+    def __init__(self) -> None:
+        super().__init__("policy")
+        self.spec = load_task(self.declare_parameter("task_file", "").value).spec
+        self.random = np.random.default_rng(self.declare_parameter("seed", 0).value)
+        self.session, self.seq = uuid.uuid4().hex[:12], 0
+        self.policy = None
+        self.waiting: PolicyUpdate | None = None
+        self.times_ms: deque[float] = deque(maxlen=500)
+        self.status = PolicyStatus(session=self.session, version=-1, spec_hash=self.spec.hash)
+        self.actions = self.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+        self.statuses = self.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
+        self.create_subscription(PolicyUpdate, "policy/update", self._on_update, profile("policy/update"))
+        self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
+        self.create_timer(2.0, self._publish_status)
+        self._publish_status()
+        path = self.declare_parameter("policy_file", "").value
+        if path:
+            self._on_update(PolicyUpdate(version=0, path=path))
+
+    def _on_update(self, update: PolicyUpdate) -> None:
+        self.waiting = update
+        if self.policy is None or self.idle:
+            self._take_update()
+
+    idle = True
+
+    def _take_update(self) -> None:
+        """Load the newest announced policy; keep the present one and say why if it does not fit."""
+        update, self.waiting = self.waiting, None
+        try:
+            policy = load_policy(update.path)
+            if policy.spec.hash != self.spec.hash:
+                raise SpecError(f"policy {update.path} does not fit this station:\n{policy.spec.difference(self.spec)}\n"
+                                "Train it with this station's task, or start the station with the policy's task")
+            self.policy, self.status.version = policy, update.version
+            self.status.path, self.status.error = update.path, ""
+        except (PolicyFileError, SpecError) as error:
+            self.status.error = str(error)
+            self.get_logger().error(str(error))
+        self._publish_status()
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        self.idle = step.step_type == TimeStep.LAST
+        if self.waiting and step.step_type != TimeStep.MID:
+            self._take_update()
+        if self.idle or self.policy is None or step.mode == "demonstration":
+            return
+        started = time.perf_counter()
+        try:
+            observation = observation_of(step, self.spec)
+        except (KeyError, ValueError, SpecError) as error:
+            self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
+            return
+        actions = self.policy.act(observation, explore=step.mode == "train", random=self.random)
+        self.seq += 1
+        chunk = action_chunk(self.spec, actions, source="policy", session=self.session, seq=self.seq,
+                             version=self.status.version, observation_stamp=step.header.stamp)
+        chunk.header.stamp = self.get_clock().now().to_msg()
+        self.actions.publish(chunk)
+        self.times_ms.append(1e3 * (time.perf_counter() - started))
+        self.status.inferences += 1
+
+    def _publish_status(self) -> None:
+        if self.times_ms:
+            self.status.inference_p50_ms, self.status.inference_p99_ms = np.percentile(self.times_ms, [50, 99]).tolist()
+        self.status.header.stamp = self.get_clock().now().to_msg()
+        self.statuses.publish(self.status)
+
+
+def main() -> None:
+    """Entry point."""
+    import torch
+
+    torch.set_num_threads(1)
+    rclpy.init()
+    executor = SingleThreadedExecutor()
+    executor.add_node(PolicyNode())
+    try:
+        executor.spin()
+    except (KeyboardInterrupt, ExternalShutdownException):
+        pass
+
+
+if __name__ == "__main__":
+    main()

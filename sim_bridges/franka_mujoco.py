@@ -1,0 +1,263 @@
+"""Franka Panda in MuJoCo with a peg in its gripper and a socket on the table, under a Cartesian impedance controller.
+
+The arm's meshes and inertias come from the ``gym_hil`` wheel (MuJoCo Menagerie's Panda); everything else is built here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.errors import RlinfError
+
+HOME = np.array([0.0, 0.35, 0.0, -2.10, 0.0, 2.45, 0.785])
+TOOL_DOWN_XYZW = np.array([0.0, 1.0, 0.0, 0.0])
+
+PEG_HALF_WIDTH_M = 0.0125
+CLEARANCE_M = 0.0015
+WALL_M = 0.012
+RIM_M = 0.05
+COMMAND_TIMEOUT_S = 0.2
+
+STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)  # [N/m, Nm/rad]
+DAMPING = np.array([110.0] * 3 + [6.0] * 3)
+POSTURE_STIFFNESS, POSTURE_DAMPING = 10.0, 3.0
+TORQUE_LIMIT = np.array([87.0] * 4 + [12.0] * 3)
+
+
+class FrankaPegInsertion:
+    """See ``sim_bridges.simulator.Simulator``. TCP is the tip of the peg; the table's top is z = 0.
+
+    Args:
+        pose_noise_m: standard deviation of the per-episode error of the reported socket position.
+        socket_range_m: the socket's centre is uniform in this square about (0.5, 0).
+        start_range_m: likewise the TCP's start, ``start_height_m`` above the table.
+    """
+
+    tick_s = 0.01
+    cameras = ("front", "wrist", "video")
+
+    def __init__(self, pose_noise_m: float = 0.001, socket_range_m: float = 0.06, start_range_m: float = 0.04,
+                 start_height_m: tuple[float, float] = (0.12, 0.17)) -> None:
+        os.environ.setdefault("MUJOCO_GL", "egl" if "DISPLAY" not in os.environ else "glfw")
+        import mujoco
+
+        self._mujoco = mujoco
+        self.model = mujoco.MjModel.from_xml_string(_scene())
+        self.data = mujoco.MjData(self.model)
+        self.pose_noise_m, self.socket_range_m = pose_noise_m, socket_range_m
+        self.start_range_m, self.start_height_m = start_range_m, start_height_m
+        self._substeps = round(self.tick_s / self.model.opt.timestep)
+        self._tcp = self.model.site("tcp").id
+        self._socket = self.model.body("socket").mocapid[0]
+        self._jacobian = np.zeros((6, self.model.nv))
+        self._renderers: dict[tuple[str, int, int], object] = {}
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self._mujoco.mj_resetData(self.model, self.data)
+        socket = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.socket_range_m, self.socket_range_m, 2), 0.0]
+        self.data.mocap_pos[self._socket] = socket
+        start = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2),
+                                             random.uniform(*self.start_height_m)]
+        noise = random.normal(0.0, self.pose_noise_m, 2)
+        self._object = np.concatenate([socket + [*noise, RIM_M], [0.0, 0.0, 0.0, 1.0]])
+        self.data.qpos[:7] = self._inverse_kinematics(start)
+        self._mujoco.mj_forward(self.model, self.data)
+        self._target, self._silent_s = self._tcp_pose(), 0.0
+
+    def advance(self, target_pose: np.ndarray | None) -> None:
+        """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
+        self._silent_s = 0.0 if target_pose is not None else self._silent_s + self.tick_s
+        if target_pose is not None:
+            self._target = np.asarray(target_pose, dtype=float)
+        elif self._silent_s >= COMMAND_TIMEOUT_S > self._silent_s - self.tick_s:
+            self._target = self._tcp_pose()
+        position, rotation = self._target[:3], _wxyz(self._target[3:])
+        for substep in range(self._substeps):
+            self._mujoco.mj_step1(self.model, self.data)
+            self._apply_impedance(position, rotation, refresh_posture=substep == 0)
+            self._mujoco.mj_step2(self.model, self.data)
+
+    def channels(self) -> dict[str, np.ndarray]:
+        data = self.data
+        rotation = data.site_xmat[self._tcp].reshape(3, 3)
+        twist = self._jacobian @ data.qvel
+        return {
+            "current_pose": self._tcp_pose(), "current_twist": twist,
+            "wrench": np.concatenate([-rotation @ data.sensordata[:3], -rotation @ data.sensordata[3:6]]),
+            "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([2 * PEG_HALF_WIDTH_M]),
+            "object_pose": self._object.copy(),
+        }
+
+    def render(self, camera: str, height: int, width: int) -> np.ndarray:
+        key = (camera, height, width)
+        if key not in self._renderers:
+            self._renderers[key] = self._renderer(height, width)
+        renderer = self._renderers[key]
+        option = self._mujoco.MjvOption()
+        option.geomgroup[:] = [1, 1, 1, 0, 0, 0] if camera == "video" else [1, 0, 0, 1, 0, 0]
+        option.sitegroup[:] = 0
+        renderer.update_scene(self.data, camera, option)
+        if camera != "video":
+            renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        return renderer.render().copy()
+
+    def _renderer(self, height: int, width: int) -> object:
+        try:
+            return self._mujoco.Renderer(self.model, height, width)
+        except Exception as error:
+            raise RlinfError(f"cannot render a camera with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {error}. "
+                             "Install libegl1 and libosmesa6 (make setup does), or set MUJOCO_GL=osmesa") from error
+
+    def _tcp_pose(self) -> np.ndarray:
+        quaternion = np.empty(4)
+        self._mujoco.mju_mat2Quat(quaternion, self.data.site_xmat[self._tcp])
+        return np.concatenate([self.data.site_xpos[self._tcp], quaternion[[1, 2, 3, 0]]])
+
+    def _apply_impedance(self, position: np.ndarray, rotation: np.ndarray, refresh_posture: bool) -> None:
+        """tau = J^T (K e - D v) + N^T posture + bias (Hogan 1985; Khatib 1987)."""
+        data, jacobian = self.data, self._jacobian
+        self._mujoco.mj_jacSite(self.model, data, jacobian[:3], jacobian[3:], self._tcp)
+        error = np.empty(6)
+        error[:3] = position - data.site_xpos[self._tcp]
+        error[3:] = self._rotation_error(rotation)
+        if refresh_posture:
+            inverse = np.linalg.solve(jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian)
+            posture = POSTURE_STIFFNESS * (HOME - data.qpos) - POSTURE_DAMPING * data.qvel
+            self._posture = posture - jacobian.T @ (inverse @ posture)
+        torque = jacobian.T @ (STIFFNESS * error - DAMPING * (jacobian @ data.qvel))
+        data.ctrl[:] = np.clip(torque + self._posture + data.qfrc_bias, -TORQUE_LIMIT, TORQUE_LIMIT)
+
+    def _rotation_error(self, rotation_wxyz: np.ndarray) -> np.ndarray:
+        """Rotation vector in the base frame that takes the measured orientation to the target."""
+        measured, error = np.empty(4), np.empty(3)
+        self._mujoco.mju_mat2Quat(measured, self.data.site_xmat[self._tcp])
+        self._mujoco.mju_subQuat(error, rotation_wxyz, measured)
+        return self.data.site_xmat[self._tcp].reshape(3, 3) @ error
+
+    def _inverse_kinematics(self, position: np.ndarray) -> np.ndarray:
+        """Joint angles near HOME with the tool at ``position`` pointing down (damped least squares)."""
+        data, target = self.data, _wxyz(TOOL_DOWN_XYZW)
+        data.qpos[:7] = HOME
+        for _ in range(50):
+            self._mujoco.mj_kinematics(self.model, data)
+            self._mujoco.mj_comPos(self.model, data)
+            self._mujoco.mj_jacSite(self.model, data, self._jacobian[:3], self._jacobian[3:], self._tcp)
+            error = np.concatenate([position - data.site_xpos[self._tcp], self._rotation_error(target)])
+            if np.abs(error).max() < 1e-6:
+                break
+            gram = self._jacobian @ self._jacobian.T + 1e-6 * np.eye(6)
+            data.qpos[:7] += self._jacobian.T @ np.linalg.solve(gram, error)
+        return data.qpos[:7].copy()
+
+
+def _wxyz(quaternion_xyzw: np.ndarray) -> np.ndarray:
+    return np.asarray(quaternion_xyzw)[[3, 0, 1, 2]]
+
+
+def _assets() -> Path:
+    found = importlib.util.find_spec("gym_hil")
+    if found is None or not found.submodule_search_locations:
+        raise RlinfError("the Panda's meshes: expected the package gym_hil, which is not installed. Run: make setup")
+    return Path(found.submodule_search_locations[0]) / "assets"
+
+
+def _scene() -> str:
+    """The MJCF of the whole scene: Menagerie's arm without its gripper's linkage, our hand, peg, socket and table."""
+    assets = _assets()
+    root = xml.parse(assets / "panda.xml").getroot()
+    for tag in ("contact", "tendon", "equality", "sensor"):
+        root.remove(root.find(tag))
+    root.find("compiler").set("meshdir", str(assets))
+    for mesh in root.find("asset").findall("mesh"):
+        if "name" not in mesh.attrib:
+            mesh.set("name", Path(mesh.get("file")).stem)
+    actuators = root.find("actuator")
+    actuators.remove(actuators.find("general"))
+    for geom in root.iter("geom"):
+        geom.set("contype", "0")
+        geom.set("conaffinity", "0")
+    attachment = next(body for body in root.iter("body") if body.get("name") == "attachment")
+    for child in list(attachment):
+        attachment.remove(child)
+    attachment.extend(_elements(_HAND))
+    root.find("worldbody").extend(_elements(_WORLD + _socket()))
+    root.extend(_elements(_GLOBAL))
+    return xml.tostring(root, encoding="unicode")
+
+
+def _elements(text: str) -> list[xml.Element]:
+    return list(xml.fromstring(f"<all>{text}</all>"))
+
+
+_HAND = f"""
+<geom name="hand" type="box" size="0.095 0.028 0.032" pos="0 0 0.035" rgba="0.93 0.94 0.95 1" mass="0.6"
+  contype="0" conaffinity="0" group="0"/>
+<geom name="mount" type="cylinder" size="0.045 0.008" pos="0 0 0.005" rgba="0.25 0.25 0.27 1" mass="0.05"
+  contype="0" conaffinity="0" group="0"/>
+<geom name="finger_left" type="box" size="0.009 0.011 0.027" pos="{PEG_HALF_WIDTH_M + 0.009} 0 0.094"
+  rgba="0.25 0.25 0.27 1" mass="0.02" contype="0" conaffinity="0" group="0"/>
+<geom name="finger_right" type="box" size="0.009 0.011 0.027" pos="{-PEG_HALF_WIDTH_M - 0.009} 0 0.094"
+  rgba="0.25 0.25 0.27 1" mass="0.02" contype="0" conaffinity="0" group="0"/>
+<camera name="wrist" pos="0.0 -0.11 0.0" euler="2.75 0 0" fovy="60"/>
+<body name="peg" pos="0 0 0.085">
+  <site name="wrist_force" pos="0 0 0" quat="1 0 0 0"/>
+  <geom name="peg" type="box" size="{PEG_HALF_WIDTH_M} {PEG_HALF_WIDTH_M} 0.042" pos="0 0 0.042"
+    rgba="0.90 0.42 0.13 1" mass="0.05" friction="0.4" contype="1" conaffinity="1" group="0"
+    solref="0.004 1" solimp="0.95 0.99 0.001"/>
+  <site name="tcp" pos="0 0 0.084"/>
+</body>
+"""
+
+_WORLD = """
+<geom name="table" type="box" size="0.45 0.6 0.02" pos="0.45 0 -0.02" rgba="0.78 0.72 0.64 1" friction="0.4" group="0"
+  contype="1" conaffinity="1"/>
+<geom name="floor" type="plane" size="4 4 0.1" pos="0 0 -0.75" material="floor" group="1" contype="0" conaffinity="0"/>
+<geom name="pedestal" type="box" size="0.12 0.12 0.365" pos="-0.05 0 -0.385" rgba="0.3 0.32 0.35 1" group="1"
+  contype="0" conaffinity="0"/>
+<geom name="leg1" type="box" size="0.03 0.03 0.355" pos="0.85 0.55 -0.395" rgba="0.35 0.33 0.3 1" group="1"
+  contype="0" conaffinity="0"/>
+<geom name="leg2" type="box" size="0.03 0.03 0.355" pos="0.85 -0.55 -0.395" rgba="0.35 0.33 0.3 1" group="1"
+  contype="0" conaffinity="0"/>
+<light name="key" pos="1.2 -0.9 1.8" dir="-0.5 0.5 -0.9" directional="true" castshadow="true" diffuse="0.55 0.55 0.52"/>
+<light name="fill" pos="0 1.5 1.5" dir="0.3 -0.6 -0.8" directional="true" castshadow="false" diffuse="0.3 0.32 0.36"/>
+<camera name="front" pos="0.95 0 0.33" xyaxes="0 1 0 -0.5 0 0.87" fovy="45"/>
+<camera name="video" pos="1.25 -0.75 0.62" xyaxes="0.62 0.785 0 -0.36 0.28 0.89" fovy="42"/>
+"""
+
+_GLOBAL = """
+<option timestep="0.0025" integrator="implicitfast" cone="elliptic" impratio="10"/>
+<visual>
+  <headlight ambient="0.35 0.35 0.35" diffuse="0.25 0.25 0.25" specular="0.05 0.05 0.05"/>
+  <quality shadowsize="2048" offsamples="0"/>
+  <global offwidth="1280" offheight="960"/>
+</visual>
+<asset>
+  <texture name="sky" type="skybox" builtin="gradient" rgb1="0.93 0.95 0.97" rgb2="0.68 0.75 0.82" width="64" height="256"/>
+  <texture name="floor" type="2d" builtin="flat" rgb1="0.55 0.58 0.6" width="16" height="16"/>
+  <material name="floor" texture="floor" reflectance="0"/>
+</asset>
+<sensor>
+  <force name="force" site="wrist_force"/>
+  <torque name="torque" site="wrist_force"/>
+</sensor>
+"""
+
+
+def _socket() -> str:
+    """Four walls about a square hole, with a 45 degree chamfer at the rim, on a body that resets place."""
+    hole, half, parts = PEG_HALF_WIDTH_M + CLEARANCE_M, WALL_M / 2, []
+    look = ('rgba="0.20 0.42 0.62 1" friction="0.4" contype="1" conaffinity="1" group="0" '
+            'solref="0.004 1" solimp="0.95 0.99 0.001"')
+    for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1)):
+        centre = hole + half
+        size = f"{half if x else hole + WALL_M} {half if y else hole + WALL_M} {RIM_M / 2}"
+        parts.append(f'<geom type="box" size="{size}" pos="{x * centre} {y * centre} {RIM_M / 2}" {look}/>')
+    return f'<body name="socket" mocap="true">{"".join(parts)}</body>'
