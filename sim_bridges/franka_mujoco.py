@@ -18,7 +18,7 @@ HOME = np.array([0.0, 0.35, 0.0, -2.10, 0.0, 2.45, 0.785])
 TOOL_DOWN_XYZW = np.array([0.0, 1.0, 0.0, 0.0])
 
 PEG_HALF_WIDTH_M = 0.0125
-CLEARANCE_M = 0.0015
+CLEARANCE_M = 0.002
 WALL_M = 0.012
 RIM_M = 0.05
 COMMAND_TIMEOUT_S = 0.2
@@ -41,7 +41,7 @@ class FrankaPegInsertion:
     tick_s = 0.01
     cameras = ("front", "wrist", "video")
 
-    def __init__(self, pose_noise_m: float = 0.001, socket_range_m: float = 0.06, start_range_m: float = 0.04,
+    def __init__(self, pose_noise_m: float = 0.0007, socket_range_m: float = 0.06, start_range_m: float = 0.04,
                  start_height_m: tuple[float, float] = (0.12, 0.17)) -> None:
         os.environ.setdefault("MUJOCO_GL", "egl" if "DISPLAY" not in os.environ else "glfw")
         import mujoco
@@ -69,7 +69,7 @@ class FrankaPegInsertion:
         self._object = np.concatenate([socket + [*noise, RIM_M], [0.0, 0.0, 0.0, 1.0]])
         self.data.qpos[:7] = self._inverse_kinematics(start)
         self._mujoco.mj_forward(self.model, self.data)
-        self._target, self._silent_s = self._tcp_pose(), 0.0
+        self._target, self._silent_s = self.tcp_pose(), 0.0
 
     def advance(self, target_pose: np.ndarray | None) -> None:
         """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
@@ -77,7 +77,7 @@ class FrankaPegInsertion:
         if target_pose is not None:
             self._target = np.asarray(target_pose, dtype=float)
         elif self._silent_s >= COMMAND_TIMEOUT_S > self._silent_s - self.tick_s:
-            self._target = self._tcp_pose()
+            self._target = self.tcp_pose()
         position, rotation = self._target[:3], _wxyz(self._target[3:])
         for substep in range(self._substeps):
             self._mujoco.mj_step1(self.model, self.data)
@@ -89,7 +89,7 @@ class FrankaPegInsertion:
         rotation = data.site_xmat[self._tcp].reshape(3, 3)
         twist = self._jacobian @ data.qvel
         return {
-            "current_pose": self._tcp_pose(), "current_twist": twist,
+            "current_pose": self.tcp_pose(), "current_twist": twist,
             "wrench": np.concatenate([-rotation @ data.sensordata[:3], -rotation @ data.sensordata[3:6]]),
             "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([2 * PEG_HALF_WIDTH_M]),
             "object_pose": self._object.copy(),
@@ -116,7 +116,8 @@ class FrankaPegInsertion:
             raise RlinfError(f"cannot render a camera with MUJOCO_GL={os.environ.get('MUJOCO_GL')}: {error}. "
                              "Install libegl1 and libosmesa6 (make setup does), or set MUJOCO_GL=osmesa") from error
 
-    def _tcp_pose(self) -> np.ndarray:
+    def tcp_pose(self) -> np.ndarray:
+        """(7,) xyz and quaternion xyzw of the peg's tip."""
         quaternion = np.empty(4)
         self._mujoco.mju_mat2Quat(quaternion, self.data.site_xmat[self._tcp])
         return np.concatenate([self.data.site_xpos[self._tcp], quaternion[[1, 2, 3, 0]]])

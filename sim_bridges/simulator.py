@@ -31,6 +31,9 @@ class Simulator(Protocol):
     def advance(self, target_pose: np.ndarray | None) -> None:
         """One tick under the controller; None lets the robot's own command timeout run."""
 
+    def tcp_pose(self) -> np.ndarray:
+        """The channel current_pose alone."""
+
     def channels(self) -> Channels:
         """The state now, without images."""
 

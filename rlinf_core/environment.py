@@ -1,0 +1,136 @@
+"""From robot-side channels to time steps: observation, reward, step type. Used by the ROS node and the vectorised simulators.
+
+A channel is the newest content of a robot-side topic, by the topic's name: current_pose (7,), current_twist (6,),
+wrench (6,), joint_states (n,), gripper/state (1,), object_pose (7,), camera/<name>/image (H, W, 3) uint8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rlinf_core.errors import RecipeError, SpecError, nearest
+from rlinf_core.rewards import Success, make_success
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+Channels = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a station is asked to do: its specs, when it has succeeded, and how long it may take."""
+
+    spec: StationSpec
+    success: Success
+    max_steps: int
+
+    def with_images(self, cameras: dict[str, tuple[int, int]]) -> Task:
+        """The same task observed through cameras too; ``cameras`` maps name to (height, width)."""
+        images = tuple(ArraySpec(name, (*size, 3), "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")
+                       for name, size in cameras.items())
+        return replace(self, spec=replace(self.spec, observation=self.spec.observation + images))
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Reward, discount and whether the episode ends with this step."""
+
+    reward: float
+    discount: float
+    last: bool
+
+
+def judge(task: Task, channels: Channels, step_index: int) -> Judgement:
+    """Sparse reward 1 and discount 0 on success; a time limit ends the episode with discount 1 (a truncation)."""
+    if task.success(channels):
+        return Judgement(1.0, 0.0, True)
+    return Judgement(0.0, 1.0, step_index >= task.max_steps)
+
+
+def observe(spec: StationSpec, channels: Channels) -> dict[str, np.ndarray]:
+    """The observation that ``spec`` declares, each array checked; SpecError names a channel that is missing."""
+    observation = {}
+    for item in spec.observation:
+        if item.source not in channels:
+            raise SpecError(f"observation '{item.name}': nothing has come on '{item.source}'. Is its publisher running "
+                            f"and remapped to that name? Received so far: {', '.join(sorted(channels)) or 'nothing'}")
+        observation[item.name] = item.check(_TAKE[item.take](channels, item))
+    return observation
+
+
+def _image(channels: Channels, item: ArraySpec) -> np.ndarray:
+    image = channels[item.source]
+    if image.shape == item.shape:
+        return image
+    import cv2
+
+    return cv2.resize(image, (item.shape[1], item.shape[0]), interpolation=cv2.INTER_AREA)
+
+
+def _rotation_vector(channels: Channels, item: ArraySpec) -> np.ndarray:
+    x, y, z, w = channels[item.source][3:7]
+    axis, norm = np.array([x, y, z]), float(np.sqrt(x * x + y * y + z * z))
+    return axis * (2.0 * np.arctan2(norm, abs(w)) * np.sign(w or 1.0) / max(norm, 1e-12))
+
+
+_TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
+    "all": lambda channels, item: channels[item.source],
+    "position": lambda channels, item: channels[item.source][:3],
+    "rotation": _rotation_vector,
+    "linear": lambda channels, item: channels[item.source][:3],
+    "angular": lambda channels, item: channels[item.source][3:6],
+    "force": lambda channels, item: channels[item.source][:3],
+    "torque": lambda channels, item: channels[item.source][3:6],
+    "offset": lambda channels, item: channels[item.source][:3] - channels["current_pose"][:3],
+    "image": _image,
+}
+_TASK_KEYS = {"instruction", "control_hz", "max_steps", "observation", "action", "reward"}
+_OBSERVATION_KEYS = {"source", "take", "shape", "unit", "low", "high"}
+
+
+def load_task(path: str | Path) -> Task:
+    """Read a task YAML; RecipeError names the key at fault and the nearest known one."""
+    try:
+        data = yaml.safe_load(Path(path).read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise RecipeError(f"task {path}: expected a readable YAML file, got: {error}") from error
+    _check_keys(f"task {path}", data, _TASK_KEYS, required=_TASK_KEYS - {"instruction"})
+    observation = tuple(_array_spec(f"task {path}: observation '{name}'", name, entry)
+                        for name, entry in data["observation"].items())
+    spec = StationSpec(observation, _action_spec(f"task {path}: action", data["action"]), float(data["control_hz"]),
+                       data.get("instruction", ""))
+    return Task(spec, make_success(data["reward"]), int(data["max_steps"]))
+
+
+def _array_spec(where: str, name: str, entry: dict[str, Any]) -> ArraySpec:
+    _check_keys(where, entry, _OBSERVATION_KEYS, required={"source", "take", "shape"})
+    if entry["take"] not in _TAKE:
+        raise RecipeError(f"{where}: take: expected one of {', '.join(_TAKE)}, got {entry['take']!r}"
+                          f"{nearest(str(entry['take']), _TAKE)}")
+    return ArraySpec(name, tuple(entry["shape"]), "float32", entry.get("unit", ""),
+                     tuple(map(float, entry.get("low", [-np.inf]))), tuple(map(float, entry.get("high", [np.inf]))),
+                     entry["source"], entry["take"])
+
+
+def _action_spec(where: str, entry: dict[str, Any]) -> ActionSpec:
+    _check_keys(where, entry, {"control_mode", "dimensions"}, required={"control_mode", "dimensions"})
+    dimensions = entry["dimensions"]
+    for name, item in dimensions.items():
+        _check_keys(f"{where}: '{name}'", item, {"scale", "unit"}, required={"scale", "unit"})
+    return ActionSpec(entry["control_mode"], tuple(dimensions), tuple(float(d["scale"]) for d in dimensions.values()),
+                      tuple(d["unit"] for d in dimensions.values()))
+
+
+def _check_keys(where: str, data: Any, known: set[str], required: set[str]) -> None:
+    if not isinstance(data, dict):
+        raise RecipeError(f"{where}: expected a mapping with {', '.join(sorted(known))}, got {type(data).__name__}")
+    for key in data:
+        if key not in known:
+            raise RecipeError(f"{where}: unknown key '{key}'{nearest(str(key), known)}")
+    for key in sorted(required - data.keys()):
+        raise RecipeError(f"{where}: '{key}' is missing")
