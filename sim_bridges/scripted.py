@@ -18,7 +18,7 @@ class InsertionOperator:
         seed: of the tremor.
     """
 
-    def __init__(self, scale_m: float, noise: float = 0.25, gain: float = 0.6, pause: float = 0.08,
+    def __init__(self, scale_m: float, noise: float = 0.12, gain: float = 0.4, pause: float = 0.08,
                  aligned_m: float = 0.002, seed: int = 0) -> None:
         self.scale_m, self.noise, self.gain, self.pause = scale_m, noise, gain, pause
         self.aligned_m = aligned_m

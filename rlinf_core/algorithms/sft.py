@@ -1,0 +1,55 @@
+"""Supervised fine-tuning: maximum likelihood of the demonstrated actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms.tensors import to_tensors
+from rlinf_core.policies.actor import Actor, Batch, log_prob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Hyper-parameters of supervised fine-tuning.
+
+    Attributes:
+        steps: gradient steps.
+        batch_size: transitions a step.
+        learning_rate: of Adam.
+        noise_floor: the demonstrated action is smeared by this much, which keeps the policy's deviation from collapsing.
+    """
+
+    steps: int = 2000
+    batch_size: int = 256
+    learning_rate: float = 3e-4
+    noise_floor: float = 0.1
+
+
+def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
+    """-E log pi(a | s) over demonstrated actions (B, A), clipped just inside the tanh's range."""
+    action = batch["action"]
+    if noise_floor:
+        action = action + noise_floor * torch.randn(action.shape, generator=generator)
+    raw = torch.atanh(action.clamp(-0.97, 0.97))
+    mean, log_std = actor(batch)
+    return -log_prob(raw, mean, log_std).mean()
+
+
+class SFT:
+    """Behaviour cloning of one actor."""
+
+    def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
+        self.actor, self.config = actor, config
+        self.optimiser = torch.optim.Adam(actor.parameters(), lr=config.learning_rate)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        """One gradient step on a batch of demonstrations."""
+        value = loss(self.actor, to_tensors(batch), self.config.noise_floor, self.generator)
+        self.optimiser.zero_grad()
+        value.backward()
+        self.optimiser.step()
+        return {"sft_loss": value.item()}

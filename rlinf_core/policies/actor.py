@@ -1,0 +1,122 @@
+"""The actor: encoder, trunk and tanh-Gaussian head, sized from the station's specs, with its own normalisation.
+
+The same module serves state-only policies (no images in the spec) and policies from pixels (a small CNN per camera).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.specs import StationSpec
+
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyConfig:
+    """Sizes of the policy network.
+
+    Attributes:
+        hidden: widths of the trunk's layers.
+        image_features: features kept of each camera image.
+        channels: output channels of the convolutions, each with stride 2.
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    image_features: int = 64
+    channels: tuple[int, ...] = (16, 32, 32)
+
+
+class Encoder(nn.Module):
+    """Vectors (B, V) and images {name: (B, H, W, 3) uint8} to features (B, F); vectors are normalised and clipped."""
+
+    def __init__(self, spec: StationSpec, config: PolicyConfig) -> None:
+        super().__init__()
+        self.image_names = [image.name for image in spec.images]
+        self.register_buffer("mean", torch.zeros(spec.vector_size))
+        self.register_buffer("std", torch.ones(spec.vector_size))
+        self.cnns = nn.ModuleDict({image.name: _cnn(image.shape, config) for image in spec.images})
+        self.size = spec.vector_size + len(self.image_names) * config.image_features
+
+    def forward(self, batch: Batch) -> Tensor:
+        vectors = ((batch["vectors"] - self.mean) / self.std).clamp(-5.0, 5.0)
+        images = [self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0 - 0.5) for name in self.image_names]
+        return torch.cat([vectors, *images], dim=-1)
+
+    def fit_normalisation(self, vectors: np.ndarray) -> None:
+        """Take mean and standard deviation from (N, V) vectors; a floor keeps constants from exploding."""
+        std = np.maximum(vectors.std(axis=0), 0.05 * np.abs(vectors).max(axis=0) + 1e-4)
+        self.mean.copy_(torch.as_tensor(vectors.mean(axis=0)))
+        self.std.copy_(torch.as_tensor(std))
+
+
+class Actor(nn.Module):
+    """pi(a | s) = tanh(N(mean(s), std(s))) over normalised actions in [-1, 1] (Haarnoja et al. 2018, appendix C)."""
+
+    def __init__(self, spec: StationSpec, config: PolicyConfig | None = None) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config or PolicyConfig()
+        self.encoder = Encoder(spec, self.config)
+        self.trunk = mlp(self.encoder.size, self.config.hidden)
+        self.head = nn.Linear(self.config.hidden[-1], 2 * spec.action.dim)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before the tanh, each (B, A)."""
+        mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
+        return mean, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """A reparameterised action (B, A) and its log-probability (B,)."""
+        mean, log_std = self(batch)
+        noise = torch.randn(mean.shape, generator=generator)
+        raw = mean + log_std.exp() * noise
+        return torch.tanh(raw), log_prob(raw, mean, log_std)
+
+    def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
+        """One observation to a chunk of one normalised action (1, A); explores only if asked."""
+        batch = {image.name: torch.as_tensor(np.ascontiguousarray(observation[image.name]))[None]
+                 for image in self.spec.images}
+        batch["vectors"] = torch.as_tensor(self.spec.flatten(observation))[None]
+        with torch.no_grad():
+            mean, log_std = self(batch)
+        noise = random.standard_normal(mean.shape) if explore else 0.0
+        return np.tanh(mean.numpy() + log_std.exp().numpy() * noise)
+
+    def describe(self) -> dict[str, Any]:
+        """What a policy file must say to rebuild this module."""
+        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}
+
+
+def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density (B,) of tanh(raw) under the tanh-Gaussian, in the numerically stable form."""
+    gaussian = -0.5 * (((raw - mean) / log_std.exp()) ** 2 + 2.0 * log_std + np.log(2.0 * np.pi))
+    squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
+    return (gaussian - squash).sum(dim=-1)
+
+
+def mlp(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:
+    """Linear, LayerNorm, ReLU for every hidden width."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
+        inputs = width
+    return nn.Sequential(*layers)
+
+
+def _cnn(shape: tuple[int, ...], config: PolicyConfig) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    inputs = 3
+    for channels in config.channels:
+        layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), nn.ReLU()]
+        inputs = channels
+    shrink = 2 ** len(config.channels)
+    flat = inputs * -(-shape[0] // shrink) * -(-shape[1] // shrink)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, config.image_features),
+                         nn.LayerNorm(config.image_features), nn.Tanh())

@@ -1,0 +1,76 @@
+"""Policy files: weights, normalisation, network sizes and specs in one safetensors file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.errors import PolicyFileError
+from rlinf_core.specs import StationSpec
+
+FORMAT = "rlinf-policy-1"
+
+
+def policy_name(version: int) -> str:
+    """File name of a version; names sort by version."""
+    return f"policy-{version:08d}.safetensors"
+
+
+def save_policy(actor: Any, path: str | Path, **info: Any) -> Path:
+    """Write ``actor`` durably: aside, fsync, rename. ``info`` (version, updates, ...) is kept as JSON."""
+    from safetensors.torch import save_file
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.part")
+    metadata = {"format": FORMAT, "info": json.dumps(info)}
+    metadata |= {key: json.dumps(value) for key, value in actor.describe().items()}
+    save_file({name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}, aside, metadata)
+    with open(aside, "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+    return path
+
+
+def load_policy(path: str | Path) -> Any:
+    """Rebuild the actor of a policy file; PolicyFileError says what is wrong with the file and what to do."""
+    import torch
+    from safetensors import SafetensorError, safe_open
+
+    from rlinf_core.policies.actor import Actor, PolicyConfig
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except FileNotFoundError as error:
+        raise PolicyFileError(f"policy {path}: no such file") from error
+    except (SafetensorError, OSError) as error:
+        raise PolicyFileError(f"policy {path}: expected a whole safetensors file, got one that is cut short or damaged "
+                              f"({error}). Copy it again, or use an earlier version") from error
+    if metadata.get("format") != FORMAT:
+        raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
+    config = {key: tuple(value) if isinstance(value, list) else value
+              for key, value in json.loads(metadata["config"]).items()}
+    actor = Actor(StationSpec.from_dict(json.loads(metadata["spec"])), PolicyConfig(**config))
+    wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
+             if name not in weights or weights[name].shape != tensor.shape}
+    if wrong:
+        name, shape = next(iter(wrong.items()))
+        got = tuple(weights[name].shape) if name in weights else "nothing"
+        raise PolicyFileError(f"policy {path}: '{name}': expected shape {shape}, got {got}; "
+                              "the weights do not belong to the network the file describes")
+    actor.load_state_dict(weights)
+    if not all(torch.isfinite(tensor).all() for tensor in weights.values()):
+        raise PolicyFileError(f"policy {path}: expected finite weights, got NaN or Inf; the run that wrote it diverged")
+    return actor.eval()
+
+
+def read_info(path: str | Path) -> dict[str, Any]:
+    """The ``info`` a policy was saved with, without loading its weights."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        return json.loads((file.metadata() or {}).get("info", "{}"))
