@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rlinf_core.durable import fsync
 from rlinf_core.errors import RlinfError
 
 State = dict[str, Any]  # nested: dicts of arrays, tensors and JSON values
@@ -58,10 +58,10 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     save_file(arrays, aside / "arrays.safetensors")
     (aside / "state.json").write_text(json.dumps(rest))
     for file in aside.iterdir():
-        _fsync(file)
+        fsync(file)
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)
-    _fsync(root)
+    fsync(root)
     for old in sorted(checkpoints(root))[:-keep]:
         shutil.rmtree(old)
     return folder
@@ -81,11 +81,3 @@ def load(folder: Path) -> State:
 def checkpoints(root: Path) -> list[Path]:
     """Complete checkpoints below ``root``, oldest first."""
     return sorted(path for path in root.glob("[!.]*") if (path / "state.json").is_file()) if root.is_dir() else []
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

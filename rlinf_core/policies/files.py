@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.durable import publish_file
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.specs import StationSpec
 
@@ -28,10 +28,7 @@ def save_policy(actor: Any, path: str | Path, **info: Any) -> Path:
     metadata = {"format": FORMAT, "info": json.dumps(info)}
     metadata |= {key: json.dumps(value) for key, value in actor.describe().items()}
     save_file({name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}, aside, metadata)
-    with open(aside, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    return path
+    return publish_file(aside, path)
 
 
 def load_policy(path: str | Path) -> Any:

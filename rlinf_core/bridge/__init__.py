@@ -1,0 +1,1 @@
+"""The bridge: episodes up, policies down, over gRPC; acknowledged only once they are durable."""
