@@ -11,18 +11,6 @@ from sensor_msgs.msg import Image
 
 from rlinf_core.specs import StationSpec
 
-NS = 1_000_000_000
-
-
-def to_ns(stamp: Time) -> int:
-    """Nanoseconds of a stamp."""
-    return stamp.sec * NS + stamp.nanosec
-
-
-def to_stamp(ns: int) -> Time:
-    """Stamp of a time in nanoseconds."""
-    return Time(sec=ns // NS, nanosec=ns % NS)
-
 
 def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
     """An rgb8 image message from (H, W, 3) uint8; ``name`` becomes its frame."""

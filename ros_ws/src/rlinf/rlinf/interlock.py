@@ -1,0 +1,210 @@
+"""Interlock node: the only publisher of commands. Feeds the pure core one tick at a time and publishes what it says.
+
+Not a functional-safety certified device: the robot's own safety controller and a hardware e-stop stay in charge.
+This process imports no torch, no ray and no network library, and spins one single-threaded executor.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from geometry_msgs.msg import PoseStamped
+from rclpy.node import Node
+from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import SetBool
+
+from rlinf.qos import profile
+from rlinf.spinning import run
+from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
+from rlinf_core.interlock import Chunk, Inputs, Mode, Output, State, load_limits, step
+
+
+class Interlock(Node):
+    """Ticks at a fixed rate in real time, or once per measured pose in lockstep (docs/design.md, Time and lockstep)."""
+
+    def __init__(self) -> None:
+        super().__init__("interlock")
+        self.limits = load_limits(self.declare_parameter("limits_file", "").value)
+        self.lockstep = self.declare_parameter("lockstep", False).value
+        self.guard_s = self.declare_parameter("lockstep_guard_s", 1.0).value
+        self.state, self.counts = State(), Counter()
+        self.pose: tuple[float, ...] | None = None
+        self.pose_stamp_ns = self.pose_received_ns = 0
+        self.chunks: list[Chunk] = []
+        self.requests: dict[str, object] = {}
+        self.permit_ns = 0
+        self.pending = self.forced = False
+        self.clock_offset_ns = self.get_clock().now().nanoseconds - time.monotonic_ns()
+        self.last_tick_ns, self.late_ms = 0, deque(maxlen=1000)
+        self._make_interfaces()
+
+    def _make_interfaces(self) -> None:
+        self.target = PoseStamped()
+        self.target.header.frame_id = "base_link"
+        self.targets = self.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
+        self.applied = self.create_publisher(Applied, "applied", profile("applied"))
+        self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
+        self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
+        for topic in ("policy/action", "teleop/action"):
+            self.create_subscription(ActionChunk, topic, self._on_chunk, profile(topic))
+        self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
+        self.create_service(SetBool, "interlock/arm", self._on_arm)
+        self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
+        self.create_timer(self.limits.tick, self._on_guard if self.lockstep else self._on_timer)
+        self.create_timer(1.0, self._publish_diagnostics)
+        self._publish_safety(Output(None, Mode.DISARMED, "", ""), self.get_clock().now().nanoseconds)
+
+    # What comes in
+    def _on_pose(self, message: PoseStamped) -> None:
+        p, q = message.pose.position, message.pose.orientation
+        self.pose = (p.x, p.y, p.z, q.x, q.y, q.z, q.w)
+        self.pose_stamp_ns, self.pose_received_ns = to_ns(message.header.stamp), time.monotonic_ns()
+        self.pending = True
+        if self.lockstep:
+            self._tick_if_permitted()
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        chunk = _chunk(message)
+        self.chunks.append(chunk)
+        if self.lockstep and math.isfinite(chunk.dt_s):
+            self.permit_ns = max(self.permit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
+            self._tick_if_permitted()
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind in (EpisodeEvent.ENDED, EpisodeEvent.ABORTED):
+            self.chunks.clear()
+            self.requests["end_episode"] = True
+            self.permit_ns = 0
+
+    def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        response.success = self.state.mode is not Mode.FAULT and (self.pose is not None or not request.data)
+        if response.success:
+            self._request(arm=request.data)
+            response.message = "arming" if request.data else "disarming"
+        elif self.pose is None:
+            response.message = "cannot arm: no measured pose has come on 'current_pose' yet. Is the robot side running?"
+        else:
+            response.message = f"cannot arm: FAULT '{self.state.cause}' stands. Clear it with interlock/reset_fault first"
+        return response
+
+    def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
+        response.success = self.state.mode is Mode.FAULT and request.cause == self.state.cause
+        if response.success:
+            self._request(reset_fault=request.cause)
+            response.message = "cleared; arm again to move"
+        else:
+            standing = f"FAULT '{self.state.cause}'" if self.state.mode is Mode.FAULT else "no fault"
+            response.message = f"refused: {standing} stands, and the request named '{request.cause}'"
+        return response
+
+    def _request(self, **request: object) -> None:
+        self.requests |= request
+        self.forced = True
+        if self.lockstep:
+            self._tick_if_permitted()
+
+    # When to tick
+    def _tick_if_permitted(self) -> None:
+        if self.pending and (self.forced or self.pose_stamp_ns < self.permit_ns):
+            self._tick(self.pose_stamp_ns, 0)
+
+    def _on_guard(self) -> None:
+        """Lockstep: no permit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
+        waited_s = (time.monotonic_ns() - max(self.last_tick_ns, self.pose_received_ns)) / NS
+        running_on = self.state.mode is Mode.ACTIVE and self.counts["guarded"] > 0
+        if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.limits.tick)):
+            self.counts["guarded"] += 1
+            self._tick(self.pose_stamp_ns, 0)
+
+    def _on_timer(self) -> None:
+        monotonic = time.monotonic_ns()
+        age_ns = monotonic - self.pose_received_ns
+        if self.last_tick_ns:
+            self.late_ms.append((monotonic - self.last_tick_ns) / 1e6 - 1e3 * self.limits.tick)
+        self._tick(monotonic + self.clock_offset_ns, age_ns)
+
+    def _tick(self, now_ns: int, pose_age_ns: int) -> None:
+        if self.pose_stamp_ns < self.permit_ns:
+            self.counts["guarded"] = 0
+        inputs = Inputs(pose=self.pose, pose_age_ns=pose_age_ns, chunks=tuple(self.chunks), **self.requests)
+        self.chunks.clear()
+        self.requests.clear()
+        self.pending = self.forced = False
+        self.last_tick_ns = time.monotonic_ns()
+        before = self.state.mode, self.state.cause
+        self.state, output, events = step(self.limits, self.state, inputs, now_ns)
+        if output.target is not None:
+            self._publish_target(output.target, now_ns)
+        self._publish_applied(output)
+        self._count(events)
+        self.counts["ticks"] += 1
+        if (output.mode, output.cause) != before or self.counts["ticks"] % 10 == 0:
+            self._publish_safety(output, now_ns)
+
+    # What goes out
+    def _publish_target(self, pose: tuple[float, ...], now_ns: int) -> None:
+        set_stamp(self.target.header.stamp, now_ns)
+        p, q = self.target.pose.position, self.target.pose.orientation
+        p.x, p.y, p.z, q.x, q.y, q.z, q.w = pose
+        self.targets.publish(self.target)
+
+    def _publish_applied(self, output: Output) -> None:
+        for record in output.applied:
+            message = Applied(
+                source=record.source, session=record.session, seq=record.seq, index=record.index,
+                policy_version=record.policy_version, observation_stamp=to_stamp(record.observation_stamp_ns),
+                requested=list(record.requested), executed=list(record.executed), limits=list(record.limits),
+                limits_hash=self.limits.hash)
+            set_stamp(message.header.stamp, record.start_ns)
+            self.applied.publish(message)
+
+    def _count(self, events: tuple) -> None:
+        for event in events:
+            self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
+            if event.kind in ("refused", "mode"):
+                self.get_logger().info(f"{event.kind}: {event.cause}")
+
+    def _publish_safety(self, output: Output, now_ns: int) -> None:
+        message = SafetyState(state=int(output.mode), source=output.source, cause=output.cause,
+                              limits_hash=self.limits.hash, ticks=self.counts["ticks"], holds=self.counts["holds"],
+                              refused=self.counts["refused"], dropped=self.counts["dropped"],
+                              limited=self.counts["limited"])
+        set_stamp(message.header.stamp, now_ns)
+        self.safety.publish(message)
+
+    def _publish_diagnostics(self) -> None:
+        late = sorted(self.late_ms)
+        values = dict(self.counts)
+        if late:
+            values |= {"tick_late_p50_ms": late[len(late) // 2], "tick_late_p99_ms": late[int(0.99 * len(late))]}
+        level = {Mode.FAULT: DiagnosticStatus.ERROR, Mode.HOLD: DiagnosticStatus.WARN}
+        status = DiagnosticStatus(name=f"{self.get_namespace().strip('/')}/interlock", hardware_id=self.limits.hash,
+                                  level=level.get(self.state.mode, DiagnosticStatus.OK),
+                                  message=f"{self.state.mode.name} {self.state.cause}".strip(),
+                                  values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])
+        array = DiagnosticArray(status=[status])
+        array.header.stamp = self.get_clock().now().to_msg()
+        self.diagnostics.publish(array)
+
+
+def _chunk(message: ActionChunk) -> Chunk:
+    """The message as the core's type; a size that does not fit becomes an empty plan, which the core refuses."""
+    data, dim = message.data.tolist(), message.dim
+    fits = dim > 0 and len(data) == dim * message.horizon
+    actions = tuple(tuple(data[i:i + dim]) for i in range(0, len(data), dim)) if fits else ()
+    return Chunk(message.source, message.session, message.seq, message.policy_version,
+                 to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute)
+
+
+def main() -> None:
+    """Entry point."""
+    run(Interlock)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Uplink: sends closed episodes to the trainer and brings its policies down. The only node that knows the network."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from rclpy.node import Node
+from rlinf_msgs.msg import PolicyUpdate, TrainerStatus
+
+from rlinf.qos import profile
+from rlinf.spinning import run
+from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import BridgeError
+
+RETRY_S = 1.0
+
+
+class Uplink(Node):
+    """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog."""
+
+    def __init__(self) -> None:
+        super().__init__("uplink")
+        station = self.declare_parameter("station", "station").value
+        self.spool = Spool(self.declare_parameter("spool", "spool").value)
+        self.policies = Path(self.declare_parameter("policies", "policies").value)
+        address = self.declare_parameter("address", "127.0.0.1:50551").value
+        self.client, self.reporter = BridgeClient(address, station), BridgeClient(address, station)
+        self.version, self.trouble, self.stopping = -1, "", threading.Event()
+        self.updates = self.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        self.statuses = self.create_publisher(TrainerStatus, "trainer/status", profile("trainer/status"))
+        self.workers = [threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)]
+        for worker in self.workers:
+            worker.start()
+        self.create_timer(0.5, self._report)
+
+    def _upload(self) -> None:
+        while not self.stopping.wait(0.1):
+            for folder in self.spool.closed():
+                try:
+                    self.client.upload(folder)
+                    self.spool.mark_sent(folder.name)
+                    self.trouble = ""
+                except (BridgeError, OSError) as error:
+                    self._complain(str(error))
+                    break
+
+    def _fetch(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                fetched = self.reporter.next_policy(self.version, self.policies)
+            except (BridgeError, OSError) as error:
+                self._complain(str(error))
+                continue
+            if fetched is not None:
+                self.version, path, sha = fetched
+                self.updates.publish(PolicyUpdate(version=self.version, path=str(path), sha256=sha))
+
+    def _complain(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self.get_logger().warning(f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}")
+        self.stopping.wait(RETRY_S)
+
+    def _report(self) -> None:
+        backlog = len(self.spool.closed())
+        status = TrainerStatus(connected=False, backlog=backlog, message=self.trouble)
+        try:
+            told = self.reporter.report(backlog, self.version, timeout_s=0.4)
+            status = TrainerStatus(
+                connected=True, backlog=backlog, phase=told.phase, policy_version=told.policy_version,
+                updates=told.updates, episodes=told.episodes, transitions=told.transitions,
+                update_ratio=told.update_ratio, accepting=told.accepting, names=list(told.metrics),
+                values=list(told.metrics.values()), message=told.message or self.trouble)
+        except BridgeError as error:
+            status.message = str(error)
+        status.header.stamp = self.get_clock().now().to_msg()
+        self.statuses.publish(status)
+
+    def destroy_node(self) -> None:
+        """Stop the workers first."""
+        self.stopping.set()
+        super().destroy_node()
+
+
+def main() -> None:
+    """Entry point."""
+    run(Uplink)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The robot side of a simulated station: any Simulator behind the robot interface's topics, in lockstep or real time."""
+
+from __future__ import annotations
+
+import array
+import time
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from rclpy.action import ActionServer
+from rclpy.node import Node
+from rlinf_msgs.action import ResetScene
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import Image, JointState
+
+from rlinf.qos import profile
+from rlinf.spinning import run
+from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
+from sim_bridges.simulator import make
+
+JOINTS = [f"panda_joint{i}" for i in range(1, 8)]
+COMMAND_FRESH_S = 0.1
+
+
+class SimBridge(Node):
+    """In lockstep one tick per target_pose; in real time one per timer. Slow topics and cameras come at the control rate."""
+
+    def __init__(self) -> None:
+        super().__init__("sim_bridge")
+        self.simulator = make(self.declare_parameter("simulator", "franka_mujoco").value)
+        self.lockstep = self.declare_parameter("lockstep", True).value
+        names = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        size = self.declare_parameter("image_size", [64, 64]).value
+        control_hz = self.declare_parameter("control_hz", 10.0).value
+        self.camera_ticks = round(1.0 / self.declare_parameter("camera_hz", control_hz).value / self.simulator.tick_s)
+        self.slow_ticks = round(1.0 / control_hz / self.simulator.tick_s) if self.lockstep else 1
+        self.cameras = {name: (int(size[0]), int(size[1])) for name in names}
+        self.tick_ns = round(self.simulator.tick_s * NS)
+        self.now_ns, self.index, self.target, self.target_at = self.tick_ns, 0, None, 0.0
+        self._make_interfaces()
+        self.simulator.reset(self.declare_parameter("seed", 0).value)
+
+    def _make_interfaces(self) -> None:
+        kinds = {"current_pose": PoseStamped, "current_twist": TwistStamped, "wrench": WrenchStamped,
+                 "joint_states": JointState, "gripper/state": JointState, "object_pose": PoseStamped}
+        self.messages = {topic: kind() for topic, kind in kinds.items()}
+        for message in self.messages.values():
+            message.header.frame_id = "base_link"
+        self.messages["joint_states"].name = JOINTS
+        self.messages["gripper/state"].name = ["panda_finger_width"]
+        self.outputs = {topic: self.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile("camera/"))
+                       for name in self.cameras}
+        self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
+        self.create_subscription(PoseStamped, "target_pose", self._on_target, profile("target_pose"))
+        self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
+        self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
+                          self._announce if self.lockstep else self._on_timer)
+
+    def _on_target(self, message: PoseStamped) -> None:
+        p, q = message.pose.position, message.pose.orientation
+        self.target, self.target_at = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w]), time.monotonic()
+        if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
+            self._advance(self.target)
+
+    def _on_timer(self) -> None:
+        fresh = self.target is not None and time.monotonic() - self.target_at < COMMAND_FRESH_S
+        self._advance(self.target if fresh else None)
+
+    def _announce(self) -> None:
+        """Lockstep: say the present state again to whoever has just joined; the interlock ticks only when permitted."""
+        self._publish()
+
+    def _advance(self, target: np.ndarray | None) -> None:
+        self.simulator.advance(target)
+        self.index += 1
+        self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
+        self._publish()
+
+    def _on_reset(self, handle: object) -> ResetScene.Result:
+        self.simulator.reset(handle.request.seed)
+        self.index, self.target = 0, None
+        self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
+        self._publish()
+        handle.succeed()
+        return ResetScene.Result(success=True, stamp=to_stamp(self.now_ns))
+
+    def _publish(self) -> None:
+        """The pose at every tick, first; at control ticks cameras and the rest, then the clock, which says: all is out."""
+        slow = self.index % self.slow_ticks == 0
+        channels = self.simulator.channels() if slow else {"current_pose": self.simulator.tcp_pose()}
+        for topic, values in channels.items():
+            message = self.messages[topic]
+            set_stamp(message.header.stamp, self.now_ns)
+            _FILL[topic](message, values.tolist())
+            self.outputs[topic].publish(message)
+        if self.index % self.camera_ticks == 0:
+            self._publish_images()
+        if slow:
+            self.clock.publish(Clock(clock=to_stamp(self.now_ns)))
+
+    def _publish_images(self) -> None:
+        for name, (height, width) in self.cameras.items():
+            pixels = self.simulator.render(name, height, width)
+            message = Image(height=height, width=width, encoding="rgb8", step=3 * width)
+            message.header.frame_id = f"{name}_optical_frame"
+            set_stamp(message.header.stamp, self.now_ns)
+            message.data = array.array("B", pixels.tobytes())
+            self.images[name].publish(message)
+
+
+def _fill_pose(message: PoseStamped, v: list[float]) -> None:
+    p, q = message.pose.position, message.pose.orientation
+    p.x, p.y, p.z, q.x, q.y, q.z, q.w = v
+
+
+def _fill_twist(message: TwistStamped, v: list[float]) -> None:
+    a, b = message.twist.linear, message.twist.angular
+    a.x, a.y, a.z, b.x, b.y, b.z = v
+
+
+def _fill_wrench(message: WrenchStamped, v: list[float]) -> None:
+    a, b = message.wrench.force, message.wrench.torque
+    a.x, a.y, a.z, b.x, b.y, b.z = v
+
+
+def _fill_joints(message: JointState, v: list[float]) -> None:
+    message.position = v
+
+
+_FILL = {"current_pose": _fill_pose, "object_pose": _fill_pose, "current_twist": _fill_twist, "wrench": _fill_wrench,
+         "joint_states": _fill_joints, "gripper/state": _fill_joints}
+
+
+def main() -> None:
+    """Entry point."""
+    run(SimBridge)
+
+
+if __name__ == "__main__":
+    main()
