@@ -49,9 +49,9 @@ def play(station, act, seed, after_step=lambda: None):
     return stacked, np.array(actions), np.array(rewards), np.array(discounts)
 
 
-def evaluate(station, actor, episodes, random):
-    """Success rate over held-out seeds, acting deterministically."""
-    return float(np.mean([play(station, lambda o: actor.act(o, False, random)[0], HELD_OUT + i)[2][-1]
+def evaluate(station, actor, episodes, random, explore=False):
+    """Success rate over held-out seeds, by the policy's mean or by samples of it."""
+    return float(np.mean([play(station, lambda o: actor.act(o, explore, random)[0], HELD_OUT + i)[2][-1]
                           for i in range(episodes)]))
 
 
@@ -108,8 +108,8 @@ def main() -> None:
             curve.append((online.inserted, float(np.mean(recent)), time.time() - started))
             print(f"steps {online.inserted:6d} updates {learner.updates:6d} success(50) {np.mean(recent):.2f} "
                   f"{time.time() - started:5.0f} s " + " ".join(f"{k} {v:.3g}" for k, v in metrics.items()), flush=True)
-    after = evaluate(station, actor, 50, random)
-    result = {"seed": arguments.seed, "success_before": before, "success_after": after, "eval_episodes": 50,
+    after, sampled = evaluate(station, actor, 50, random), evaluate(station, actor, 50, random, explore=True)
+    result = {"seed": arguments.seed, "success_before": before, "success_after": after, "success_after_sampled": sampled, "eval_episodes": 50,
               "env_steps": online.inserted, "updates": learner.updates, "minutes": (time.time() - started) / 60,
               "curve": curve}
     print(json.dumps({key: value for key, value in result.items() if key != "curve"}))

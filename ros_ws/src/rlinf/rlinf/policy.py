@@ -7,13 +7,12 @@ import uuid
 from collections import deque
 
 import numpy as np
-import rclpy
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
 from rlinf.conversions import action_chunk, observation_of
 from rlinf.qos import profile
+from rlinf.spinning import run
 from rlinf_core.environment import load_task
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.files import load_policy
@@ -24,10 +23,13 @@ class PolicyNode(Node):
 
     def __init__(self) -> None:
         super().__init__("policy")
-        self.spec = load_task(self.declare_parameter("task_file", "").value).spec
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        size = tuple(self.declare_parameter("image_size", [64, 64]).value)
+        task = load_task(self.declare_parameter("task_file", "").value).with_images(dict.fromkeys(cameras, size))
+        self.spec = task.spec
         self.random = np.random.default_rng(self.declare_parameter("seed", 0).value)
         self.session, self.seq = uuid.uuid4().hex[:12], 0
-        self.policy = None
+        self.policy, self.idle = None, True
         self.waiting: PolicyUpdate | None = None
         self.times_ms: deque[float] = deque(maxlen=500)
         self.status = PolicyStatus(session=self.session, version=-1, spec_hash=self.spec.hash)
@@ -45,8 +47,6 @@ class PolicyNode(Node):
         self.waiting = update
         if self.policy is None or self.idle:
             self._take_update()
-
-    idle = True
 
     def _take_update(self) -> None:
         """Load the newest announced policy; keep the present one and say why if it does not fit."""
@@ -96,13 +96,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    rclpy.init()
-    executor = SingleThreadedExecutor()
-    executor.add_node(PolicyNode())
-    try:
-        executor.spin()
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
+    run(PolicyNode)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,224 @@
+"""Environment node: owns the control timer, turns robot-side topics into time steps, and runs episodes on request."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from builtin_interfaces.msg import Time
+from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
+from rclpy.node import Node
+from rclpy.task import Future
+from rlinf_msgs.action import ResetScene, RunEpisodes
+from rlinf_msgs.msg import Applied, EpisodeEvent, TimeStep, TrainerStatus
+from rosgraph_msgs.msg import Clock
+
+from rlinf.conversions import fill_observation
+from rlinf.latest import Latest
+from rlinf.qos import profile
+from rlinf.spinning import run
+from rlinf.stamps import NS, set_stamp, to_ns
+from rlinf_core.environment import Judgement, judge, load_task, observe
+from rlinf_core.errors import SpecError
+
+MODES = ("demonstration", "train", "evaluate")
+STALE_CAMERA_NS = NS // 5
+
+
+class Environment(Node):
+    """See docs/design.md, Time and lockstep. One goal of ``run_episodes`` at a time."""
+
+    def __init__(self) -> None:
+        super().__init__("environment")
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        size = tuple(self.declare_parameter("image_size", [64, 64]).value)
+        self.task = load_task(self.declare_parameter("task_file", "").value).with_images(dict.fromkeys(cameras, size))
+        self.station = self.declare_parameter("station", "station").value
+        self.lockstep = self.declare_parameter("lockstep", False).value
+        self.patience_s = self.declare_parameter("patience_s", 15.0).value
+        self.retries = self.declare_parameter("retries", 5).value
+        spec = self.task.spec
+        self.period_ns = round(NS / spec.control_hz)
+        self.inputs = Latest(self, {item.source for item in spec.observation} | {"current_pose"})
+        self.episode_id, self.step_index, self.due_ns = "", -1, 0
+        self.done: Future | None = None
+        self.closed: dict[str, Future] = {}
+        self.policy_version, self.trainer, self.running = -1, TrainerStatus(accepting=True), False
+        self._make_interfaces()
+
+    def _make_interfaces(self) -> None:
+        self.steps = self.create_publisher(TimeStep, "timestep", profile("timestep"))
+        self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
+        self.create_subscription(EpisodeEvent, "episode", self._on_event, profile("episode"))
+        self.create_subscription(Applied, "applied", self._on_applied, profile("applied"))
+        self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
+        self.resetter = ActionClient(self, ResetScene, "reset_scene")
+        self.server = ActionServer(self, RunEpisodes, "run_episodes", self._run, goal_callback=self._accept,
+                                   cancel_callback=lambda _: CancelResponse.ACCEPT)
+        if self.lockstep:
+            self.create_subscription(Clock, "/clock", lambda _: self._step_if_due(), profile("/clock"))
+            self.create_timer(0.002, self._step_if_due)  # a message that overtook the clock
+        else:
+            self.create_timer(self.period_ns / NS, self._step_now)
+        self.create_timer(0.5, self._watch)
+
+    # What comes in
+    def _on_event(self, event: EpisodeEvent) -> None:
+        future = self.closed.get(event.episode_id)
+        if future is None or future.done():
+            return
+        if event.kind == EpisodeEvent.CLOSED:
+            future.set_result("")
+        elif event.kind == EpisodeEvent.ABORTED:
+            future.set_result(event.detail or "aborted")
+            if event.episode_id == self.episode_id:
+                self._finish(None, tell=False)
+
+    def _on_applied(self, applied: Applied) -> None:
+        self.policy_version = applied.policy_version
+
+    def _on_trainer(self, status: TrainerStatus) -> None:
+        self.trainer = status
+
+    # Running episodes
+    def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
+        if self.running or goal.mode not in MODES or goal.count == 0:
+            self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
+                                    f"got running={self.running}, count={goal.count}, mode='{goal.mode}'")
+            return GoalResponse.REJECT
+        self.running = True
+        return GoalResponse.ACCEPT
+
+    async def _run(self, handle: object) -> RunEpisodes.Result:
+        goal, result, started = handle.request, RunEpisodes.Result(success=True), time.monotonic()
+        failures = 0
+        try:
+            while result.episodes < goal.count:
+                if handle.is_cancel_requested:
+                    result.success, result.message = False, "cancelled"
+                    break
+                trouble = await self._one_episode(goal.mode, goal.first_seed + result.episodes)
+                if trouble:
+                    failures += 1
+                    self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
+                    if failures > self.retries:
+                        result.success, result.message = False, f"{failures} episodes failed in a row: {trouble}"
+                        break
+                    continue
+                failures = 0
+                result.episodes += 1
+                result.successes += self.success
+                result.episode_ids.append(self.episode_id)
+                handle.publish_feedback(RunEpisodes.Feedback(episode=result.episodes, successes=result.successes))
+        finally:
+            self.running = False
+        result.seconds = time.monotonic() - started
+        (handle.canceled if handle.is_cancel_requested else handle.succeed)()
+        return result
+
+    async def _one_episode(self, mode: str, seed: int) -> str:
+        """Reset, run and await the recorder; returns what went wrong, or an empty string."""
+        while mode == "train" and self.trainer.connected and not self.trainer.accepting:
+            await self._sleep(0.05)
+        self.mode, self.seed, self.success, self.total = mode, seed, False, 0.0
+        self.episode_id = f"{self.station}-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        if not self.resetter.server_is_ready():
+            await self._sleep(1.0)
+            return "nobody answers 'reset_scene'. Is the robot side running?"
+        handle = await self.resetter.send_goal_async(ResetScene.Goal(seed=seed))
+        reset = (await handle.get_result_async()).result
+        if not reset.success:
+            return f"the scene was not reset: {reset.message}"
+        self.closed = {self.episode_id: Future(executor=self.executor)}
+        self.done = Future(executor=self.executor)
+        self._tell(EpisodeEvent.STARTED)
+        self._begin(reset.stamp)
+        trouble = await self.done
+        if trouble:
+            return trouble
+        return await self.closed[self.episode_id]
+
+    async def _sleep(self, seconds: float) -> None:
+        future = Future(executor=self.executor)
+        timer = self.create_timer(seconds, lambda: future.done() or future.set_result(None))
+        await future
+        self.destroy_timer(timer)
+
+    # Stepping
+    def _begin(self, stamp: Time) -> None:
+        self.step_index, self.due_ns = 0, to_ns(stamp)
+        self.progress_at = time.monotonic()
+        if self.lockstep:
+            self._step_if_due()
+
+    def _step_if_due(self) -> None:
+        """Lockstep: take the step once every source has a message of its time."""
+        if self.step_index < 0:
+            return
+        self.inputs.pull()
+        if not self.inputs.older_than(self.due_ns):
+            self._step(self.due_ns)
+
+    def _step_now(self) -> None:
+        """Real time: take what is newest, unless a source is stale; then the policy waits and the interlock holds."""
+        if self.step_index < 0:
+            return
+        self.inputs.pull()
+        now = self.get_clock().now().nanoseconds
+        if not self.inputs.older_than(now - max(STALE_CAMERA_NS, 2 * self.period_ns)):
+            self._step(self.inputs.stamps_ns["current_pose"])
+
+    def _step(self, stamp_ns: int) -> None:
+        channels, index = self.inputs.channels, self.step_index
+        try:
+            observation = observe(self.task.spec, channels)
+        except SpecError as error:
+            self.get_logger().error(str(error), throttle_duration_sec=2.0)
+            return
+        judgement = judge(self.task, channels, index) if index else Judgement(0.0, 1.0, False)
+        kind = TimeStep.LAST if judgement.last else TimeStep.MID if index else TimeStep.FIRST
+        message = TimeStep(step_type=kind, reward=judgement.reward, discount=judgement.discount, mode=self.mode,
+                           episode_id=self.episode_id, step_index=index, instruction=self.task.spec.instruction)
+        set_stamp(message.header.stamp, stamp_ns)
+        fill_observation(message, self.task.spec, observation)
+        self.steps.publish(message)
+        self.total += judgement.reward
+        self.step_index, self.due_ns, self.progress_at = index + 1, self.due_ns + self.period_ns, time.monotonic()
+        if judgement.last:
+            self.success = judgement.reward > 0
+            self._tell(EpisodeEvent.ENDED, steps=index)
+            self._finish("")
+
+    def _finish(self, trouble: str | None, tell: bool = True) -> None:
+        self.step_index = -1
+        if self.done is not None and not self.done.done():
+            self.done.set_result("" if trouble is None else trouble)
+        if trouble and tell:
+            self._tell(EpisodeEvent.ABORTED, detail=trouble)
+
+    def _watch(self) -> None:
+        """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
+        quiet_s = time.monotonic() - getattr(self, "progress_at", time.monotonic())
+        if quiet_s < self.patience_s:
+            return
+        if self.step_index >= 0:
+            missing = ", ".join(self.inputs.older_than(self.due_ns)) or "an action from the commander"
+            self._finish(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
+        elif self.episode_id in self.closed and not self.closed[self.episode_id].done():
+            self.closed[self.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:
+        event = EpisodeEvent(kind=kind, episode_id=self.episode_id, station=self.station, mode=self.mode,
+                             seed=self.seed, steps=steps, episode_return=self.total, success=self.success,
+                             policy_version=self.policy_version, spec_hash=self.task.spec.hash, detail=detail)
+        event.header.stamp = self.get_clock().now().to_msg()
+        self.events.publish(event)
+
+
+def main() -> None:
+    """Entry point."""
+    run(Environment)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Operator node: a scripted stand-in that demonstrates and arms, or a person at the keyboard who takes over."""
+
+from __future__ import annotations
+
+import select
+import sys
+import termios
+import time
+import tty
+import uuid
+
+import numpy as np
+from rclpy.node import Node
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
+from std_srvs.srv import SetBool
+
+from rlinf.conversions import action_chunk, observation_of
+from rlinf.qos import profile
+from rlinf.spinning import run
+from rlinf_core.environment import load_task
+from sim_bridges.scripted import InsertionOperator
+
+KEYS = {"w": (1, 0, 0), "s": (-1, 0, 0), "a": (0, 1, 0), "d": (0, -1, 0), "r": (0, 0, 1), "f": (0, 0, -1)}
+KEY_HELD_S = 0.4
+HELP = "w/s forward/back, a/d left/right, r/f up/down; e arms, q disarms. You beat the policy while a key is held."
+
+
+class Operator(Node):
+    """Commands on ``teleop/action``; asks the interlock to arm through its service, like everybody else."""
+
+    def __init__(self) -> None:
+        super().__init__("operator")
+        self.spec = load_task(self.declare_parameter("task_file", "").value).spec
+        self.kind = self.declare_parameter("kind", "scripted").value
+        noise = self.declare_parameter("noise", 0.12).value
+        seed = self.declare_parameter("seed", 0).value
+        self.session, self.seq, self.asked_at = uuid.uuid4().hex[:12], 0, 0.0
+        self.safety = SafetyState()
+        self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+        self.arming = self.create_client(SetBool, "interlock/arm")
+        self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+        self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
+        self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
+        if self.kind == "scripted":
+            self.script = InsertionOperator(self.spec.action.scale[0], noise=noise, seed=seed)
+            self.create_timer(0.5, self._arm_if_needed)
+        else:
+            self.key, self.key_at = "", 0.0
+            self.get_logger().info(HELP)
+            self.create_timer(0.02, self._read_keys)
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.safety = safety
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind == EpisodeEvent.STARTED and self.kind == "scripted":
+            self.script.reset()
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        if step.step_type == TimeStep.LAST:
+            return
+        if self.kind == "scripted" and step.mode == "demonstration":
+            self._send(self.script.act(observation_of(step, self.spec)), step.header.stamp)
+        elif self.kind == "keyboard" and (step.mode == "demonstration" or self._holding()):
+            direction = KEYS.get(self.key, (0, 0, 0)) if self._holding() else (0, 0, 0)
+            self._send(0.5 * np.array(direction, dtype=float), step.header.stamp)
+
+    def _send(self, action: np.ndarray, stamp: object) -> None:
+        self.seq += 1
+        chunk = action_chunk(self.spec, action, source="operator", session=self.session, seq=self.seq, version=-1,
+                             observation_stamp=stamp)
+        chunk.header.stamp = self.get_clock().now().to_msg()
+        self.actions.publish(chunk)
+
+    def _arm_if_needed(self) -> None:
+        """Press enable, as a person would: at the start, and after a commander has restarted."""
+        waiting = self.safety.state == SafetyState.DISARMED or (
+            self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session")
+        if waiting and self.arming.service_is_ready() and time.monotonic() - self.asked_at > 1.0:
+            self._arm(True)
+
+    def _arm(self, value: bool) -> None:
+        self.asked_at = time.monotonic()
+        self.arming.call_async(SetBool.Request(data=value))
+
+    def _holding(self) -> bool:
+        return time.monotonic() - self.key_at < KEY_HELD_S
+
+    def _read_keys(self) -> None:
+        while select.select([sys.stdin], [], [], 0)[0]:
+            key = sys.stdin.read(1)
+            if key in ("e", "q"):
+                self._arm(key == "e")
+            self.key, self.key_at = key, time.monotonic()
+
+
+def main() -> None:
+    """Entry point; at a terminal, keys are read one by one and the terminal is put right again."""
+    if not sys.stdin.isatty():
+        run(Operator)
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        run(Operator)
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+if __name__ == "__main__":
+    main()
