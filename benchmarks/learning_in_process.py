@@ -75,7 +75,7 @@ def main() -> None:
     seed = 10_000 * (arguments.seed + 1)
     while demonstrations.episodes < arguments.demonstrations:
         operator.reset()
-        episode = play(station, operator.act, seed)
+        episode = play(station, lambda o: operator.act(o["socket_offset"]), seed)
         seed += 1
         if episode[2][-1] > 0:
             demonstrations.insert_episode(*episode)

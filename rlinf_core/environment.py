@@ -29,6 +29,11 @@ class Task:
     success: Success
     max_steps: int
 
+    @property
+    def channels(self) -> set[str]:
+        """Every channel that its observation and its reward need."""
+        return {item.source for item in self.spec.observation} | {"current_pose", *self.success.channels}
+
     def with_images(self, cameras: dict[str, tuple[int, int]]) -> Task:
         """The same task observed through cameras too; ``cameras`` maps name to (height, width)."""
         images = tuple(ArraySpec(name, (*size, 3), "uint8", "", (0.0,), (255.0,), f"camera/{name}/image", "image")

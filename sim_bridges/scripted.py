@@ -1,10 +1,8 @@
-"""Scripted operators: they stand in for a person at the SpaceMouse, seeing only what the policy sees."""
+"""Scripted operators: they stand in for a person at the SpaceMouse."""
 
 from __future__ import annotations
 
 import numpy as np
-
-Observation = dict[str, np.ndarray]
 
 
 class InsertionOperator:
@@ -30,9 +28,8 @@ class InsertionOperator:
         self._tremor = np.zeros(3)
         self._approach_m = self._random.uniform(0.015, 0.04)
 
-    def act(self, observation: Observation) -> np.ndarray:
-        """Normalised action (3,) for one observation."""
-        offset = np.asarray(observation["socket_offset"], dtype=float)  # from the tip to the rim's centre
+    def act(self, offset: np.ndarray) -> np.ndarray:
+        """Normalised action (3,) for the way (3,) from the tip to the rim's centre [m]."""
         self._tremor = 0.6 * self._tremor + self.noise * self._random.normal(size=3)
         if self._random.random() < self.pause:
             return np.clip(0.3 * self._tremor, -1, 1)

@@ -7,8 +7,8 @@ import torch
 
 
 def to_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Share memory where possible; names are kept."""
-    return {name: torch.from_numpy(np.ascontiguousarray(values)) for name, values in batch.items()}
+    """Share memory where possible (arrays from Ray's store are read-only and are copied); names are kept."""
+    return {name: torch.from_numpy(np.require(values, requirements=["C", "W"])) for name, values in batch.items()}
 
 
 def following(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

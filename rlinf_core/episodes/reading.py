@@ -13,14 +13,15 @@ from rlinf_core.errors import EpisodeError
 
 NS = 1_000_000_000
 LAST = 2
-STARTED, ENDED = 0, 1
+ENDED = 1
 
 
 def read_episode(folder: str | Path) -> Episode:
     """Read one closed episode; EpisodeError names the folder, what is wrong with it and what to do."""
     messages = _read(Path(folder))
-    steps = sorted(messages.get("timestep", []), key=lambda step: step.step_index)
     ended = [event for event in messages.get("episode", []) if event.kind == ENDED]
+    steps = sorted((step for step in messages.get("timestep", []) if ended and step.episode_id == ended[-1].episode_id),
+                   key=lambda step: step.step_index)
     if not steps or steps[-1].step_type != LAST or not ended:
         raise EpisodeError(f"episode {folder}: expected time steps up to a LAST one and an ENDED event, got "
                            f"{len(steps)} steps and {len(ended)} ENDED events. It was not finished; it is not trained on")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlinf_core.errors import RecipeError, nearest
 
-Success = Callable[[dict[str, np.ndarray]], bool]
+REWARDS = {"insertion": "rlinf_core.rewards.insertion:Insertion"}
 
-REWARDS = {"insertion": "rlinf_core.rewards.insertion"}
+
+class Success(Protocol):
+    """Judges from the robot side's channels, which it names, whether the task is done."""
+
+    channels: tuple[str, ...]
+
+    def __call__(self, channels: dict[str, np.ndarray]) -> bool:
+        """Whether the task is done."""
 
 
 def make_success(config: dict[str, Any]) -> Success:
@@ -22,6 +28,7 @@ def make_success(config: dict[str, Any]) -> Success:
     if kind not in REWARDS:
         raise RecipeError(f"reward.kind: expected one of {', '.join(REWARDS)}, got {kind!r}{nearest(str(kind), REWARDS)}")
     try:
-        return importlib.import_module(REWARDS[kind]).success(**config)
+        module, _, name = REWARDS[kind].partition(":")
+        return getattr(importlib.import_module(module), name)(**config)
     except TypeError as error:
         raise RecipeError(f"reward '{kind}': {error}") from error

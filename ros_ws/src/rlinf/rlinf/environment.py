@@ -39,7 +39,7 @@ class Environment(Node):
         self.retries = self.declare_parameter("retries", 5).value
         spec = self.task.spec
         self.period_ns = round(NS / spec.control_hz)
-        self.inputs = Latest(self, {item.source for item in spec.observation} | {"current_pose"})
+        self.inputs = Latest(self, self.task.channels)
         self.episode_id, self.step_index, self.due_ns = "", -1, 0
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}

@@ -14,7 +14,8 @@ from rclpy.node import Node
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from std_srvs.srv import SetBool
 
-from rlinf.conversions import action_chunk, observation_of
+from rlinf.conversions import action_chunk
+from rlinf.latest import Latest
 from rlinf.qos import profile
 from rlinf.spinning import run
 from rlinf_core.environment import load_task
@@ -43,6 +44,7 @@ class Operator(Node):
         self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         if self.kind == "scripted":
             self.script = InsertionOperator(self.spec.action.scale[0], noise=noise, seed=seed)
+            self.eyes = Latest(self, {"current_pose", "object_pose"})  # an operator sees more than a policy may
             self.create_timer(0.5, self._arm_if_needed)
         else:
             self.key, self.key_at = "", 0.0
@@ -60,7 +62,10 @@ class Operator(Node):
         if step.step_type == TimeStep.LAST:
             return
         if self.kind == "scripted" and step.mode == "demonstration":
-            self._send(self.script.act(observation_of(step, self.spec)), step.header.stamp)
+            self.eyes.pull()
+            channels = self.eyes.channels
+            offset = channels["object_pose"][:3] - channels["current_pose"][:3]
+            self._send(self.script.act(offset), step.header.stamp)
         elif self.kind == "keyboard" and (step.mode == "demonstration" or self._holding()):
             direction = KEYS.get(self.key, (0, 0, 0)) if self._holding() else (0, 0, 0)
             self._send(0.5 * np.array(direction, dtype=float), step.header.stamp)

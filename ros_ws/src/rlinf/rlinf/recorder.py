@@ -6,6 +6,7 @@ never reach the control loop: they are reported as ABORTED events and the record
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 from rclpy.node import Node
@@ -32,6 +33,7 @@ class Recorder(Node):
         self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value)
         for left in self.spool.recover():
             self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
+        self.early: deque[tuple[str, type, bytes]] = deque(maxlen=64)  # topics are not ordered: data may beat STARTED
         self.writer: EpisodeWriter | None = None
         self.ended: EpisodeEvent | None = None
         self.steps = self.applied = 0
@@ -47,8 +49,8 @@ class Recorder(Node):
             self._open(event)
         if self.writer is not None:
             self._write(topic, kind, raw)
-            self.steps += topic == "timestep"
-            self.applied += topic == "applied"
+        else:
+            self.early.append((topic, kind, raw))
         if event and self.writer is not None and event.episode_id == self.writer.episode_id:
             if event.kind == EpisodeEvent.ENDED:
                 self.ended, self.ended_at = event, self.get_clock().now()
@@ -66,9 +68,14 @@ class Recorder(Node):
             self.writer = self.spool.open_episode(event.episode_id)
         except SpoolError as error:
             self._report(event.episode_id, str(error))
+            return
+        while self.early and self.writer is not None:
+            self._write(*self.early.popleft())
 
     def _write(self, topic: str, kind: type, raw: bytes) -> None:
         name = f"rlinf_msgs/msg/{kind.__name__}"
+        self.steps += topic == "timestep"
+        self.applied += topic == "applied"
         try:
             self.writer.write(self.resolve_topic_name(topic), name, self.get_clock().now().nanoseconds, bytes(raw))
         except SpoolError as error:
@@ -91,6 +98,7 @@ class Recorder(Node):
     def _close(self) -> None:
         event, writer = self.ended, self.writer
         self.ended = self.writer = None
+        self.early.clear()
         try:
             writer.close()
         except SpoolError as error:

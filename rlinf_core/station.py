@@ -1,0 +1,68 @@
+"""The process graph of a station as data: one function turns a recipe into the list that every launcher starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.recipes.schema import Recipe, load_robot, station_task, task_file
+
+RESPAWN = "respawn"
+SHUTDOWN = "shutdown"  # the station cannot go on without it
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a station.
+
+    Attributes:
+        name: of the process and its node.
+        package, executable: for ``ros2 run`` and launch_ros.
+        module: the same, for ``python -m``.
+        parameters: ROS parameters.
+        remappings: (from, to) names.
+        restart: RESPAWN, or SHUTDOWN when its death must end the station.
+    """
+
+    name: str
+    package: str
+    executable: str
+    module: str
+    namespace: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    remappings: tuple[tuple[str, str], ...] = ()
+    restart: str = RESPAWN
+
+
+def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
+    """Every process of the recipe's station, the robot side first; with an external driver there is none for it."""
+    station, robot, spec = recipe.station, load_robot(recipe), station_task(recipe).spec
+    task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
+    eyes = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
+    processes = []
+    if robot.driver == "simulator":
+        processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,
+                               lockstep=station.lockstep, control_hz=spec.control_hz, **eyes))
+    processes += [
+        _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.limits),
+              lockstep=station.lockstep and robot.driver == "simulator"),
+        _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
+              lockstep=station.lockstep and robot.driver == "simulator", **eyes),
+        _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, **eyes),
+        _node(recipe, "operator", "rlinf.operator", task_file=task, kind=station.operator.kind,
+              noise=station.operator.noise, seed=recipe.seed),
+        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool),
+        _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, policies=policies,
+              address=recipe.bridge.address),
+    ]
+    return processes
+
+
+def director_process(recipe: Recipe, run_dir: Path) -> Process:
+    """The director, which drives a station through the recipe's phases and then ends."""
+    return _node(recipe, "director", "rlinf.director", plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
+
+
+def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:
+    return Process(name, "rlinf", name, module, f"/{recipe.station.name}", parameters, (), restart)

@@ -1,0 +1,153 @@
+"""Starts a list of processes, keeps them alive or ends together with them, and leaves nobody behind.
+
+For machines without ROS's launch package; ``launch/*.launch.py`` hand the same list to launch_ros.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.recipes.schema import ROOT
+from rlinf_core.station import SHUTDOWN, Process
+
+STOP_S = 5.0
+MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
+_PR_SET_PDEATHSIG = 1
+
+
+def ros_environment(domain_id: int) -> dict[str, str]:
+    """Environment of every process of a station: ROS (sourced, or the wheels'), DDS profile, threads."""
+    environment = dict(os.environ)
+    overlay, prefix = ROOT / "ros_ws/install/rlinf_msgs", Path(sys.prefix)
+    if "ROS_DISTRO" not in environment or not environment.get("AMENT_PREFIX_PATH"):
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        site = overlay / "lib" / version / "site-packages"
+        if not site.is_dir():
+            raise RlinfError(f"rlinf_msgs: expected it built in {overlay}. Run: make setup")
+        environment["AMENT_PREFIX_PATH"] = f"{overlay}:{prefix}"
+        environment["LD_LIBRARY_PATH"] = f"{overlay / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+        paths = [str(ROOT), str(ROOT / "ros_ws/src/rlinf"), str(site)]
+        environment["PYTHONPATH"] = ":".join([*paths, *filter(None, [environment.get("PYTHONPATH")])])
+        environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
+    profile = str(ROOT / "configs/fastdds.xml")
+    return environment | {
+        "FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
+        "ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@dataclass
+class Child:
+    """A running process and its history."""
+
+    process: Process
+    popen: subprocess.Popen
+    started: float
+    restarts: list[float] = field(default_factory=list)
+
+
+class Supervisor:
+    """Context manager over a station's processes; ``poll`` must be called often.
+
+    Args:
+        run_dir: logs go to ``logs/<name>.log`` there, parameters to ``params/<name>.yaml``.
+        domain_id: ROS_DOMAIN_ID.
+    """
+
+    def __init__(self, run_dir: Path, domain_id: int) -> None:
+        self.run_dir, self.environment = run_dir, ros_environment(domain_id)
+        self.children: dict[str, Child] = {}
+        self.events: list[str] = []
+        for name in ("logs", "params"):
+            (run_dir / name).mkdir(parents=True, exist_ok=True)
+
+    def start(self, process: Process) -> Child:
+        """Start one process of a station."""
+        child = Child(process, self._spawn(process.name, self._command(process)), time.monotonic())
+        self.children[process.name] = child
+        return child
+
+    def run(self, name: str, command: list[str], restart: str) -> Child:
+        """Start any other command under the same care, e.g. the trainer."""
+        process = Process(name, "", "", "", "", {"command": command}, (), restart)
+        child = Child(process, self._spawn(name, command), time.monotonic())
+        self.children[name] = child
+        return child
+
+    def poll(self) -> list[str]:
+        """Look after the children; returns what happened. RlinfError when the station cannot go on."""
+        happened = []
+        for child in self.children.values():
+            code = child.popen.poll()
+            if code is None or code == 0:
+                continue
+            happened.append(self._attend(child, code))
+        self.events += happened
+        return happened
+
+    def _attend(self, child: Child, code: int) -> str:
+        name = child.process.name
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        log = self.run_dir / "logs" / f"{name}.log"
+        if child.process.restart == SHUTDOWN:
+            raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
+                             f"own timeout. See {log}")
+        now = time.monotonic()
+        child.restarts = [t for t in child.restarts if now - t < RESTART_WINDOW_S] + [now]
+        if len(child.restarts) > MAX_RESTARTS:
+            raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
+                             f"See {log}")
+        child.popen, child.started = self._spawn(name, self._command(child.process)), now
+        return f"{name} ended ({how}) and was started again"
+
+    def stop(self) -> None:
+        """SIGINT, then SIGTERM, then SIGKILL, to each process group, in reverse order of starting."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            alive = [child for child in self.children.values() if child.popen.poll() is None]
+            for child in reversed(alive):
+                _signal(child.popen, number)
+            deadline = time.monotonic() + STOP_S
+            while any(child.popen.poll() is None for child in alive) and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _command(self, process: Process) -> list[str]:
+        if "command" in process.parameters:
+            return process.parameters["command"]
+        parameters = self.run_dir / "params" / f"{process.name}.yaml"
+        parameters.write_text(yaml.safe_dump({"/**": {"ros__parameters": process.parameters}}))
+        remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
+        return [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}",
+                *remappings, "--params-file", str(parameters)]
+
+    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen:
+        with open(self.run_dir / "logs" / f"{name}.log", "ab") as log:
+            return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    start_new_session=True, preexec_fn=_die_with_parent)
+
+
+def _signal(popen: subprocess.Popen, number: int) -> None:
+    try:
+        os.killpg(popen.pid, number) if number == signal.SIGKILL else popen.send_signal(number)
+    except ProcessLookupError:
+        pass
+
+
+def _die_with_parent() -> None:
+    """Linux: the kernel ends this child when the supervisor dies, however it dies."""
+    ctypes.CDLL("libc.so.6", use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
