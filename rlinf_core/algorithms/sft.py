@@ -22,7 +22,7 @@ class Config:
         noise_floor: the demonstrated action is smeared by this much, which keeps the policy's deviation from collapsing.
     """
 
-    steps: int = 2000
+    steps: int = 1000
     batch_size: int = 256
     learning_rate: float = 3e-4
     noise_floor: float = 0.1

@@ -83,8 +83,8 @@ class Online:
         settle_s: how long to wait for the learner at the end.
     """
 
-    max_env_steps: int = 15_000
-    max_minutes: float = 14.0
+    max_env_steps: int = 20_000
+    max_minutes: float = 15.0
     stop_at_success: float = 2.0
     slice_episodes: int = 10
     first_seed: int = 100_000

@@ -1,0 +1,29 @@
+# rlinf: `make demo` shows a robot that learns, `make test` checks everything. Both install what they need into .venv.
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.setup-done
+
+.PHONY: help setup demo test test-all lint clean
+
+help:            ## this list
+	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+
+setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
+$(STAMP): locks/python311.lock pyproject.toml scripts/setup.sh scripts/build_messages.sh $(wildcard ros_ws/src/rlinf_msgs/*/*)
+	scripts/setup.sh
+	@touch $@
+
+demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
+	$(VENV)/bin/rlinf demo $(DEMO)
+
+test: setup      ## the test suite without the slow runs
+	scripts/run_tests.sh -m "not slow"
+
+test-all: setup  ## everything
+	scripts/run_tests.sh
+
+lint: setup      ## ruff
+	$(VENV)/bin/ruff check .
+
+clean:           ## remove what was built, keep runs/
+	rm -rf $(VENV) ros_ws/build ros_ws/install ros_ws/log

@@ -1,0 +1,73 @@
+"""``rlinf demo``: trainer, station and director under one supervisor, a live display, and a report at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rlinf_core.cli.display import display
+from rlinf_core.cli.report import write_report
+from rlinf_core.errors import RlinfError
+from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
+from rlinf_core.station import RESPAWN, director_process, station_processes
+from rlinf_core.supervisor import Supervisor
+
+SFT_LIMIT_S = 900.0
+
+
+def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
+    """Run a recipe from demonstrations to a report; returns an exit code."""
+    recipe = load_recipe(name, overrides)
+    prepare(recipe, run_dir)
+    print(f"run folder: {run_dir}", flush=True)
+    with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+        supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
+                                   str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
+        for process in station_processes(recipe, run_dir):
+            supervisor.start(process)
+        director = supervisor.start(director_process(recipe, run_dir))
+        with display(recipe, run_dir, quiet) as show:
+            while director.popen.poll() is None:
+                for event in supervisor.poll():
+                    show.note(event)
+                show.update()
+                time.sleep(0.25)
+        code = director.popen.returncode
+    if code != 0:
+        raise RlinfError(f"the run stopped: {_last_error(run_dir)}\nEverything recorded is in {run_dir}")
+    print(write_report(recipe, run_dir), flush=True)
+    return 0
+
+
+def up(name: str, overrides: list[str], run_dir: Path) -> None:
+    """Start the station of a recipe and look after it until Ctrl-C."""
+    recipe = load_recipe(name, overrides)
+    prepare(recipe, run_dir)
+    with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+        for process in station_processes(recipe, run_dir):
+            supervisor.start(process)
+        print(f"station '{recipe.station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
+              f"{recipe.station.domain_id}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
+        while True:
+            for event in supervisor.poll():
+                print(event, flush=True)
+            time.sleep(0.25)
+
+
+def prepare(recipe: Recipe, run_dir: Path) -> None:
+    """Check what can be checked before anything starts, and write down what will run."""
+    station_task(recipe)
+    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    plan = {"collect": asdict(recipe.collect), "online": asdict(recipe.online), "evaluate": asdict(recipe.evaluate),
+            "limits": {"sft_s": SFT_LIMIT_S}}
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+
+
+def _last_error(run_dir: Path) -> str:
+    progress = run_dir / "progress.jsonl"
+    errors = [event for line in (progress.read_text().splitlines() if progress.exists() else [])
+              if (event := json.loads(line))["event"] == "error"]
+    return errors[-1]["detail"] if errors else f"the director ended without a word; see {run_dir / 'logs/director.log'}"

@@ -1,0 +1,105 @@
+"""The live display of a run: phase, episodes, success, updates, policy version, interlock, time left."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.recipes import Recipe
+
+PHASES = {"start": "starting the station", "collect": "collecting demonstrations", "sft": "supervised fine-tuning",
+          "evaluate_before": "evaluating before RL", "online": "improving online (RLPD)",
+          "settle": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
+
+
+def display(recipe: Recipe, run_dir: Path, quiet: bool) -> Display:
+    """A rich live panel at a terminal, plain lines elsewhere."""
+    return Display(recipe, run_dir, plain=quiet or not sys.stdout.isatty())
+
+
+class Display:
+    """Reads ``status.json``, which the director writes twice a second."""
+
+    def __init__(self, recipe: Recipe, run_dir: Path, plain: bool) -> None:
+        self.recipe, self.path, self.plain = recipe, run_dir / "status.json", plain
+        self.notes: list[str] = []
+        self.started, self.printed_at, self.phase = time.monotonic(), 0.0, ""
+        self.live: Any = None
+
+    def __enter__(self) -> Display:
+        if not self.plain:
+            from rich.live import Live
+
+            self.live = Live(refresh_per_second=4)
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def note(self, text: str) -> None:
+        """Something that happened to a process."""
+        self.notes = [*self.notes[-3:], text]
+        if self.plain:
+            print(f"  ! {text}", flush=True)
+
+    def update(self) -> None:
+        """Show the newest status."""
+        try:
+            status = json.loads(self.path.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return
+        if self.live:
+            self.live.update(self._panel(status))
+        elif status["phase"] != self.phase or time.monotonic() - self.printed_at > 15.0:
+            self.phase, self.printed_at = status["phase"], time.monotonic()
+            print("  " + "  ".join(f"{key}: {value}" for key, value in self._rows(status)), flush=True)
+
+    def _rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
+        trainer, safety = status["trainer"], status["safety"]
+        total = f" of {status['total']}" if status["total"] else ""
+        rows = [("phase", PHASES.get(status["phase"], status["phase"])),
+                ("elapsed", _clock(time.monotonic() - self.started)), ("left in phase", self._left(status)),
+                ("episodes", f"{status['done']}{total}, {status['successes']} succeeded")]
+        if status["phase"] == "online":
+            rows.append(("success (last 50)", f"{status['recent_success']:.0%}"))
+            rows.append(("env steps", f"{status['env_steps']} of {self.recipe.online.max_env_steps}"))
+        rows += [("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),
+                 ("policy", f"version {status['policy_version']}, {status['inference_p50_ms']:.1f} ms"),
+                 ("interlock", f"{safety['state']} {safety['cause']} ({safety['limited']} limited, {safety['holds']} "
+                               f"held, {safety['refused']} refused)")]
+        if status["phase"] == "sft":
+            rows.append(("SFT steps left", f"{trainer.get('sft_left', 0):.0f}"))
+        if trainer["backlog"]:
+            rows.append(("backlog", f"{trainer['backlog']} episodes"))
+        if not trainer["connected"]:
+            rows.append(("trainer", "starting" if status["phase"] in ("start", "collect") else "away; nothing is lost"))
+        return rows
+
+    def _left(self, status: dict[str, Any]) -> str:
+        """From the share of the phase that is done."""
+        online, spent = self.recipe.online, status["phase_seconds"]
+        if status["phase"] == "online":
+            share = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
+        else:
+            share = status["done"] / status["total"] if status["total"] else 0.0
+        return _clock(spent * (1.0 - share) / share) if share > 0.02 else "-"
+
+    def _panel(self, status: dict[str, Any]) -> Any:
+        from rich.panel import Panel
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        for key, value in self._rows(status):
+            table.add_row(f"[bold]{key}", value)
+        for note in self.notes:
+            table.add_row("[yellow]note", note)
+        return Panel(table, title=f"rlinf · {self.recipe.name} · seed {self.recipe.seed}", expand=False)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

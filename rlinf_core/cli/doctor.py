@@ -1,0 +1,137 @@
+"""``rlinf doctor``: what this machine has and lacks, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlinf_core.recipes.schema import ROOT, Bridge
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's table; ``fix`` is empty when all is well, ``needed`` says whether that is serious."""
+
+    what: str
+    found: str
+    fix: str = ""
+    needed: bool = True
+
+
+def doctor() -> int:
+    """Print the table; 1 when something that is needed is missing."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "what", "found", "how to get it")
+    findings = [check() for check in CHECKS]
+    for finding in findings:
+        mark = "[green]ok" if not finding.fix else "[red]missing" if finding.needed else "[yellow]optional"
+        table.add_row(mark, finding.what, finding.found, finding.fix)
+    Console(width=140 if not sys.stdout.isatty() else None).print(table)
+    return int(any(finding.fix and finding.needed for finding in findings))
+
+
+def _python() -> Finding:
+    version = sys.version.split()[0]
+    return Finding("Python", version, "" if version.startswith("3.11.") else "the lock is for 3.11: make setup", False)
+
+
+def _packages() -> Finding:
+    names = ("torch", "ray", "mujoco", "gym_hil", "rosbags", "mcap", "grpc", "safetensors", "rich", "cv2", "imageio")
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return Finding("Python packages", f"{len(names) - len(missing)} of {len(names)}",
+                   f"missing {', '.join(missing)}: make setup" if missing else "")
+
+
+def _ros() -> Finding:
+    if os.environ.get("ROS_DISTRO"):
+        return Finding("ROS 2", f"{os.environ['ROS_DISTRO']} (sourced)")
+    found = importlib.util.find_spec("rclpy") is not None
+    return Finding("ROS 2", "Jazzy wheels in this environment" if found else "none", "" if found else "make setup")
+
+
+def _messages() -> Finding:
+    built = list((ROOT / "ros_ws/install").glob("rlinf_msgs/lib/**/rlinf_msgs/msg/__init__.py"))
+    return Finding("rlinf_msgs", "built" if built else "not built", "" if built else "make setup")
+
+
+def _middleware() -> Finding:
+    """Two processes on the real middleware: does a message of image size get through?"""
+    from rlinf_core.supervisor import ros_environment
+
+    code = ("import rclpy; from sensor_msgs.msg import Image; rclpy.init(); n = rclpy.create_node('doctor'); got = []\n"
+            "p = n.create_publisher(Image, 'doctor_image', 1); "
+            "n.create_subscription(Image, 'doctor_image', got.append, 1)\n"
+            "import array, time; m = Image(height=480, width=640, data=array.array('B', bytes(921600)))\n"
+            "end = time.time() + 5\nwhile not got and time.time() < end:\n"
+            "    p.publish(m); rclpy.spin_once(n, timeout_sec=0.1)\nprint('ok' if got else 'lost')")
+    try:
+        result = subprocess.run([sys.executable, "-c", code], env=ros_environment(99), text=True, capture_output=True,
+                                timeout=30)
+        works = "ok" in result.stdout
+    except Exception as error:  # the doctor reports, whatever it is
+        return Finding("DDS", f"{error}", "make setup")
+    return Finding("DDS", "Fast DDS, 32 MiB shared-memory profile: an image came through" if works else
+                   f"an image was lost {result.stderr[-200:]}", "" if works else "see docs/troubleshooting.md, DDS")
+
+
+def _shared_memory() -> Finding:
+    free = shutil.disk_usage("/dev/shm").free / 1e6
+    return Finding("/dev/shm", f"{free:.0f} MB free", "" if free > 500 else
+                   "expected 500 MB: mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g")
+
+
+def _rendering() -> Finding:
+    for backend in ("egl", "osmesa"):
+        code = ("import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\"1\"/></worldbody>"
+                "</mujoco>'); d = mujoco.MjData(m); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render(); "
+                "print('ok')")
+        result = subprocess.run([sys.executable, "-c", code], env=os.environ | {"MUJOCO_GL": backend}, text=True,
+                                capture_output=True, timeout=60)
+        if "ok" in result.stdout:
+            return Finding("offscreen rendering", backend)
+    return Finding("offscreen rendering", "none (cameras and videos need it)",
+                   "apt-get install libosmesa6 libegl1 libgl1", needed=False)
+
+
+def _tool(name: str, fix: str, needed: bool) -> Callable[[], Finding]:
+    def check() -> Finding:
+        path = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
+        return Finding(name, path or "none", "" if path else fix, needed)
+
+    return check
+
+
+def _gpu() -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding("GPU", "torch is not installed", "make setup", False)
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("GPU", torch.cuda.get_device_name(0))
+    return Finding("GPU", f"none seen by torch {torch.__version__}", "not needed for the demo", False)
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(ROOT).free / 1e9
+    return Finding("disk", f"{free:.0f} GB free", "" if free > 5 else "expected 5 GB for .venv and a run")
+
+
+def _port() -> Finding:
+    port = Bridge().port
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        used = probe.connect_ex(("127.0.0.1", port)) == 0
+    return Finding(f"bridge port {port}", "in use" if used else "free",
+                   "another trainer runs; stop it, or --set bridge.port=<number>" if used else "", False)
+
+
+CHECKS = (_python, _packages, _ros, _messages, _middleware, _shared_memory, _rendering,
+          _tool("gcc", "apt-get install gcc", True), _tool("cmake", "make setup", True), _gpu, _disk, _port)

@@ -1,0 +1,102 @@
+"""Evaluation of policy files in simulation, with Wilson intervals and videos."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.errors import PolicyFileError
+from rlinf_core.recipes import Recipe, load_recipe, station_task
+from rlinf_core.recipes.schema import load_robot
+
+FPS = 10
+
+
+def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a success rate (Wilson 1927); right at 0 and 1 too."""
+    if episodes == 0:
+        return 0.0, 1.0
+    rate, square = successes / episodes, z * z / episodes
+    centre = (rate + square / 2) / (1 + square)
+    half = z * math.sqrt(rate * (1 - rate) / episodes + square / (4 * episodes)) / (1 + square)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def simulated_station(recipe: Recipe):  # noqa: ANN201 (its type would import the simulator)
+    """The recipe's station without ROS: simulator, interlock core and task in this process."""
+    from rlinf_core.interlock import load_limits
+    from sim_bridges.simulator import make
+    from sim_bridges.vector import SimulatedStation
+
+    robot = load_robot(recipe)
+    return SimulatedStation(make(robot.simulator), station_task(recipe), load_limits(robot.limits))
+
+
+def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> Iterator[tuple[bool, list[np.ndarray]]]:
+    """Success of each seed's episode, and pictures of the first ``frames`` episodes."""
+    from rlinf_core.policies.files import load_policy
+
+    station, actor, random = simulated_station(recipe), load_policy(policy), np.random.default_rng(0)
+    for index, seed in enumerate(seeds):
+        observation, last, reward, pictures = station.reset(seed), False, 0.0, []
+        while not last:
+            if index < frames:
+                pictures.append(station.simulator.render("video", 480, 640))
+            observation, reward, _, last = station.step(actor.act(observation, explore=False, random=random)[0])
+        yield reward > 0, pictures
+
+
+def evaluate_command(arguments: argparse.Namespace) -> None:
+    """``rlinf eval``."""
+    from rich.progress import track
+
+    recipe, policy = load_recipe(arguments.recipe), newest_policy(arguments.checkpoint)
+    seeds = [arguments.first_seed + i for i in range(arguments.episodes)]
+    frames = min(4, len(seeds)) if arguments.video else 0
+    results, pictures = [], []
+    for success, images in track(rollout(recipe, policy, seeds, frames), total=len(seeds), description="evaluating"):
+        results.append(success)
+        pictures += caption(images, f"seed {seeds[len(results) - 1]}: {'success' if success else 'failure'}")
+    low, high = wilson(sum(results), len(results))
+    print(f"{policy.name}: {sum(results)} of {len(results)} succeeded: {np.mean(results):.0%} "
+          f"(95 % interval {low:.0%} to {high:.0%}), seeds {seeds[0]} to {seeds[-1]}")
+    if arguments.video:
+        write_video(arguments.video, pictures)
+        print(f"video: {arguments.video}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"success": float(np.mean(results)), "low": low, "high": high,
+                                              "episodes": len(results), "first_seed": seeds[0]}))
+
+
+def newest_policy(path: Path) -> Path:
+    """A policy file, or the newest one in a run folder."""
+    if path.is_file():
+        return path
+    files = sorted(path.glob("**/policy-*.safetensors"))
+    if not files:
+        raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
+    return max(files, key=lambda file: file.name)
+
+
+def caption(pictures: list[np.ndarray], text: str) -> list[np.ndarray]:
+    """The pictures with a line of text at the top."""
+    import cv2
+
+    for picture in pictures:
+        cv2.rectangle(picture, (0, 0), (picture.shape[1], 30), (255, 255, 255), -1)
+        cv2.putText(picture, text, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA)
+    return pictures
+
+
+def write_video(path: Path, pictures: list[np.ndarray]) -> None:
+    """H.264 MP4."""
+    import imageio
+
+    with imageio.get_writer(path, fps=FPS, codec="libx264", quality=7, macro_block_size=8) as video:
+        for picture in pictures:
+            video.append_data(picture)

@@ -1,0 +1,104 @@
+"""``rlinf``: the demo, a station, a trainer, an evaluation, and a doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from rlinf_core.errors import RlinfError
+
+EXAMPLES = """examples:
+  rlinf doctor                              what this machine has and lacks, and how to get it
+  rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after
+  rlinf demo demo_vision --set seed=3       another recipe, another seed
+  rlinf train demo                          the trainer alone, waiting for stations
+  rlinf up demo                             the station alone, for such a trainer
+  rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
+"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; errors a user can act on end with exit code 1 and no traceback."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return arguments.run(arguments) or 0
+    except RlinfError as error:
+        print(f"rlinf: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("rlinf", description=__doc__, epilog=EXAMPLES,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    demo = _recipe_command(commands, "demo", _demo, "run a recipe from demonstrations to a report", default="demo")
+    demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
+    _recipe_command(commands, "train", _train, "run the trainer of a recipe until Ctrl-C; resumes what is in --out")
+    _recipe_command(commands, "up", _up, "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    evaluate = commands.add_parser("eval", help="success of a policy file on held-out scenes, in simulation")
+    evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
+    evaluate.add_argument("--recipe", default="demo", help="whose station and task (default: demo)")
+    evaluate.add_argument("--episodes", type=int, default=50)
+    evaluate.add_argument("--first-seed", type=int, default=1_000_000)
+    evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
+    evaluate.add_argument("--json", type=Path, help="write the result as one flat object")
+    evaluate.set_defaults(run=_eval)
+    doctor = commands.add_parser("doctor", help="say what this machine has and lacks, and how to get it")
+    doctor.set_defaults(run=_doctor)
+    return parser
+
+
+def _recipe_command(commands: argparse._SubParsersAction, name: str, run: object, text: str,
+                    default: str | None = None) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text)
+    parser.add_argument("recipe", nargs="?" if default else None, default=default,
+                        help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="override, e.g. online.max_minutes=5")
+    parser.add_argument("--out", type=Path, help="run folder (default: runs/<time>)")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _run_dir(arguments: argparse.Namespace) -> Path:
+    folder = (arguments.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.demo import demo
+
+    return demo(arguments.recipe, arguments.set, _run_dir(arguments), quiet=arguments.quiet)
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from rlinf_core.cluster.train import train
+    from rlinf_core.recipes import load_recipe
+
+    train(load_recipe(arguments.recipe, arguments.set), _run_dir(arguments))
+
+
+def _up(arguments: argparse.Namespace) -> None:
+    from rlinf_core.cli.demo import up
+
+    up(arguments.recipe, arguments.set, _run_dir(arguments))
+
+
+def _eval(arguments: argparse.Namespace) -> None:
+    from rlinf_core.cli.evaluate import evaluate_command
+
+    evaluate_command(arguments)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.doctor import doctor
+
+    return doctor()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The report of a run: learning curve, before/after video, report.md and report.json."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.cli.evaluate import caption, rollout, wilson, write_video
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies.files import policy_name
+from rlinf_core.recipes import Recipe
+
+WINDOW = 40
+EPISODES_IN_VIDEO = 4
+
+
+def write_report(recipe: Recipe, run_dir: Path) -> str:
+    """Write everything a run leaves for people to look at; returns what to print."""
+    events = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+    result = next(event for event in events if event["event"] == "result")
+    summary = _summary(recipe, result)
+    (run_dir / "report.json").write_text(json.dumps(summary, indent=2))
+    _curve(events, summary, run_dir / "learning_curve.png")
+    (run_dir / "checkpoint").mkdir(exist_ok=True)
+    for name, version in (("policy_before", result["before"]["policy_version"]),
+                          ("policy", result["after"]["policy_version"])):
+        shutil.copy(run_dir / "policies_at_station" / policy_name(version),
+                    run_dir / "checkpoint" / f"{name}.safetensors")
+    try:
+        _video(recipe, run_dir)
+        video = "[before_after.mp4](before_after.mp4): the same scenes before RL (left) and after (right).\n\n" \
+                "![a peg inserted](after.png)"
+    except RlinfError as error:
+        video = f"No video: {error}"
+    (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
+    return (f"success before RL {summary['success_before']:.0%}, after RL {summary['success_after']:.0%} "
+            f"({summary['eval_episodes']} held-out episodes each); {summary['env_steps']} env steps, "
+            f"{summary['updates']} updates, {summary['minutes']:.1f} minutes\nreport: {run_dir / 'report.md'}")
+
+
+def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
+    def rate(phase: str) -> float:
+        return result[phase]["successes"] / max(1, result[phase]["episodes"])
+
+    return {"seed": recipe.seed, "success_before": rate("before"), "success_after": rate("after"),
+            "eval_episodes": result["after"]["episodes"], "env_steps": result["env_steps"],
+            "updates": result["updates"], "minutes": round(result["minutes"], 2)}
+
+
+def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    episodes = [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
+    steps = [event["env_steps"] for event in episodes]
+    success = np.array([event["success"] for event in episodes], dtype=float)
+    smooth = [success[max(0, i - WINDOW + 1):i + 1].mean() for i in range(len(success))]
+    figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    axes.plot(steps, smooth, color="#2b6ca3", label=f"training episodes, mean of {WINDOW} (exploring)")
+    for name, x, colour in (("before", 0, "#c2571a"), ("after", max(steps, default=0), "#2e7d32")):
+        rate = summary[f"success_{name}"]
+        low, high = wilson(round(rate * summary["eval_episodes"]), summary["eval_episodes"])
+        axes.errorbar([x], [rate], [[rate - low], [high - rate]], fmt="o", color=colour, capsize=4,
+                      label=f"{name} RL: {rate:.0%} of {summary['eval_episodes']} held-out episodes")
+    axes.set(xlabel="environment steps", ylabel="success", ylim=(-0.03, 1.05), title="Peg insertion, learned online")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _video(recipe: Recipe, run_dir: Path) -> None:
+    """The same held-out scenes side by side; the shorter episode waits at its end."""
+    seeds = [recipe.evaluate.first_seed + i for i in range(EPISODES_IN_VIDEO)]
+    sides = []
+    for policy, text in (("policy_before", "before RL"), ("policy", "after RL")):
+        episodes = rollout(recipe, run_dir / "checkpoint" / f"{policy}.safetensors", seeds, frames=len(seeds))
+        sides.append([caption(pictures, f"{text}: {'success' if success else 'failure'}")
+                      for success, pictures in episodes])
+    frames = []
+    for left, right in zip(*sides, strict=True):
+        length = max(len(left), len(right)) + 5
+        for i in range(length):
+            frames.append(np.hstack([left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]]))
+    write_video(run_dir / "before_after.mp4", frames)
+    import imageio
+
+    imageio.imwrite(run_dir / "after.png", sides[1][0][-1])
+
+
+def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:
+    rows = []
+    for name in ("before", "after"):
+        rate, episodes = summary[f"success_{name}"], summary["eval_episodes"]
+        low, high = wilson(round(rate * episodes), episodes)
+        rows.append(f"| {name} RL | {rate:.0%} | {low:.0%} to {high:.0%} | {episodes} |")
+    phases = [event for event in events if event["event"] in ("phase", "result")]
+    times = [f"| {a['name']} | {(b['time'] - a['time']) / 60:.1f} |"
+             for a, b in zip(phases, phases[1:], strict=False) if a["event"] == "phase"]
+    return "\n".join([
+        f"# {recipe.name}, seed {recipe.seed}", "",
+        "| | success | 95 % interval | held-out episodes |", "|---|---|---|---|", *rows, "",
+        f"{summary['env_steps']} online environment steps, {summary['updates']} gradient updates, "
+        f"{summary['minutes']:.1f} minutes.", "", "![learning curve](learning_curve.png)", "", video, "",
+        "| phase | minutes |", "|---|---|", *times, "",
+        f"Repeat: `rlinf demo {recipe.name} --set seed={recipe.seed}`. Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: "
+        "`tensorboard --logdir tensorboard`. Policy: `checkpoint/policy.safetensors`. Everything that was set: "
+        "`recipe.yaml`.", ""])

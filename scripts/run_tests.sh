@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs pytest in the environment of a station's processes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+eval "$(.venv/bin/python -c '
+from rlinf_core.supervisor import ros_environment
+import os, shlex
+for key, value in ros_environment(int(os.environ.get("ROS_DOMAIN_ID", "77"))).items():
+    if os.environ.get(key) != value:
+        print(f"export {key}={shlex.quote(value)}")')"
+unset _ROS_WHEELS_BOOTSTRAP_COMPLETE
+exec .venv/bin/python -m pytest -q "$@"
