@@ -91,7 +91,7 @@ class Director(Node):
         plan = self.plan
         self._wait("the environment", self.runner.server_is_ready, 60.0)
         self._enter("collect", plan["collect"]["episodes"])
-        self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
+        self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
         self._enter("sft", 0)
         self._wait("a policy from the trainer", lambda: self.policy.version >= 1, plan["limits"]["sft_s"])
         before = self._evaluate("before")
@@ -101,6 +101,17 @@ class Director(Node):
         self._log("result", before=before, after=after, env_steps=self.env_steps, updates=self.trainer.updates,
                   minutes=(time.time() - self.started) / 60)
         self._write_status()
+
+    def _demonstrations(self, wanted: int, seed: int) -> None:
+        """Until as many have succeeded; a failed one is recorded, but not learned from."""
+        last = seed + 5 * wanted
+        while self.successes < wanted:
+            if seed >= last:
+                raise RunStopped(f"only {self.successes} of {seed - last + 5 * wanted} demonstrations succeeded; expected "
+                                 f"{wanted}. Is the operator able to do the task?")
+            count = wanted - self.successes
+            self._episodes(count, "demonstration", seed)
+            seed += count
 
     def _evaluate(self, name: str) -> dict[str, Any]:
         evaluate = self.plan["evaluate"]

@@ -1,0 +1,54 @@
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+from tests.interlock.conftest import limits
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import load_limits
+
+GOOD = yaml.safe_load(open("robots/franka_sim/limits.yaml"))
+
+
+def load(tmp_path, **changes):
+    data = {key: value for key, value in (GOOD | changes).items() if value is not None}
+    path = tmp_path / "limits.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return load_limits(path)
+
+
+def test_the_shipped_limits_load(tmp_path):
+    assert load(tmp_path).speed == 0.25
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"speed": None}, "'speed' is missing: largest speed"),
+    ({"sped": 0.1}, "unknown limit 'sped' (did you mean 'speed'?)"),
+    ({"speed": float("inf")}, "'unlimited', spelled out"),
+    ({"speed": 9.0}, "expected a number in [0.001, 3.0] m/s"),
+    ({"speed": "fast"}, "got 'fast'"),
+    ({"speed": True}, "got True"),
+    ({"box_low": [0.9, 0, 0]}, "box is inverted in x"),
+    ({"box_low": [0.3, 0.0]}, "three numbers"),
+])
+def test_bad_limits_are_refused_with_the_line_and_the_fix(tmp_path, changes, said):
+    with pytest.raises(RecipeError, match="limits.yaml") as error:
+        load(tmp_path, **changes)
+    assert said in str(error.value)
+
+
+def test_unlimited_must_be_spelled_out(tmp_path):
+    assert load(tmp_path, divergence="unlimited").divergence == float("inf")
+
+
+def test_the_hash_changes_with_any_limit():
+    assert limits().hash != replace(limits(), speed=0.24).hash
+
+
+def test_s01_the_interlock_process_imports_nothing_heavy():
+    code = ("import sys, rlinf.interlock; "
+            "print([m for m in ('torch', 'ray', 'grpc', 'cv2', 'mujoco', 'gymnasium') if m in sys.modules])")
+    out = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True).stdout
+    assert out.strip() == "[]"
