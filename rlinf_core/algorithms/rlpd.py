@@ -173,7 +173,7 @@ class RLPD:
         """Weights, targets, optimisers, temperature, counter and random state."""
         return {"modules": {name: dict(module.state_dict()) for name, module in self._modules().items()},
                 "optimisers": {name: _flat(optimiser) for name, optimiser in self._optimisers().items()},
-                "log_temperature": self.log_temperature.detach().reshape(1), "updates": self.updates,
+                "log_temperature": self.log_temperature.detach(), "updates": self.updates,
                 "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ class RLPD:
         for name, optimiser in self._optimisers().items():
             _restore(optimiser, state["optimisers"][name])
         with torch.no_grad():
-            self.log_temperature.copy_(torch.as_tensor(state["log_temperature"]).reshape(()))
+            self.log_temperature.copy_(torch.as_tensor(state["log_temperature"]))
         self.updates = state["updates"]
         self.generator.set_state(torch.as_tensor(state["generator"]))
 
@@ -197,12 +197,11 @@ def _descend(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float) -> Non
 
 
 def _flat(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    return {str(index): {key: torch.as_tensor(value).reshape(-1) if torch.as_tensor(value).dim() == 0 else value
-                         for key, value in moments.items()}
-            for index, moments in optimiser.state_dict()["state"].items()}
+    """The moments alone, by the number of their parameter; the settings come from the config."""
+    return {str(index): dict(moments) for index, moments in optimiser.state_dict()["state"].items()}
 
 
 def _restore(optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    moments = {int(index): {key: torch.as_tensor(value).reshape(()) if key == "step" else torch.as_tensor(value)
-                            for key, value in entry.items()} for index, entry in state.items()}
+    moments = {int(index): {key: torch.as_tensor(value) for key, value in entry.items()}
+               for index, entry in state.items()}
     optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})

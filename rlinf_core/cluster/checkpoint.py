@@ -27,9 +27,9 @@ def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[s
             if not value:
                 rest[f"{prefix}{key}"] = {}
         elif hasattr(value, "detach"):
-            arrays[f"{prefix}{key}"] = np.ascontiguousarray(value.detach().cpu().numpy())
+            arrays[f"{prefix}{key}"] = np.array(value.detach().cpu().numpy(), order="C")
         elif isinstance(value, np.ndarray):
-            arrays[f"{prefix}{key}"] = np.ascontiguousarray(value)
+            arrays[f"{prefix}{key}"] = np.array(value, order="C")
         else:
             rest[f"{prefix}{key}"] = value
     return arrays, rest

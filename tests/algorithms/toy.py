@@ -1,0 +1,34 @@
+"""A point that must be brought into a small hole: sparse reward, 2-D, fast enough for a learning test."""
+
+import numpy as np
+
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+STEPS, RADIUS = 25, 0.05
+
+
+def play(act, random):
+    """One episode: moves are distorted by an unknown rotation, which cloning from clumsy demonstrations misses."""
+    position, seen, actions, rewards, discounts = random.uniform(-1, 1, 2), [], [], [], []
+    seen.append(position.copy())
+    for _ in range(STEPS):
+        action = np.clip(act({"offset": position.astype(np.float32)}), -1, 1)
+        position = np.clip(position + 0.1 * action, -1.5, 1.5)
+        done = bool(np.linalg.norm(position) < RADIUS)
+        seen.append(position.copy())
+        actions.append(action)
+        rewards.append(float(done))
+        discounts.append(0.0 if done else 1.0)
+        if done:
+            break
+    return {"vectors": np.array(seen, np.float32)}, np.array(actions), np.array(rewards), np.array(discounts)
+
+
+def clumsy(random, noise=0.9):
+    """A demonstrator that gets there now and then."""
+    return lambda observation: np.clip(-observation["offset"] / 0.1, -1, 1) + noise * random.normal(size=2)
+
+
+def success(actor, random, episodes=40):
+    return float(np.mean([play(lambda o: actor.act(o, False, random)[0], random)[2][-1] for _ in range(episodes)]))

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+
+from rlinf_core.errors import SpecError
+from rlinf_core.replay import ReplayBuffer, mix
+
+
+def episode(spec, length, start, terminal=True):
+    """Vectors count up from ``start``; action and reward repeat the number of their own step."""
+    numbers = np.arange(start, start + length + 1, dtype=np.float32)
+    vectors = np.repeat(numbers[:, None], spec.vector_size, axis=1)
+    images = {image.name: np.repeat(numbers.astype(np.uint8), image.size).reshape(-1, *image.shape)
+              for image in spec.images}
+    actions = np.repeat(numbers[:-1, None], spec.action.dim, axis=1)
+    discounts = np.ones(length)
+    discounts[-1] = 0.0 if terminal else 1.0
+    return {"vectors": vectors, **images}, actions, numbers[:-1], discounts
+
+
+@pytest.fixture
+def spec(task):
+    return task.with_images({"front": (4, 4)}).spec
+
+
+def check(batch):
+    """Every transition hangs together: action and reward of its observation, and the observation after it."""
+    here, after = batch["vectors"][:, 0], batch["next/vectors"][:, 0]
+    assert np.array_equal(after, here + 1)
+    assert np.array_equal(batch["action"][:, 0], here) and np.array_equal(batch["reward"], here)
+    assert np.array_equal(batch["front"][:, 0, 0, 0], here.astype(np.uint8))
+    assert np.array_equal(batch["next/front"][:, 0, 0, 0], after.astype(np.uint8))
+
+
+def test_transitions_never_cross_episodes_also_when_the_ring_wraps(spec, random):
+    buffer = ReplayBuffer(spec, 100)
+    for index in range(40):
+        buffer.insert_episode(*episode(spec, int(random.integers(1, 20)), 1000 * index))
+        check(buffer.sample(256, random))
+    assert buffer.inserted > 200 and len(buffer) < 100
+
+
+def test_old_episodes_leave_and_partly_overwritten_ones_lose_their_beginning(spec, random):
+    buffer = ReplayBuffer(spec, 20)
+    buffer.insert_episode(*episode(spec, 9, 0))
+    buffer.insert_episode(*episode(spec, 9, 1000))
+    buffer.insert_episode(*episode(spec, 4, 2000))
+    starts = set(buffer.sample(2000, random)["vectors"][:, 0].astype(int).tolist())
+    assert starts == set(range(5, 9)) | set(range(1000, 1009)) | set(range(2000, 2004))
+
+
+def test_discounts_tell_an_end_from_a_time_limit(spec, random):
+    buffer = ReplayBuffer(spec, 100)
+    buffer.insert_episode(*episode(spec, 5, 0, terminal=True))
+    buffer.insert_episode(*episode(spec, 5, 1000, terminal=False))
+    batch = buffer.sample(500, random)
+    ends = batch["discount"] == 0
+    assert set(batch["vectors"][ends, 0]) == {4.0}
+
+
+def test_state_goes_on_exactly(spec):
+    one = ReplayBuffer(spec, 50)
+    for index in range(12):
+        one.insert_episode(*episode(spec, 7, 100 * index))
+    two = ReplayBuffer(spec, 50)
+    two.load_state_dict(one.state_dict())
+    for buffer in (one, two):
+        buffer.insert_episode(*episode(spec, 7, 5000))
+    a, b = (buffer.sample(64, np.random.default_rng(3)) for buffer in (one, two))
+    assert all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(spec, random):
+    buffer = ReplayBuffer(spec, 10)
+    observations, *rest = episode(spec, 4, 0)
+    with pytest.raises(SpecError, match="expected shape"):
+        buffer.insert_episode(observations | {"vectors": observations["vectors"][:, :-1]}, *rest)
+    with pytest.raises(SpecError, match="capacity"):
+        buffer.insert_episode(*episode(spec, 10, 0))
+    assert len(buffer) == 0 and buffer.inserted == 0
+
+
+def test_mixing_keeps_the_order_online_then_demonstrations(spec, random):
+    online, demonstrations = ReplayBuffer(spec, 50), ReplayBuffer(spec, 50)
+    online.insert_episode(*episode(spec, 5, 0))
+    demonstrations.insert_episode(*episode(spec, 5, 1000))
+    batch = mix(online.sample(8, random), demonstrations.sample(8, random))
+    assert (batch["vectors"][:8, 0] < 1000).all() and (batch["vectors"][8:, 0] >= 1000).all()
