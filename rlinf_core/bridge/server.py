@@ -19,6 +19,7 @@ from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.journal import Journal
 from rlinf_core.durable import fsync
 from rlinf_core.errors import BridgeError
+from rlinf_core.policies.files import policy_version
 
 PART_BYTES = 1 << 20
 
@@ -130,7 +131,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     def newest_policy(self) -> tuple[int, Path] | None:
         """Version and path of the newest policy file."""
         files = sorted(self.policies.glob("policy-*.safetensors"))
-        return (int(files[-1].stem.split("-")[1]), files[-1]) if files else None
+        return (policy_version(files[-1]), files[-1]) if files else None
 
     # Status
     def Report(self, request: pb.StationReport, context: grpc.ServicerContext) -> pb.TrainerReport:  # noqa: N802

@@ -28,7 +28,7 @@ def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[s
                 rest[f"{prefix}{key}"] = {}
         elif hasattr(value, "detach"):
             arrays[f"{prefix}{key}"] = np.array(value.detach().cpu().numpy(), order="C")
-        elif isinstance(value, np.ndarray):
+        elif isinstance(value, np.ndarray | np.generic):
             arrays[f"{prefix}{key}"] = np.array(value, order="C")
         else:
             rest[f"{prefix}{key}"] = value

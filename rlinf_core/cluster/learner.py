@@ -12,7 +12,7 @@ import torch
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.actor import Actor, PolicyConfig
-from rlinf_core.policies.files import policy_name, save_policy
+from rlinf_core.policies.files import policy_name, policy_version, save_policy
 from rlinf_core.specs import StationSpec
 
 Batch = dict[str, np.ndarray]
@@ -95,7 +95,9 @@ class Learner:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as if nothing had happened."""
-        self.version, self.metrics = state["version"], dict(state["metrics"][0])
+        newest = max(self.policies.glob("policy-*.safetensors"), default=None)
+        self.version = max(state["version"], policy_version(newest) if newest else 0)  # stations only take newer ones
+        self.metrics = dict(state["metrics"][0])
         self.sft_steps = state["sft_steps"]
         if "algorithm" in state:
             self.begin_online()

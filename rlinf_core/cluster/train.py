@@ -9,7 +9,9 @@ groups of updates, when no batch is under way, so that a resumed run draws the s
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -66,8 +68,9 @@ class Trainer:
         self.governor = Governor(
             updates_per_step=online.updates_per_step, max_lag_episodes=online.max_lag_episodes,
             max_staleness=online.max_staleness, steps_per_episode=self.task.max_steps)
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=True, logging_level="warning",
-                 configure_logging=False)
+        # A folder of its own: what a killed cluster leaves behind would be taken for a running one.
+        self.temporary = tempfile.mkdtemp(prefix="rlinf-ray-", dir="/tmp")
+        ray.init("local", num_cpus=4, include_dashboard=False, logging_level="warning", _temp_dir=self.temporary)
         remote = ray.remote(num_cpus=0.1)
         spec = self.task.spec
         self.ingest = remote(Ingest).options(max_concurrency=2).remote(recipe.bridge.address, str(run_dir))
@@ -98,13 +101,15 @@ class Trainer:
             if now - told_at > 0.25:
                 self._exchange()
                 told_at = now
-            if now - saved_at > 60.0 * self.recipe.checkpoint.every_minutes and self.status["phase"] != "waiting":
+            first = self.status["phase"] == "online" and not checkpoint.checkpoints(self.checkpoints)
+            if first or now - saved_at > 60.0 * self.recipe.checkpoint.every_minutes and self.status["phase"] == "online":
                 self.save()
                 saved_at = time.monotonic()
             if not busy:
                 time.sleep(0.02)
         self.save()
         self.ray.shutdown()
+        shutil.rmtree(self.temporary, ignore_errors=True)
 
     def _advance(self) -> bool:
         """One group of whatever is due; returns whether anything was."""

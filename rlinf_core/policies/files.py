@@ -18,6 +18,11 @@ def policy_name(version: int) -> str:
     return f"policy-{version:08d}.safetensors"
 
 
+def policy_version(path: Path) -> int:
+    """The version in a policy file's name."""
+    return int(path.stem.removeprefix("policy-"))
+
+
 def save_policy(actor: Any, path: str | Path, **info: Any) -> Path:
     """Write ``actor`` durably: aside, fsync, rename. ``info`` (version, updates, ...) is kept as JSON."""
     from safetensors.torch import save_file

@@ -85,7 +85,7 @@ class Online:
 
     max_env_steps: int = 20_000
     max_minutes: float = 15.0
-    stop_at_success: float = 2.0
+    stop_at_success: float = 1.0
     slice_episodes: int = 10
     first_seed: int = 100_000
     min_transitions: int = 300

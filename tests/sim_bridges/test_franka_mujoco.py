@@ -57,18 +57,19 @@ def test_pressing_on_the_table_gives_a_bounded_force_that_is_felt(simulator):
     assert simulator.tcp_pose()[2] > -0.001
 
 
-def test_s18_without_targets_the_arm_holds_where_it_is(simulator):
+def test_s18_without_targets_the_arm_stops_pressing_by_its_own_timeout(simulator):
     simulator.reset(0)
-    target = simulator.tcp_pose() + [0.1, 0, 0, 0, 0, 0, 0]
-    for _ in range(10):
+    target = simulator.tcp_pose()
+    target[:3] = [0.62, 0.15, -0.02]
+    for _ in range(300):
         simulator.advance(target)
+    pressed = simulator.channels()["wrench"][2]
+    for _ in range(15):
+        simulator.advance(None)
+    assert simulator.channels()["wrench"][2] == pytest.approx(pressed, abs=2.0), "not before 200 ms"
     for _ in range(60):
         simulator.advance(None)
-    held = simulator.tcp_pose()
-    for _ in range(50):
-        simulator.advance(None)
-    assert simulator.tcp_pose()[:3] == pytest.approx(held[:3], abs=3e-3)
-    assert held[0] < target[0] - 0.02
+    assert pressed > 20.0 and simulator.channels()["wrench"][2] < 5.0
 
 
 def test_the_scripted_operator_can_and_random_actions_cannot(station, random):

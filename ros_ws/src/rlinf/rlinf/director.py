@@ -19,12 +19,12 @@ from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.qos import profile
 
-STATES = {value: name for name, value in vars(SafetyState).items() if name.isupper() and isinstance(value, int)} or {
-    0: "DISARMED", 1: "ARMED", 2: "ACTIVE", 3: "HOLD", 4: "FAULT"}
+SILENCE_S = 20.0
+STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
 
 
 class RunStopped(Exception):
@@ -42,12 +42,14 @@ class Director(Node):
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = 0
         self.recent: deque[bool] = deque(maxlen=50)
-        self._closed: set[str] = set()
-        self._ended: dict[str, EpisodeEvent] = {}
+        self._seen: set[str] = set()
+        self._safe: list[EpisodeEvent] = []  # closed since the last question
+        self.active_at = time.time()
         self.runner = ActionClient(self, RunEpisodes, "run_episodes")
         for topic, kind, callback in (("trainer/status", TrainerStatus, self._on_trainer),
                                       ("policy/status", PolicyStatus, self._on_policy),
                                       ("safety", SafetyState, self._on_safety),
+                                      ("applied", Applied, self._on_applied),
                                       ("episode", EpisodeEvent, self._on_episode)):
             self.create_subscription(kind, topic, callback, profile(topic))
         self.create_timer(0.5, self._write_status)
@@ -69,9 +71,14 @@ class Director(Node):
             self._log("fault", cause=message.cause)
         self.safety = message
 
+    def _on_applied(self, _: Applied) -> None:
+        self.active_at = time.time()
+
     def _on_episode(self, event: EpisodeEvent) -> None:
-        if event.kind == EpisodeEvent.ENDED:
-            self._ended[event.episode_id] = event
+        self.active_at = time.time()
+        if event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._seen:
+            self._seen.add(event.episode_id)
+            self._safe.append(event)
             self.done += 1
             self.successes += event.success
             self.env_steps += event.steps if event.mode == "train" else 0
@@ -79,8 +86,6 @@ class Director(Node):
             self._log("episode", id=event.episode_id, mode=event.mode, seed=event.seed, steps=event.steps,
                       success=event.success, policy_version=event.policy_version, env_steps=self.env_steps,
                       updates=self.trainer.updates)
-        elif event.kind == EpisodeEvent.CLOSED:
-            self._closed.add(event.episode_id)
         elif event.kind == EpisodeEvent.ABORTED:
             self._log("aborted", id=event.episode_id, detail=event.detail)
 
@@ -116,9 +121,9 @@ class Director(Node):
     def _evaluate(self, name: str) -> dict[str, Any]:
         evaluate = self.plan["evaluate"]
         self._enter(f"evaluate_{name}", evaluate["episodes"])
-        result = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
-        summary = {"episodes": result.episodes, "successes": result.successes,
-                   "episode_ids": list(result.episode_ids), "policy_version": self.policy.version}
+        ended = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
+        summary = {"episodes": len(ended), "successes": sum(event.success for event in ended),
+                   "episode_ids": [event.episode_id for event in ended], "policy_version": self.policy.version}
         self._log(name, **summary)
         return summary
 
@@ -145,23 +150,39 @@ class Director(Node):
             self._log("warning", detail=str(late))
 
     # Waiting, always spinning
-    def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> RunEpisodes.Result:
-        goal = RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
-        sent = self.runner.send_goal_async(goal)
-        self._wait(f"the environment to take {count} {mode} episodes", sent.done, 20.0)
+    def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
+        """Have ``count`` episodes run and closed; asks again if the environment dies and comes back in between."""
+        self._safe = []
+        while len(self._safe) < count and not (deadline and time.time() > deadline):
+            self._ask(count - len(self._safe), mode, first_seed + len(self._safe), deadline)
+        return list(self._safe)
+
+    def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
+        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed))
+        self._wait(f"the environment to take {count} {mode} episodes", sent.done, 40.0)
         handle = sent.result()
-        if not handle.accepted:
-            raise RunStopped(f"the environment refused {count} {mode} episodes: it is already running some")
-        result = handle.get_result_async()
-        while not result.done():
+        if not handle.accepted:  # it is still busy with what was asked before
+            self._spin(1.0)
+            return
+        answer = handle.get_result_async()
+        self.active_at = time.time()
+        while not answer.done():
             self.executor_.spin_once(timeout_sec=0.1)
             if deadline and time.time() > deadline:
                 handle.cancel_goal_async()
                 deadline = 0.0
-        answer = result.result().result
-        if not answer.success and "cancelled" not in answer.message:
-            raise RunStopped(f"{mode} episodes stopped after {answer.episodes} of {count}: {answer.message}")
-        return answer
+            if time.time() - self.active_at > SILENCE_S and self.trainer.accepting:
+                self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
+                return
+        result = answer.result().result
+        if not result.success and result.message != "cancelled":
+            raise RunStopped(f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}")
+        self._spin(0.2)
+
+    def _spin(self, seconds: float) -> None:
+        end = time.time() + seconds
+        while time.time() < end:
+            self.executor_.spin_once(timeout_sec=0.05)
 
     def _wait(self, what: str, ready: Any, timeout_s: float) -> None:
         deadline = time.time() + timeout_s

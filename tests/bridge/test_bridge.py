@@ -1,0 +1,167 @@
+import hashlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+from tests.messages import record
+
+from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.durable import publish_file
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import BridgeError
+from rlinf_core.policies.files import policy_name
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path / "spool")
+
+
+@pytest.fixture
+def arrived():
+    return []
+
+
+@pytest.fixture
+def server(tmp_path, arrived):
+    server = BridgeServer("127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", arrived.append,
+                          lambda: {"phase": "online", "updates": 7, "accepting": True, "metrics": {"q": 0.5}})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def client(server):
+    client = BridgeClient(f"127.0.0.1:{server.port}", "a")
+    yield client
+    client.close()
+
+
+def test_an_episode_arrives_whole_and_once(spool, task, server, client, arrived):
+    folder = record(spool, task.spec, steps=8).close()
+    assert client.upload(folder) is False
+    assert client.upload(folder) is True, "a second time it is a duplicate, and fine"
+    assert [path.name for path in arrived] == ["a-1"] and server.journal.ids() == ["a-1"]
+    assert len(read_episode(server.inbox / "a-1")) == 8
+
+
+def test_another_recording_under_the_same_id_is_refused(spool, task, server, client, tmp_path):
+    client.upload(record(spool, task.spec).close())
+    other = record(Spool(tmp_path / "other"), task.spec, start=5.0).close()
+    with pytest.raises(BridgeError, match="another recording with this id"):
+        client.upload(other)
+
+
+def test_large_files_go_in_parts(server, client, tmp_path):
+    folder = tmp_path / "big"
+    folder.mkdir()
+    data = os.urandom(5 * (1 << 20) + 17)
+    (folder / "x.mcap").write_bytes(data)
+    (folder / "empty").write_bytes(b"")
+    client.upload(folder)
+    assert (server.inbox / "big" / "x.mcap").read_bytes() == data
+    assert (server.inbox / "big" / "empty").read_bytes() == b""
+
+
+def test_names_that_leave_the_inbox_are_refused(server, client, tmp_path):
+    from rlinf_core.bridge import bridge_pb2 as pb
+
+    sha = hashlib.sha256(b"x").hexdigest()
+    reply = client._stub.Upload(iter([pb.EpisodePart(station="a", episode_id="e", file="../x", data=b"x", sha256=sha)]))
+    assert not reply.stored and "plain file name" in reply.error
+    reply = client._stub.Upload(iter([pb.EpisodePart(station="a", episode_id="e", file="x", data=b"y", sha256=sha)]))
+    assert not reply.stored and "damaged on the way" in reply.error
+    assert list(server.inbox.glob("e*")) == []
+
+
+def test_policies_come_down_when_they_are_newer(server, client, tmp_path):
+    assert client.next_policy(-1, tmp_path / "station", wait_s=0.3) is None
+    data = os.urandom(3 << 20)
+
+    def publish():
+        time.sleep(0.3)
+        (server.policies / ".part").write_bytes(data)
+        publish_file(server.policies / ".part", server.policies / policy_name(4))
+
+    threading.Thread(target=publish).start()
+    version, path, sha = client.next_policy(-1, tmp_path / "station", wait_s=10)
+    assert version == 4 and path.read_bytes() == data and sha == hashlib.sha256(data).hexdigest()
+    assert client.next_policy(4, tmp_path / "station", wait_s=0.3) is None
+    assert [p.name for p in (tmp_path / "station").iterdir()] == [policy_name(4)], "nothing half-fetched is left"
+
+
+def test_reports_say_how_the_trainer_does(client):
+    report = client.report(backlog=3, policy_version=1)
+    assert (report.phase, report.updates, report.accepting, report.metrics["q"]) == ("online", 7, True, 0.5)
+
+
+def test_a_port_in_use_is_said_with_the_fix(server, tmp_path):
+    with pytest.raises(BridgeError, match=f"{server.port}: the port is in use.*bridge.port="):
+        BridgeServer(f"127.0.0.1:{server.port}", tmp_path / "i", tmp_path / "p", print, dict)
+
+
+def test_a_trainer_that_is_away_is_an_error_to_retry(tmp_path, spool, task):
+    client = BridgeClient("127.0.0.1:1", "a")
+    with pytest.raises(BridgeError, match="unavailable"):
+        client.upload(record(spool, task.spec).close(), timeout_s=5)
+
+
+def _serve(port, root):
+    server = BridgeServer(f"127.0.0.1:{port}", root / "inbox", root / "policies", lambda folder: None, dict)
+    server._server.wait_for_termination()
+
+
+@pytest.mark.timeout(120)
+def test_a_server_killed_again_and_again_ends_with_every_episode_exactly_once(tmp_path, spool, task):
+    """SIGKILL in the middle of uploads; the station just sends again until it is acknowledged."""
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folders = []
+    for index in range(12):
+        folder = record(spool, task.spec, f"e{index:02d}", steps=20).close()
+        (folder / "pad").write_bytes(os.urandom(6 << 20))
+        folders.append(folder)
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_serve, args=(port, tmp_path))
+    process.start()
+    client, kills, pending = BridgeClient(f"127.0.0.1:{port}", "a"), 0, list(folders)
+
+    def kill():
+        nonlocal process, kills
+        while pending:
+            time.sleep(0.15 + 1.5)
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            kills += 1
+            process = context.Process(target=_serve, args=(port, tmp_path))
+            process.start()
+            if kills >= 3:
+                return
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    while pending:
+        try:
+            client.upload(pending[0], timeout_s=10)
+            pending.pop(0)
+            time.sleep(0.1)
+        except BridgeError:
+            time.sleep(0.1)
+    killer.join()
+    process.kill()
+    process.join()
+    from rlinf_core.bridge.journal import Journal
+
+    assert kills >= 1
+    assert Journal(tmp_path / "inbox/journal.sqlite").ids() == [folder.name for folder in folders]
+    for folder in folders:
+        assert (tmp_path / "inbox" / folder.name / "pad").read_bytes() == (folder / "pad").read_bytes()
+        assert len(read_episode(tmp_path / "inbox" / folder.name)) == 20

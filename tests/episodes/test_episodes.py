@@ -1,0 +1,107 @@
+import errno
+
+import numpy as np
+import pytest
+from mcap.reader import make_reader
+from tests.messages import record
+
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import EpisodeError, SpoolError
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path / "spool")
+
+
+def test_an_episode_comes_back_as_it_was(spool, task):
+    spec = task.with_images({"front": (8, 8)}).spec
+    folder = record(spool, spec, steps=5, sources={2: "operator"}).close()
+    episode = read_episode(folder)
+    assert (episode.id, episode.mode, episode.seed, episode.success, len(episode)) == ("a-1", "train", 3, True, 5)
+    assert episode.observations["force"][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert episode.observations["front"].shape == (6, 8, 8, 3) and episode.observations["front"][4].max() == 4
+    assert episode.requested[:, 0] == pytest.approx(0.02) and episode.executed[:, 0] == pytest.approx(0.01)
+    assert episode.sources == ("policy", "policy", "operator", "policy", "policy")
+    assert episode.limits[1] == ("speed",) and episode.limits_hash == "beef"
+    assert episode.rewards.tolist() == [0, 0, 0, 0, 1] and episode.discounts.tolist() == [1, 1, 1, 1, 0]
+
+
+def test_the_recording_is_a_rosbag2_that_other_readers_open(spool, task):
+    folder = record(spool, task.spec, steps=3).close()
+    with open(folder / f"{folder.name}.mcap", "rb") as file:
+        reader = make_reader(file)
+        summary = reader.get_summary()
+        topics = {channel.topic for channel in summary.channels.values()}
+        schemas = {schema.name: schema.encoding for schema in summary.schemas.values()}
+        assert reader.get_header().profile == "ros2"
+    assert topics == {"/station/timestep", "/station/applied", "/station/episode"}
+    assert schemas["rlinf_msgs/msg/TimeStep"] == "ros2msg"
+    assert "storage_identifier: mcap" in (folder / "metadata.yaml").read_text()
+
+
+def test_several_actions_within_one_transition_add_up(spool, task):
+    writer = record(spool, task.spec, steps=3)
+    from rlinf_core.episodes.messages import typestore
+
+    types = typestore().types
+    message = types["rlinf_msgs/msg/Applied"](
+        header=types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](0, 150_000_000), ""), source="operator",
+        session="o", seq=1, index=0, policy_version=-1, observation_stamp=types["builtin_interfaces/msg/Time"](0, 0),
+        requested=np.array([0.0, 0.005, 0.0]), executed=np.array([0.0, 0.004, 0.0]), limits=[], limits_hash="beef")
+    writer.write("/station/applied", "rlinf_msgs/msg/Applied", 1, typestore().serialize_cdr(message, "rlinf_msgs/msg/Applied"))
+    episode = read_episode(writer.close())
+    assert episode.executed[1] == pytest.approx([0.01, 0.004, 0.001]) and episode.sources[1] == "operator"
+    assert episode.requested[1] == pytest.approx([0.0, 0.005, 0.0]), "the last one asked for"
+
+
+@pytest.mark.parametrize("leave, said", [(("ended",), "It was not finished"), (("timestep",), "Messages were lost")])
+def test_unfinished_or_torn_episodes_are_refused(spool, task, leave, said):
+    folder = record(spool, task.spec, leave=leave).close()
+    with pytest.raises(EpisodeError, match=said):
+        read_episode(folder)
+
+
+def test_a_truncated_file_is_refused_by_name(spool, task):
+    folder = record(spool, task.spec).close()
+    file = folder / f"{folder.name}.mcap"
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(EpisodeError, match="expected a whole rosbag2 recording"):
+        read_episode(folder)
+    with pytest.raises(EpisodeError):
+        read_episode(folder.parent / "absent")
+
+
+def test_an_interrupted_recording_is_set_aside_and_closed_ones_stay(spool, task):
+    record(spool, task.spec, "one").close()
+    record(spool, task.spec, "two")  # the recorder dies here
+    again = Spool(spool.root)
+    assert again.recover() == ["two"]
+    assert [path.name for path in again.closed()] == ["one"]
+    assert (spool.root / "broken" / "two").is_dir()
+
+
+def test_sent_episodes_are_kept_up_to_a_number(spool, task):
+    small = Spool(spool.root, keep_sent=2)
+    for name in ("a", "b", "c"):
+        record(small, task.spec, name).close()
+    assert [path.name for path in small.closed()] == ["a", "b", "c"]
+    for name in ("a", "b", "c"):
+        small.mark_sent(name)
+    assert not small.closed() and sorted(p.name for p in (spool.root / "sent").iterdir()) == ["b", "c"]
+
+
+def test_a_full_disk_is_said_and_loses_nothing_closed(spool, task, monkeypatch):
+    record(spool, task.spec, "one").close()
+    with pytest.raises(SpoolError, match="expected at least 1000000000 MB free.*closed episodes are safe"):
+        Spool(spool.root, min_free_mb=1e9).open_episode("two")
+    writer = record(spool, task.spec, "three")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(writer._bag, "write", full)
+    with pytest.raises(SpoolError, match="No space left on device. Free the disk"):
+        writer.write("/station/episode", "rlinf_msgs/msg/EpisodeEvent", 0, b"")
+    assert [path.name for path in spool.closed()] == ["one"]

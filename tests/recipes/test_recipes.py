@@ -1,0 +1,46 @@
+import pytest
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.recipes import load_recipe, resolved, station_task
+
+
+@pytest.mark.parametrize("name", ["demo", "demo_tiny", "demo_vision"])
+def test_every_shipped_recipe_loads_and_survives_being_written_down(name, tmp_path):
+    recipe = load_recipe(name, ["seed=5"])
+    (tmp_path / "again.yaml").write_text(resolved(recipe))
+    assert load_recipe(tmp_path / "again.yaml") == recipe and recipe.seed == 5
+    station_task(recipe)
+
+
+def test_a_recipe_inherits_and_overrides(tmp_path):
+    tiny = load_recipe("demo_tiny", ["online.max_env_steps=7", "station.operator.noise=0.5"])
+    assert (tiny.collect.episodes, tiny.online.max_env_steps, tiny.station.operator.noise) == (4, 7, 0.5)
+    assert tiny.algorithm == load_recipe("demo").algorithm
+
+
+@pytest.mark.parametrize("text, said", [
+    ("name: x\nonline:\n  max_minute: 3\n", "line 3: unknown key 'online.max_minute' (did you mean 'max_minutes'?)"),
+    ("name: x\nsede: 3\n", "line 2: unknown key 'sede' (did you mean 'seed'?)"),
+    ("name: x\nseed: soon\n", "line 2: 'seed': expected int, got str 'soon'"),
+    ("name: x\nseed: true\n", "expected int, got bool"),
+    ("name: x\nalgorithm: {batchsize: 3}\n", "did you mean 'batch_size'"),
+    ("name: x\npolicy: 3\n", "'policy': expected a mapping"),
+    ("seed: 1\n", "name"),
+    ("- 1\n", "expected 'key: value' lines"),
+    ("name: [\n", "expected readable YAML"),
+])
+def test_mistakes_are_named_with_their_line_and_the_nearest_key(tmp_path, text, said):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path)
+    assert said in str(error.value)
+
+
+def test_unknown_names_are_answered_with_known_ones():
+    with pytest.raises(RecipeError, match="did you mean 'demo_tiny'"):
+        load_recipe("demo_tin")
+    with pytest.raises(RecipeError, match="has no camera 'wirst'.*did you mean 'wrist'"):
+        station_task(load_recipe("demo", ["station.observe_cameras=[wirst]"]))
+    with pytest.raises(RecipeError, match="did you mean 'franka_sim'"):
+        station_task(load_recipe("demo", ["station.robot=franka-sim"]))

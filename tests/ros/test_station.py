@@ -1,0 +1,153 @@
+"""The whole loop on the real middleware, in real processes; and what happens when each of them is killed."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+
+from rlinf_core.cli.demo import prepare
+from rlinf_core.episodes import read_episode
+from rlinf_core.errors import RlinfError
+from rlinf_core.recipes import load_recipe
+from rlinf_core.station import RESPAWN, director_process, station_processes
+from rlinf_core.supervisor import Supervisor
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Run:
+    """A tiny demo under a supervisor, as ``rlinf demo`` runs it."""
+
+    def __init__(self, folder, *overrides, domain):
+        self.folder = folder
+        self.recipe = load_recipe("demo_tiny", [f"bridge.port={free_port()}", f"station.domain_id={domain}",
+                                                *overrides])
+        prepare(self.recipe, folder)
+        self.supervisor = Supervisor(folder, domain)
+
+    def __enter__(self):
+        self.supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
+                                        str(self.folder / "recipe.yaml"), "--out", str(self.folder)], RESPAWN)
+        for process in station_processes(self.recipe, self.folder):
+            self.supervisor.start(process)
+        self.director = self.supervisor.start(director_process(self.recipe, self.folder))
+        return self
+
+    def __exit__(self, *error):
+        self.supervisor.stop()
+        if error[0] is not None:
+            for log in sorted((self.folder / "logs").iterdir()):
+                print(f"--- {log.name}\n{log.read_text()[-1500:]}")
+
+    def events(self, kind=None):
+        try:
+            lines = (self.folder / "progress.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [event for line in lines if (event := json.loads(line)) and kind in (None, event["event"])]
+
+    def wait(self, ready, timeout_s, what):
+        deadline = time.time() + timeout_s
+        while not ready():
+            self.supervisor.poll()
+            assert time.time() < deadline, f"waited {timeout_s} s for {what}; last: {self.events()[-3:]}"
+            time.sleep(0.1)
+
+    def finish(self, timeout_s=240):
+        self.wait(lambda: self.director.popen.poll() is not None, timeout_s, "the director to finish")
+        assert self.director.popen.returncode == 0, self.events()[-3:]
+        self.wait(lambda: not list((self.folder / "spool/closed").iterdir()), 30, "the uplink to send the rest")
+        self.wait(lambda: self.fates().keys() == self.sent(), 30, "the trainer to take the rest")
+
+    def kill(self, name):
+        os.kill(self.supervisor.children[name].popen.pid, signal.SIGKILL)
+
+    def sent(self):
+        return {path.name for path in (self.folder / "spool/sent").iterdir()}
+
+    def fates(self):
+        log = self.folder / "trained_on.jsonl"
+        fates = {}
+        for line in log.read_text().splitlines():
+            entry = json.loads(line)
+            if entry["fate"] != "duplicate":
+                fates[entry["id"]] = entry["fate"]
+        return fates
+
+
+def online(run):
+    return [event for event in run.events("episode") if event["mode"] == "train"]
+
+
+def check_nothing_lost(run):
+    """Every episode that the recorder closed is in the inbox, readable, and in the trainer's buffers once."""
+    closed = [event["id"] for event in run.events("episode")]
+    assert len(closed) == len(set(closed)) and set(closed) <= run.sent()
+    fates = run.fates()
+    assert fates.keys() == run.sent()
+    assert all(not fate.startswith("refused") for fate in fates.values()), fates
+    for episode_id in run.sent():
+        episode = read_episode(run.folder / "inbox" / episode_id)
+        assert len(episode.limits_hash) == 12 and len(episode) >= 1
+    from rlinf_core.cluster import checkpoint
+
+    state = checkpoint.load(checkpoint.checkpoints(run.folder / "checkpoints")[-1])["replay"]
+    ids = [episode_id for episode_id, _ in state["ids"]]
+    assert len(ids) == len(set(ids))
+    demonstrations = sum(fate == "demonstration" for _, fate in state["ids"])
+    online_ = sum(fate in ("online", "stale") for _, fate in state["ids"])
+    assert (state["demonstrations"]["episodes"], state["online"]["episodes"]) == (demonstrations, online_)
+
+
+def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
+    with Run(tmp_path, domain=81) as run:
+        run.finish()
+        versions = [event["version"] for event in run.events("policy") if event["version"] > 0]
+        result = run.events("result")[0]
+    assert versions == sorted(versions) and versions[-1] >= 2
+    assert result["updates"] > 100 and result["env_steps"] >= 400
+    check_nothing_lost(run)
+    demonstrations = [event for event in run.events("episode") if event["mode"] == "demonstration"]
+    episode = read_episode(tmp_path / "inbox" / demonstrations[0]["id"])
+    assert set(episode.sources) == {"operator"} and episode.policy_version == -1
+    trained = read_episode(tmp_path / "inbox" / online(run)[-1]["id"])
+    assert set(trained.sources) == {"policy"} and trained.policy_version >= 1
+    dt = {round(float(b - a)) for a, b in zip(trained.stamps_ns, trained.stamps_ns[1:], strict=False)}
+    assert dt == {100_000_000}, "lockstep: every step is exactly one period"
+    assert not [event for event in run.supervisor.events if "started again" in event]
+
+
+def test_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path):
+    """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
+    with Run(tmp_path, "online.max_env_steps=2500", "online.max_minutes=6", "checkpoint.every_minutes=0.1",
+             domain=82) as run:
+        run.wait(lambda: len(online(run)) >= 2, 150, "the online phase")
+        for name in ("policy", "recorder", "uplink", "operator", "environment", "trainer"):
+            before = len(online(run))
+            run.kill(name)
+            run.wait(lambda: len(online(run)) >= before + 2, 90, f"episodes after {name} was killed")  # noqa: B023
+        run.finish()
+        restarted = [event for event in run.supervisor.events if "SIGKILL" in event]
+    assert len(restarted) == 6, restarted
+    check_nothing_lost(run)
+
+
+@pytest.mark.parametrize("name, domain", [("interlock", 83), ("sim_bridge", 84)])
+def test_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_message(tmp_path, name, domain):
+    with Run(tmp_path, domain=domain) as run:
+        run.wait(lambda: len(run.events("episode")) >= 1, 60, "the first episode")
+        run.kill(name)
+        with pytest.raises(RlinfError, match=f"{name} ended \\(killed by SIGKILL\\), and the station cannot go on"):
+            run.wait(lambda: False, 20, "the supervisor to notice")
+        children = [child.popen for child in run.supervisor.children.values()]
+    assert all(child.poll() is not None for child in children), "nobody is left behind"
