@@ -230,7 +230,7 @@ _WORLD = """
 <light name="key" pos="1.2 -0.9 1.8" dir="-0.5 0.5 -0.9" directional="true" castshadow="true" diffuse="0.55 0.55 0.52"/>
 <light name="fill" pos="0 1.5 1.5" dir="0.3 -0.6 -0.8" directional="true" castshadow="false" diffuse="0.3 0.32 0.36"/>
 <camera name="front" pos="0.95 0 0.33" xyaxes="0 1 0 -0.5 0 0.87" fovy="45"/>
-<camera name="video" pos="1.25 -0.75 0.62" xyaxes="0.62 0.785 0 -0.36 0.28 0.89" fovy="42"/>
+<camera name="video" pos="1.12 -0.78 0.62" xyaxes="0.725 0.689 -0.000 -0.224 0.236 0.946" fovy="42"/>
 """
 
 _GLOBAL = """

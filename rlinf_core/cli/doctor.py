@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlinf_core.recipes.schema import ROOT, Bridge
+from rlinf_core.places import SOURCE
+from rlinf_core.recipes.schema import Bridge
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def _ros() -> Finding:
 
 
 def _messages() -> Finding:
-    built = list((ROOT / "ros_ws/install").glob("rlinf_msgs/lib/**/rlinf_msgs/msg/__init__.py"))
+    built = list((SOURCE / "ros_ws/install").glob("rlinf_msgs/lib/**/rlinf_msgs/msg/__init__.py"))
     return Finding("rlinf_msgs", "built" if built else "not built", "" if built else "make setup")
 
 
@@ -120,7 +121,7 @@ def _gpu() -> Finding:
 
 
 def _disk() -> Finding:
-    free = shutil.disk_usage(ROOT).free / 1e9
+    free = shutil.disk_usage(SOURCE).free / 1e9
     return Finding("disk", f"{free:.0f} GB free", "" if free > 5 else "expected 5 GB for .venv and a run")
 
 

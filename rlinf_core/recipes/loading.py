@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.recipes.schema import ROOT, Recipe
+from rlinf_core.places import shared
+from rlinf_core.recipes.schema import Recipe
 
 LINE = "__line__"
 
@@ -41,10 +42,10 @@ def resolved(recipe: Recipe) -> str:
 
 
 def _path(name: str | Path) -> Path:
-    for path in (Path(name), ROOT / "configs" / f"{name}.yaml"):
+    for path in (Path(name), shared() / "configs" / f"{name}.yaml"):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+    known = sorted(path.stem for path in (shared() / "configs").glob("*.yaml"))
     raise RecipeError(f"recipe '{name}': expected a file or one of {', '.join(known)}{nearest(str(name), known)}")
 
 

@@ -10,9 +10,8 @@ import yaml
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.environment import Task, load_task
 from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.places import shared
 from rlinf_core.policies.actor import PolicyConfig
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +191,7 @@ class Robot:
 
 def task_file(recipe: Recipe) -> Path:
     """Path of the recipe's task; RecipeError names the nearest known one."""
-    return _named(ROOT / "configs/tasks", recipe.station.task, ".yaml", "station.task")
+    return _named(shared() / "configs/tasks", recipe.station.task, ".yaml", "station.task")
 
 
 def station_task(recipe: Recipe) -> Task:
@@ -207,7 +206,7 @@ def station_task(recipe: Recipe) -> Task:
 
 def load_robot(recipe: Recipe) -> Robot:
     """The recipe's robot."""
-    folder = _named(ROOT / "robots", recipe.station.robot, "", "station.robot")
+    folder = _named(shared() / "robots", recipe.station.robot, "", "station.robot")
     data = yaml.safe_load((folder / "robot.yaml").read_text())
     return Robot(driver=data["driver"], limits=folder / data["limits"], simulator=data.get("simulator", ""),
                  cameras=tuple(data.get("cameras", ())))

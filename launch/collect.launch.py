@@ -1,0 +1,14 @@
+"""A station for collecting demonstrations at the keyboard."""
+
+import sys
+from pathlib import Path
+
+from launch import LaunchDescription
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+def generate_launch_description() -> LaunchDescription:
+    from station import description
+
+    return description(operator="keyboard")

@@ -1,0 +1,63 @@
+"""Hands the process graph of a station (rlinf_core.station) to launch_ros; the launch files only choose arguments."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from launch import LaunchContext, LaunchDescription
+from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, OpaqueFunction, RegisterEventHandler, SetEnvironmentVariable
+from launch.event_handlers import OnProcessExit
+from launch.events import Shutdown
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+
+ARGUMENTS = {
+    "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
+    "robot": ("sim", ["sim", "franka"], "who stands at the robot side: the simulator, or a Franka under ros2_control"),
+    "namespace": ("station_a", None, "name of the station; its topics and its episodes begin with it"),
+    "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
+    "operator": ("scripted", ["scripted", "keyboard"], "who demonstrates and arms the interlock"),
+    "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
+    "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
+}
+ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
+
+
+def description(**defaults: str) -> LaunchDescription:
+    """A launch description with every argument declared; ``defaults`` differ by launch file."""
+    declared = [DeclareLaunchArgument(name, default_value=defaults.get(name, default), description=text,
+                                      **({"choices": choices} if choices else {}))
+                for name, (default, choices, text) in ARGUMENTS.items()]
+    return LaunchDescription([*declared, OpaqueFunction(function=_start)])
+
+
+def _start(context: LaunchContext) -> list:
+    from rlinf_core.places import shared
+    from rlinf_core.recipes import load_recipe
+    from rlinf_core.station import RESPAWN, station_processes
+
+    value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    host, _, port = value["trainer"].rpartition(":")
+    recipe = load_recipe(value["recipe"], [
+        f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",
+        f"station.lockstep={value['lockstep']}", f"station.operator.kind={value['operator']}",
+        f"bridge.host={host}", f"bridge.port={port}"])
+    run_dir = Path(value["run_dir"]).resolve()
+    actions: list = [SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
+                     SetEnvironmentVariable("FASTRTPS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml"))]
+    for process in station_processes(recipe, run_dir):
+        node = Node(package=process.package, executable=process.executable, name=process.name,
+                    namespace=process.namespace, parameters=[process.parameters],
+                    remappings=list(process.remappings), respawn=process.restart == RESPAWN, respawn_delay=1.0,
+                    output="screen", emulate_tty=sys.stdout.isatty())
+        actions.append(node)
+        if process.restart != RESPAWN:
+            actions.append(_end_with(node, process.name))
+    return actions
+
+
+def _end_with(node: Node, name: str) -> RegisterEventHandler:
+    return RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
+        LogInfo(msg=f"{name} ended, and the station cannot go on without it"),
+        EmitEvent(event=Shutdown(reason=f"{name} ended"))]))
