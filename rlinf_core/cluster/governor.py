@@ -14,15 +14,19 @@ class Governor:
         max_lag_episodes: episodes' worth of updates the learner may be behind before stations are asked to pause.
         max_staleness: versions by which an episode's policy may be older than the newest to count as online data.
         steps_per_episode: transitions of a typical episode, which turns episodes of lag into updates.
+        min_transitions: below this nothing is learned yet, and nobody has to wait.
     """
 
     updates_per_step: float
     max_lag_episodes: float
     max_staleness: int
     steps_per_episode: int
+    min_transitions: int = 1
 
     def due(self, transitions: int, updates: int) -> int:
         """Updates the learner owes for ``transitions`` online transitions after ``updates`` updates."""
+        if transitions < self.min_transitions:
+            return 0
         return max(0, int(self.updates_per_step * transitions) - updates)
 
     def accepting(self, transitions: int, updates: int) -> bool:

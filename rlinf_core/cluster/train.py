@@ -67,7 +67,8 @@ class Trainer:
         online = recipe.online
         self.governor = Governor(
             updates_per_step=online.updates_per_step, max_lag_episodes=online.max_lag_episodes,
-            max_staleness=online.max_staleness, steps_per_episode=self.task.max_steps)
+            max_staleness=online.max_staleness, steps_per_episode=self.task.max_steps,
+            min_transitions=online.min_transitions)
         # A folder of its own: what a killed cluster leaves behind would be taken for a running one.
         self.temporary = tempfile.mkdtemp(prefix="rlinf-ray-", dir="/tmp")
         ray.init("local", num_cpus=4, include_dashboard=False, logging_level="warning", _temp_dir=self.temporary)
@@ -125,7 +126,7 @@ class Trainer:
             get(self.learner.fine_tune.remote(batches))
             return True
         due = self.governor.due(counts["counted"], status["updates"])
-        if counts["online_transitions"] < recipe.online.min_transitions or due < 1:
+        if due < 1:
             return False
         batches = self.replay.sample.remote(recipe.algorithm.batch_size, min(GROUP, due))
         get(self.learner.improve.remote(batches, recipe.online.publish_every_updates))

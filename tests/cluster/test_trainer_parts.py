@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -33,6 +35,9 @@ def learner(task, folder, steps=4):
 def test_the_governor_owes_updates_per_step_and_asks_stations_to_pause_when_behind():
     assert GOVERNOR.due(transitions=100, updates=150) == 50 and GOVERNOR.due(100, 300) == 0
     assert GOVERNOR.accepting(100, 160) and not GOVERNOR.accepting(100, 159)
+    waiting = replace(GOVERNOR, min_transitions=500)
+    assert waiting.due(499, 0) == 0 and waiting.accepting(499, 0), "who may not learn yet must not make others wait"
+    assert not waiting.accepting(500, 0)
     assert GOVERNOR.is_fresh(7, 10) and not GOVERNOR.is_fresh(6, 10)
 
 

@@ -22,9 +22,9 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.qos import profile
+from rlinf_core.interlock.types import Mode
 
 SILENCE_S = 20.0
-STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")  # SafetyState.state
 
 
 class RunStopped(Exception):
@@ -212,7 +212,7 @@ class Director(Node):
                         "episodes": trainer.episodes, "transitions": trainer.transitions, "backlog": trainer.backlog,
                         "update_ratio": trainer.update_ratio, "accepting": trainer.accepting,
                         "message": trainer.message, **dict(zip(trainer.names, trainer.values, strict=False))},
-            "safety": {"state": STATES[safety.state], "cause": safety.cause, "source": safety.source,
+            "safety": {"state": Mode(safety.state).name, "cause": safety.cause, "source": safety.source,
                        "holds": safety.holds, "refused": safety.refused, "limited": safety.limited,
                        "dropped": safety.dropped},
         }

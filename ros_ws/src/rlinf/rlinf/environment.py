@@ -10,7 +10,7 @@ from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalRespons
 from rclpy.node import Node
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene, RunEpisodes
-from rlinf_msgs.msg import Applied, EpisodeEvent, TimeStep, TrainerStatus
+from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep, TrainerStatus
 from rosgraph_msgs.msg import Clock
 
 from rlinf.conversions import fill_observation
@@ -18,6 +18,7 @@ from rlinf.latest import Latest
 from rlinf.qos import profile
 from rlinf.spinning import run
 from rlinf.stamps import NS, set_stamp, to_ns
+from rlinf_core.interlock.types import Mode
 from rlinf_core.environment import Judgement, judge, load_task, observe
 from rlinf_core.errors import SpecError
 
@@ -40,10 +41,11 @@ class Environment(Node):
         spec = self.task.spec
         self.period_ns = round(NS / spec.control_hz)
         self.inputs = Latest(self, self.task.channels)
-        self.episode_id, self.step_index, self.due_ns = "", -1, 0
+        self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
         self.policy_version, self.trainer, self.running = -1, TrainerStatus(accepting=True), False
+        self.safety = SafetyState()
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -51,13 +53,15 @@ class Environment(Node):
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.create_subscription(EpisodeEvent, "episode", self._on_event, profile("episode"))
         self.create_subscription(Applied, "applied", self._on_applied, profile("applied"))
+        self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
         self.resetter = ActionClient(self, ResetScene, "reset_scene")
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._run, goal_callback=self._accept,
                                    cancel_callback=lambda _: CancelResponse.ACCEPT)
         if self.lockstep:
-            self.create_subscription(Clock, "/clock", lambda _: self._step_if_due(), profile("/clock"))
-            self.create_timer(0.002, self._step_if_due)  # a message that overtook the clock
+            self.create_subscription(Clock, "/clock", self._on_clock, profile("/clock"))
+            self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
+            self.retry.cancel()
         else:
             self.create_timer(self.period_ns / NS, self._step_now)
         self.create_timer(0.5, self._watch)
@@ -76,6 +80,9 @@ class Environment(Node):
 
     def _on_applied(self, applied: Applied) -> None:
         self.policy_version = applied.policy_version
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.safety = safety
 
     def _on_trainer(self, status: TrainerStatus) -> None:
         self.trainer = status
@@ -122,9 +129,13 @@ class Environment(Node):
             await self._sleep(0.05)
         self.mode, self.seed, self.success, self.total = mode, seed, False, 0.0
         self.episode_id = f"{self.station}-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
-        if not self.resetter.server_is_ready():
-            await self._sleep(1.0)
-            return "nobody answers 'reset_scene'. Is the robot side running?"
+        for ready, what in ((self.resetter.server_is_ready, "nobody answers 'reset_scene'. Is the robot side running?"),
+                            (self._may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
+            deadline = time.monotonic() + 2 * self.patience_s
+            while not ready():
+                if time.monotonic() > deadline:
+                    return f"{what} (interlock: {Mode(self.safety.state).name} {self.safety.cause})"
+                await self._sleep(0.1)
         handle = await self.resetter.send_goal_async(ResetScene.Goal(seed=seed))
         reset = (await handle.get_result_async()).result
         if not reset.success:
@@ -137,6 +148,10 @@ class Environment(Node):
         if trouble:
             return trouble
         return await self.closed[self.episode_id]
+
+    def _may_move(self) -> bool:
+        blocked = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
+        return self.safety.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD) and not blocked
 
     async def _sleep(self, seconds: float) -> None:
         future = Future(executor=self.executor)
@@ -153,11 +168,19 @@ class Environment(Node):
 
     def _step_if_due(self) -> None:
         """Lockstep: take the step once every source has a message of its time."""
-        if self.step_index < 0:
+        if self.step_index < 0 or self.clock_ns < self.due_ns:
+            self.retry.cancel()
             return
         self.inputs.pull()
-        if not self.inputs.older_than(self.due_ns):
+        if self.inputs.older_than(self.due_ns):
+            self.retry.reset()
+        else:
+            self.retry.cancel()
             self._step(self.due_ns)
+
+    def _on_clock(self, message: Clock) -> None:
+        self.clock_ns = to_ns(message.clock)
+        self._step_if_due()
 
     def _step_now(self) -> None:
         """Real time: take what is newest, unless a source is stale; then the policy waits and the interlock holds."""

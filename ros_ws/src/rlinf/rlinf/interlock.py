@@ -39,7 +39,7 @@ class Interlock(Node):
         self.permit_ns = 0
         self.pending = self.forced = False
         self.clock_offset_ns = self.get_clock().now().nanoseconds - time.monotonic_ns()
-        self.last_tick_ns, self.late_ms = 0, deque(maxlen=1000)
+        self.last_tick_ns, self.late_ms = time.monotonic_ns(), deque(maxlen=1000)
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -115,7 +115,7 @@ class Interlock(Node):
 
     def _on_guard(self) -> None:
         """Lockstep: no permit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
-        waited_s = (time.monotonic_ns() - max(self.last_tick_ns, self.pose_received_ns)) / NS
+        waited_s = (time.monotonic_ns() - self.last_tick_ns) / NS
         running_on = self.state.mode is Mode.ACTIVE and self.counts["guarded"] > 0
         if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.limits.tick)):
             self.counts["guarded"] += 1
@@ -124,8 +124,7 @@ class Interlock(Node):
     def _on_timer(self) -> None:
         monotonic = time.monotonic_ns()
         age_ns = monotonic - self.pose_received_ns
-        if self.last_tick_ns:
-            self.late_ms.append((monotonic - self.last_tick_ns) / 1e6 - 1e3 * self.limits.tick)
+        self.late_ms.append((monotonic - self.last_tick_ns) / 1e6 - 1e3 * self.limits.tick)
         self._tick(monotonic + self.clock_offset_ns, age_ns)
 
     def _tick(self, now_ns: int, pose_age_ns: int) -> None:
