@@ -142,13 +142,14 @@ class _Tick:
     # S2, S7, S8, S12: motion
     def move(self) -> None:
         wanted, window_end = self.wanted()
-        if self.command is None or self.inputs.pose is None:
+        if self.command is None:
             return
+        measured = self.inputs.pose or self.command  # without a pose there is only braking left to do
         if wanted == _STILL and self.velocity == _STILL:
             bit: frozenset[str] = frozenset()
         else:
             position, self.velocity, bit = advance(
-                self.limits, self.command[:3], self.velocity, wanted, self.inputs.pose[:3])
+                self.limits, self.command[:3], self.velocity, wanted, measured[:3])
             self.command = position + self.command[3:]
         if self.window is not None and not self.window.done:
             self.window = replace(self.window, limits=self.window.limits | bit)

@@ -26,23 +26,41 @@ def advance(limits: Limits, position: Vector, velocity: Vector, wanted: Vector,
     bit: set[str] = set()
     wanted = _within_speed(limits.speed, wanted, bit)
     wanted = _near(limits, position, wanted, measured, bit)
-    # Each axis may use 1/sqrt(3) of the acceleration, so that the sum of all three never exceeds it.
-    axis_acceleration = limits.acceleration / math.sqrt(3.0)
-    step = axis_acceleration * limits.tick
-    next_velocity, next_position = [0.0] * 3, [0.0] * 3
+    # Each axis brakes before its wall with 1/sqrt(3) of the acceleration, so that all three at once stay within it.
+    braking = limits.acceleration / math.sqrt(3.0)
+    least, goal = [0.0] * 3, [0.0] * 3
     for i in _AXES:
-        v = min(max(wanted[i], velocity[i] - step), velocity[i] + step)
-        if v != wanted[i]:
-            bit.add("acceleration")
-        low, high = limits.box_low[i], limits.box_high[i]
-        fastest_up = _stopping_speed(high - position[i], axis_acceleration, limits.tick)
-        fastest_down = _stopping_speed(position[i] - low, axis_acceleration, limits.tick)
-        braked = min(max(v, -fastest_down), fastest_up)
-        if braked != v:
+        up = _stopping_speed(limits.box_high[i] - position[i], braking, limits.tick)
+        down = _stopping_speed(position[i] - limits.box_low[i], braking, limits.tick)
+        least[i] = min(max(velocity[i], -down), up)
+        goal[i] = min(max(wanted[i], -down), up)
+        if goal[i] != wanted[i]:
             bit.add("box")
-        next_position[i] = min(max(position[i] + braked * limits.tick, low), high)
-        next_velocity[i] = braked
-    return _vector(next_position), _vector(next_velocity), frozenset(bit)
+    share = _share_of(limits.acceleration * limits.tick, velocity, least, goal)
+    if share < 1.0:
+        bit.add("acceleration")
+    chosen = [a + share * (b - a) for a, b in zip(least, goal, strict=True)]
+    moved = [min(max(p + v * limits.tick, low), high) for p, v, low, high in
+             zip(position, chosen, limits.box_low, limits.box_high, strict=True)]
+    return _vector(moved), _vector(chosen), frozenset(bit)
+
+
+def _share_of(budget: float, velocity: Vector, least: list[float], goal: list[float]) -> float:
+    """How far to go from ``least`` (the velocity, braked for the walls) to ``goal`` within a change of ``budget`` [m/s].
+
+    All three bounds (speed, walls, change of velocity) are convex and ``least`` keeps each of them, so every point on
+    the way does: the largest s in [0, 1] with ``|least + s (goal - least) - velocity| <= budget``.
+    """
+    start = [a - v for a, v in zip(least, velocity, strict=True)]
+    way = [b - a for a, b in zip(least, goal, strict=True)]
+    if math.isinf(budget) or math.hypot(*(s + w for s, w in zip(start, way, strict=True))) <= budget:
+        return 1.0
+    a = sum(w * w for w in way)
+    b = sum(s * w for s, w in zip(start, way, strict=True))
+    c = sum(s * s for s in start) - budget * budget
+    if a == 0.0 or c >= 0.0:
+        return 0.0
+    return min(max((math.sqrt(b * b - a * c) - b) / a, 0.0), 1.0)
 
 
 def _stopping_speed(distance: float, acceleration: float, tick: float) -> float:
