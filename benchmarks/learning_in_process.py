@@ -109,7 +109,8 @@ def main() -> None:
             print(f"steps {online.inserted:6d} updates {learner.updates:6d} success(50) {np.mean(recent):.2f} "
                   f"{time.time() - started:5.0f} s " + " ".join(f"{k} {v:.3g}" for k, v in metrics.items()), flush=True)
     after, sampled = evaluate(station, actor, 50, random), evaluate(station, actor, 50, random, explore=True)
-    result = {"seed": arguments.seed, "success_before": before, "success_after": after, "success_after_sampled": sampled, "eval_episodes": 50,
+    result = {"seed": arguments.seed, "success_before": before, "success_after": after, "success_after_sampled": sampled,
+              "eval_episodes": 50,
               "env_steps": online.inserted, "updates": learner.updates, "minutes": (time.time() - started) / 60,
               "curve": curve}
     print(json.dumps({key: value for key, value in result.items() if key != "curve"}))

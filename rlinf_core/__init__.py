@@ -1,3 +1,3 @@
-"""Learning side of rlinf: specs, interlock core, episodes, policies, algorithms, bridge and trainer. Never imports rclpy."""
+"""Learning side of rlinf: specs, interlock core, episodes, policies, algorithms, bridge, trainer. Never imports rclpy."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""From robot-side channels to time steps: observation, reward, step type. Used by the ROS node and the vectorised simulators.
+"""From robot-side channels to time steps: observation, reward, step type. For the ROS node and vectorised simulators.
 
 A channel is the newest content of a robot-side topic, by the topic's name: current_pose (7,), current_twist (6,),
 wrench (6,), joint_states (n,), gripper/state (1,), object_pose (7,), camera/<name>/image (H, W, 3) uint8.

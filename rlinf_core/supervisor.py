@@ -5,6 +5,7 @@ For machines without ROS's launch package; ``launch/*.launch.py`` hand the same 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -142,10 +143,8 @@ class Supervisor:
 
 
 def _signal(popen: subprocess.Popen, number: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(popen.pid, number) if number == signal.SIGKILL else popen.send_signal(number)
-    except ProcessLookupError:
-        pass
 
 
 def _die_with_parent() -> None:

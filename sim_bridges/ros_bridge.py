@@ -8,13 +8,12 @@ import time
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rclpy.action import ActionServer
-from rclpy.node import Node
 from rlinf_msgs.action import ResetScene
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from sim_bridges.simulator import make
 
@@ -22,8 +21,8 @@ JOINTS = [f"panda_joint{i}" for i in range(1, 8)]
 COMMAND_FRESH_S = 0.1
 
 
-class SimBridge(Node):
-    """In lockstep one tick per target_pose; in real time one per timer. Slow topics and cameras come at the control rate."""
+class SimBridge(ControlNode):
+    """In lockstep one tick per target_pose; in real time one per timer. Slow topics and cameras: at the control rate."""
 
     def __init__(self) -> None:
         super().__init__("sim_bridge")
@@ -37,8 +36,10 @@ class SimBridge(Node):
         self.cameras = {name: (int(size[0]), int(size[1])) for name in names}
         self.tick_ns = round(self.simulator.tick_s * NS)
         self.now_ns, self.index, self.target, self.target_at = self.tick_ns, 0, None, 0.0
-        self._make_interfaces()
         self.simulator.reset(self.declare_parameter("seed", 0).value)
+        for name, (height, width) in self.cameras.items():
+            self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
+        self._make_interfaces()
 
     def _make_interfaces(self) -> None:
         kinds = {"current_pose": PoseStamped, "current_twist": TwistStamped, "wrench": WrenchStamped,

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
@@ -5,7 +7,7 @@ import yaml
 from rlinf_core.environment import judge, load_task, observe
 from rlinf_core.errors import RecipeError, SpecError
 
-GOOD = yaml.safe_load(open("configs/tasks/peg_insertion.yaml"))
+GOOD = yaml.safe_load(Path("configs/tasks/peg_insertion.yaml").read_text())
 
 
 def channels(depth=0.0, aside=0.0):

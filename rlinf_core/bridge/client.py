@@ -1,4 +1,4 @@
-"""A station's end of the bridge: uploads closed episodes, fetches policies, reports. Raises BridgeError; retrying is the caller's."""
+"""A station's end of the bridge: episodes up, policies down, reports. Raises BridgeError; the caller retries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer's journal of episodes: which have arrived, from whom, with which content. SQLite, so that it survives anything."""
+"""The trainer's journal of episodes: which have arrived, from whom, with which content (SQLite)."""
 
 from __future__ import annotations
 

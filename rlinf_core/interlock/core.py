@@ -1,4 +1,4 @@
-"""One tick of the interlock: ``step(limits, state, inputs, now) -> (state, output, events)``. Pure; never raises on data."""
+"""One tick: ``step(limits, state, inputs, now) -> (state, output, events)``. Pure; never raises on data."""
 
 from __future__ import annotations
 
@@ -115,11 +115,10 @@ class _Tick:
         return chunk is not None and chunk.source == source and self.now < _valid_until(chunk)
 
     def accept(self, chunk: Chunk) -> None:
-        if self.mode is Mode.HOLD and self.cause in ("stale_state", "new_session"):
-            if self.cause == "new_session" or self.inputs.pose is None \
-                    or self.inputs.pose_age_ns > self.limits.stale_state * NS:
-                self.event("dropped", self.cause)
-                return
+        stale = self.inputs.pose is None or self.inputs.pose_age_ns > self.limits.stale_state * NS
+        if self.mode is Mode.HOLD and (self.cause == "new_session" or (self.cause == "stale_state" and stale)):
+            self.event("dropped", self.cause)
+            return
         self.chunk = chunk
         if self.mode is not Mode.ACTIVE and not self.refused_now and self.seed():
             self.enter(Mode.ACTIVE, "")

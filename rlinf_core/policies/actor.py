@@ -25,7 +25,8 @@ class PolicyConfig:
 
     Attributes:
         hidden: widths of the trunk's layers.
-        image_features: features kept of each camera image.
+        image_features: features kept of each camera image; 0 for a policy that does not look at images, though they
+            are observed and recorded.
         channels: output channels of the convolutions, each with stride 2.
     """
 
@@ -39,10 +40,11 @@ class Encoder(nn.Module):
 
     def __init__(self, spec: StationSpec, config: PolicyConfig) -> None:
         super().__init__()
-        self.image_names = [image.name for image in spec.images]
+        looked_at = spec.images if config.image_features else ()
+        self.image_names = [image.name for image in looked_at]
         self.register_buffer("mean", torch.zeros(spec.vector_size))
         self.register_buffer("std", torch.ones(spec.vector_size))
-        self.cnns = nn.ModuleDict({image.name: _cnn(image.shape, config) for image in spec.images})
+        self.cnns = nn.ModuleDict({image.name: _cnn(image.shape, config) for image in looked_at})
         self.size = spec.vector_size + len(self.image_names) * config.image_features
 
     def forward(self, batch: Batch) -> Tensor:
@@ -82,9 +84,9 @@ class Actor(nn.Module):
     def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
         """One observation to a chunk of one normalised action (1, A); explores only if asked."""
         batch = {image.name: torch.as_tensor(np.ascontiguousarray(observation[image.name]))[None]
-                 for image in self.spec.images}
+                 for image in self.spec.images if image.name in self.encoder.cnns}
         batch["vectors"] = torch.as_tensor(self.spec.flatten(observation))[None]
-        with torch.no_grad():
+        with torch.inference_mode():
             mean, log_std = self(batch)
         noise = random.standard_normal(mean.shape) if explore else 0.0
         return np.tanh(mean.numpy() + log_std.exp().numpy() * noise)

@@ -34,7 +34,7 @@ class Station:
     Attributes:
         name: its ROS namespace, and the prefix of its episodes' ids.
         robot: a folder of robots/.
-        task: a file of configs/tasks/.
+        task: a file of configs/tasks/, or the path of one.
         lockstep: simulated time as fast as it goes; false runs in real time.
         observe_cameras: cameras whose images the policy sees; empty for a policy from state.
         image_size: height and width of those images.
@@ -213,8 +213,8 @@ def load_robot(recipe: Recipe) -> Robot:
 
 
 def _named(folder: Path, name: str, ending: str, key: str) -> Path:
-    path = folder / f"{name}{ending}"
+    path = Path(name).expanduser() if "/" in name else folder / f"{name}{ending}"
     if not path.exists():
         known = sorted(entry.name.removesuffix(ending) for entry in folder.iterdir())
-        raise RecipeError(f"{key}: expected one of {', '.join(known)}, got '{name}'{nearest(name, known)}")
+        raise RecipeError(f"{key}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
     return path

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 import torch
-from tests.algorithms import toy
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.algorithms.tensors import to_tensors
 from rlinf_core.cluster import checkpoint
 from rlinf_core.policies.actor import Actor, PolicyConfig
 from rlinf_core.replay import ReplayBuffer, mix
+from tests.algorithms import toy
 
 SMALL = dict(critic_hidden=(64, 64), batch_size=64, critics=3)
 

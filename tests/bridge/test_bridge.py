@@ -6,7 +6,6 @@ import threading
 import time
 
 import pytest
-from tests.messages import record
 
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.server import BridgeServer
@@ -15,6 +14,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
 from rlinf_core.policies.files import policy_name
+from tests.messages import record
 
 
 @pytest.fixture

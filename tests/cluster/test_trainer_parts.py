@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.messages import record
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.cluster import checkpoint
@@ -14,6 +13,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.actor import PolicyConfig
 from rlinf_core.policies.files import load_policy, policy_name
+from tests.messages import record
 
 GOVERNOR = Governor(updates_per_step=2.0, max_lag_episodes=2, max_staleness=3, steps_per_episode=10)
 
@@ -42,7 +42,8 @@ def test_the_governor_owes_updates_per_step_and_asks_stations_to_pause_when_behi
 
 
 @pytest.mark.parametrize("how, version, fate", [
-    (dict(mode="demonstration"), 0, "demonstration"), (dict(mode="demonstration", success=False), 0, "failed demonstration"),
+    (dict(mode="demonstration"), 0, "demonstration"),
+    (dict(mode="demonstration", success=False), 0, "failed demonstration"),
     (dict(), 4, "online"), (dict(), 99, "stale"), (dict(mode="evaluate"), 0, "evaluation"),
     (dict(leave=("ended",)), 0, "refused")])
 def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, how, version, fate):

@@ -3,11 +3,11 @@ import errno
 import numpy as np
 import pytest
 from mcap.reader import make_reader
-from tests.messages import record
 
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError, SpoolError
+from tests.messages import record
 
 
 @pytest.fixture
@@ -50,7 +50,8 @@ def test_several_actions_within_one_transition_add_up(spool, task):
         header=types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](0, 150_000_000), ""), source="operator",
         session="o", seq=1, index=0, policy_version=-1, observation_stamp=types["builtin_interfaces/msg/Time"](0, 0),
         requested=np.array([0.0, 0.005, 0.0]), executed=np.array([0.0, 0.004, 0.0]), limits=[], limits_hash="beef")
-    writer.write("/station/applied", "rlinf_msgs/msg/Applied", 1, typestore().serialize_cdr(message, "rlinf_msgs/msg/Applied"))
+    writer.write("/station/applied", "rlinf_msgs/msg/Applied", 1,
+                 typestore().serialize_cdr(message, "rlinf_msgs/msg/Applied"))
     episode = read_episode(writer.close())
     assert episode.executed[1] == pytest.approx([0.01, 0.004, 0.001]) and episode.sources[1] == "operator"
     assert episode.requested[1] == pytest.approx([0.0, 0.005, 0.0]), "the last one asked for"

@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from tests.interlock.conftest import HOME, TICK_NS, Rig, chunk, limits
 
 from rlinf_core.interlock import Mode
+from tests.interlock.conftest import HOME, TICK_NS, Rig, chunk, limits
 
 NAN, INF = math.nan, math.inf
 

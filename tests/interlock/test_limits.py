@@ -1,15 +1,16 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
-from tests.interlock.conftest import limits
 
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
+from tests.interlock.conftest import limits
 
-GOOD = yaml.safe_load(open("robots/franka_sim/limits.yaml"))
+GOOD = yaml.safe_load(Path("robots/franka_sim/limits.yaml").read_text())
 
 
 def load(tmp_path, **changes):

@@ -5,9 +5,9 @@ import math
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.interlock.conftest import HOME, Rig, chunk
 
 from rlinf_core.interlock import Mode
+from tests.interlock.conftest import HOME, Rig, chunk
 
 EDGE = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, 1e300, -0.0, 0.02, -0.02, 5e-324])
 NUMBER = st.one_of(EDGE, st.floats(-0.05, 0.05))

@@ -12,10 +12,11 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 rclpy = pytest.importorskip("rclpy")
 
 from geometry_msgs.msg import PoseStamped  # noqa: E402
-from rlinf.qos import profile  # noqa: E402
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState  # noqa: E402
 from rlinf_msgs.srv import ResetFault  # noqa: E402
 from std_srvs.srv import SetBool  # noqa: E402
+
+from rlinf.qos import profile  # noqa: E402
 
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from rlinf_core.cli.demo import prepare
@@ -125,6 +126,22 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
     dt = {round(float(b - a)) for a, b in zip(trained.stamps_ns, trained.stamps_ns[1:], strict=False)}
     assert dt == {100_000_000}, "lockstep: every step is exactly one period"
     assert not [event for event in run.supervisor.events if "started again" in event]
+
+
+def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
+    """Real time is what a robot has: fixed-rate timers, images that come when they come, a policy from pixels."""
+    with Run(tmp_path, "station.lockstep=false", "station.observe_cameras=[front, wrist]", "station.image_size=[32, 32]",
+             "collect.episodes=1", "sft.steps=20", "online.max_env_steps=60", "online.min_transitions=40",
+             "online.updates_per_step=0.1", "evaluate.episodes=1", domain=85) as run:
+        run.finish()
+        result = run.events("result")[0]
+    assert result["env_steps"] >= 60
+    check_nothing_lost(run)
+    episode = read_episode(tmp_path / "inbox" / run.events("episode")[0]["id"])
+    assert episode.observations["front"].shape[1:] == (32, 32, 3)
+    assert episode.success and episode.sources.count("operator") > 0.8 * len(episode), "'' where the arm was held"
+    periods = np.diff(np.array(episode.stamps_ns, dtype=np.int64)) / 1e9
+    assert np.median(periods) == pytest.approx(0.1, abs=0.02), "fixed rate; single steps may be late on a busy machine"
 
 
 def test_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path):

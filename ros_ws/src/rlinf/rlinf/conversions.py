@@ -9,6 +9,7 @@ from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import ActionChunk, NamedVector, TimeStep
 from sensor_msgs.msg import Image
 
+from rlinf_core.errors import SpecError
 from rlinf_core.specs import StationSpec
 
 
@@ -24,7 +25,8 @@ def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
 def from_image(message: Image) -> np.ndarray:
     """(H, W, 3) uint8 of an rgb8 or bgr8 image; refuses other encodings by name."""
     if message.encoding not in ("rgb8", "bgr8"):
-        raise ValueError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got {message.encoding}")
+        raise SpecError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got '{message.encoding}'. "
+                        "Set the camera driver to one of them (realsense2_camera: rgb_camera.color_format:=RGB8)")
     rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
     pixels = rows[:, : message.width * 3].reshape(message.height, message.width, 3)
     return pixels if message.encoding == "rgb8" else pixels[..., ::-1]

@@ -7,7 +7,6 @@ import uuid
 
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
-from rclpy.node import Node
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene, RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep, TrainerStatus
@@ -15,18 +14,19 @@ from rosgraph_msgs.msg import Clock
 
 from rlinf.conversions import fill_observation
 from rlinf.latest import Latest
+from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
-from rlinf_core.interlock.types import Mode
 from rlinf_core.environment import Judgement, judge, load_task, observe
 from rlinf_core.errors import SpecError
+from rlinf_core.interlock.types import Mode
 
 MODES = ("demonstration", "train", "evaluate")
 STALE_CAMERA_NS = NS // 5
 
 
-class Environment(Node):
+class Environment(ControlNode):
     """See docs/design.md, Time and lockstep. One goal of ``run_episodes`` at a time."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Environment(Node):
         self.retries = self.declare_parameter("retries", 5).value
         spec = self.task.spec
         self.period_ns = round(NS / spec.control_hz)
-        self.inputs = Latest(self, self.task.channels)
+        self.inputs = Latest(self, self.task.channels, self.lockstep, None if self.lockstep else self._on_image)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
@@ -63,7 +63,7 @@ class Environment(Node):
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:
-            self.create_timer(self.period_ns / NS, self._step_now)
+            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.1)
         self.create_timer(0.5, self._watch)
 
     # What comes in
@@ -83,6 +83,9 @@ class Environment(Node):
 
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety = safety
+
+    def _on_image(self) -> None:
+        self.timer.arrived()
 
     def _on_trainer(self, status: TrainerStatus) -> None:
         self.trainer = status
@@ -171,12 +174,18 @@ class Environment(Node):
         if self.step_index < 0 or self.clock_ns < self.due_ns:
             self.retry.cancel()
             return
-        self.inputs.pull()
+        self._pull()
         if self.inputs.older_than(self.due_ns):
             self.retry.reset()
         else:
             self.retry.cancel()
             self._step(self.due_ns)
+
+    def _pull(self) -> None:
+        try:
+            self.inputs.pull()
+        except SpecError as error:
+            self.get_logger().error(str(error), throttle_duration_sec=2.0)
 
     def _on_clock(self, message: Clock) -> None:
         self.clock_ns = to_ns(message.clock)
@@ -186,9 +195,9 @@ class Environment(Node):
         """Real time: take what is newest, unless a source is stale; then the policy waits and the interlock holds."""
         if self.step_index < 0:
             return
-        self.inputs.pull()
-        now = self.get_clock().now().nanoseconds
-        if not self.inputs.older_than(now - max(STALE_CAMERA_NS, 2 * self.period_ns)):
+        self._pull()
+        fresh_ns = self.get_clock().now().nanoseconds - max(STALE_CAMERA_NS, 2 * self.period_ns)
+        if not self.inputs.older_than(self.due_ns if self.step_index == 0 else fresh_ns):
             self._step(self.inputs.stamps_ns["current_pose"])
 
     def _step(self, stamp_ns: int) -> None:
@@ -240,7 +249,7 @@ class Environment(Node):
 
 def main() -> None:
     """Entry point."""
-    run(Environment)
+    run(Environment, priority=20)
 
 
 if __name__ == "__main__":

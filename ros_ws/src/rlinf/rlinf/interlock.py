@@ -12,18 +12,18 @@ from collections import Counter, deque
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped
-from rclpy.node import Node
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.phase import PhaseLockedTimer
+from rlinf.qos import newest, profile
+from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from rlinf_core.interlock import Chunk, Inputs, Mode, Output, State, load_limits, step
 
 
-class Interlock(Node):
+class Interlock(ControlNode):
     """Ticks at a fixed rate in real time, or once per measured pose in lockstep (docs/design.md, Time and lockstep)."""
 
     def __init__(self) -> None:
@@ -49,13 +49,16 @@ class Interlock(Node):
         self.applied = self.create_publisher(Applied, "applied", profile("applied"))
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
+        self.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(self.lockstep))
         for topic in ("policy/action", "teleop/action"):
             self.create_subscription(ActionChunk, topic, self._on_chunk, profile(topic))
         self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         self.create_service(SetBool, "interlock/arm", self._on_arm)
         self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
-        self.create_timer(self.limits.tick, self._on_guard if self.lockstep else self._on_timer)
+        if self.lockstep:
+            self.create_timer(self.limits.tick, self._on_guard)
+        else:
+            self.timer = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.05)
         self.create_timer(1.0, self._publish_diagnostics)
         self._publish_safety(Output(None, Mode.DISARMED, "", ""), self.get_clock().now().nanoseconds)
 
@@ -71,7 +74,9 @@ class Interlock(Node):
     def _on_chunk(self, message: ActionChunk) -> None:
         chunk = _chunk(message)
         self.chunks.append(chunk)
-        if self.lockstep and math.isfinite(chunk.dt_s):
+        if not self.lockstep:
+            self.timer.arrived()
+        elif math.isfinite(chunk.dt_s):
             self.permit_ns = max(self.permit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
             self._tick_if_permitted()
 
@@ -82,12 +87,15 @@ class Interlock(Node):
             self.permit_ns = 0
 
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        response.success = self.state.mode is not Mode.FAULT and (self.pose is not None or not request.data)
+        age_s = math.inf if self.pose is None else 0.0 if self.lockstep else self._pose_age_ns() / NS
+        response.success = self.state.mode is not Mode.FAULT and (age_s <= self.limits.stale_state or not request.data)
         if response.success:
             self._request(arm=request.data)
             response.message = "arming" if request.data else "disarming"
-        elif self.pose is None:
-            response.message = "cannot arm: no measured pose has come on 'current_pose' yet. Is the robot side running?"
+        elif self.state.mode is not Mode.FAULT:
+            got = "none" if self.pose is None else f"one {age_s:.1f} s old"
+            response.message = (f"cannot arm: expected a measured pose on 'current_pose' not older than "
+                                f"{self.limits.stale_state} s, got {got}. Is the robot side running?")
         else:
             response.message = f"cannot arm: FAULT '{self.state.cause}' stands. Clear it with interlock/reset_fault first"
         return response
@@ -123,9 +131,11 @@ class Interlock(Node):
 
     def _on_timer(self) -> None:
         monotonic = time.monotonic_ns()
-        age_ns = monotonic - self.pose_received_ns
         self.late_ms.append((monotonic - self.last_tick_ns) / 1e6 - 1e3 * self.limits.tick)
-        self._tick(monotonic + self.clock_offset_ns, age_ns)
+        self._tick(monotonic + self.clock_offset_ns, self._pose_age_ns())
+
+    def _pose_age_ns(self) -> int:
+        return time.monotonic_ns() - self.pose_received_ns
 
     def _tick(self, now_ns: int, pose_age_ns: int) -> None:
         if self.pose_stamp_ns < self.permit_ns:
@@ -202,7 +212,7 @@ def _chunk(message: ActionChunk) -> Chunk:
 
 def main() -> None:
     """Entry point."""
-    run(Interlock)
+    run(Interlock, priority=30)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The newest message of each robot-side topic, taken when wanted: topics that come faster than the control rate wake nobody."""
+"""The newest message of each robot-side topic, taken when wanted: topics faster than the control rate wake nobody."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 
 from rlinf.conversions import from_image
-from rlinf.qos import profile
+from rlinf.qos import newest
 from rlinf.stamps import to_ns
 
 KINDS = {"current_pose": PoseStamped, "current_twist": TwistStamped, "wrench": WrenchStamped,
@@ -22,32 +23,51 @@ class Latest:
     """Pulls topics into channels (rlinf_core.environment).
 
     The subscriptions live on a node that no executor spins, so that the middleware keeps the newest messages and this
-    process only pays for those it takes.
+    process only pays for those it takes. With ``on_image``, images are received as they come, and that call says when
+    there is one of every camera since the last pull.
     """
 
-    def __init__(self, owner: Node, topics: set[str]) -> None:
-        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace())
-        self._subscriptions = {}
-        for topic in sorted(topics):
-            kind = Image if topic.startswith("camera/") else KINDS[topic]
-            self._subscriptions[topic] = self.node.create_subscription(kind, topic, lambda _: None, profile(topic))
+    def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None) -> None:
+        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace())
         self.channels: dict[str, np.ndarray] = {}
-        self.stamps_ns: dict[str, int] = {}
+        self.stamps_ns = dict.fromkeys(sorted(topics), -1)
+        self._pulled, self._newest = {}, {}
+        images = sum(topic.startswith("camera/") for topic in topics)
+
+        def receive(topic: str) -> Callable[[Image], None]:
+            def take(message: Image) -> None:
+                self._newest[topic] = message
+                if len(self._newest) == images:
+                    on_image()
+
+            return take
+
+        for topic in self.stamps_ns:
+            kind = Image if topic.startswith("camera/") else KINDS[topic]
+            if kind is Image and on_image is not None:
+                owner.create_subscription(Image, topic, receive(topic), newest(lockstep))
+            else:
+                self._pulled[topic] = node.create_subscription(kind, topic, _ignore, newest(lockstep))
 
     def pull(self) -> None:
-        """Take everything that has arrived; only the newest of each topic is converted."""
-        for topic, subscription in self._subscriptions.items():
-            newest = None
+        """Take everything that has arrived and convert the newest of each topic; SpecError if one cannot be read."""
+        for topic, subscription in self._pulled.items():
             with subscription.handle:
-                while (taken := subscription.handle.take_message(subscription.msg_type, False)) is not None:
-                    newest = taken[0]
-            if newest is not None:
-                self.channels[topic] = _channel(newest)
-                self.stamps_ns[topic] = to_ns(newest.header.stamp)
+                taken = subscription.handle.take_message(subscription.msg_type, False)  # of depth 1: the newest or none
+            if taken is not None:
+                self._newest[topic] = taken[0]
+        while self._newest:
+            topic, message = self._newest.popitem()
+            self.channels[topic] = _channel(message)
+            self.stamps_ns[topic] = to_ns(message.header.stamp)
 
     def older_than(self, stamp_ns: int) -> list[str]:
         """Topics whose newest message is older than that, or never came."""
-        return [topic for topic in self._subscriptions if self.stamps_ns.get(topic, -1) < stamp_ns]
+        return [topic for topic, newest_ns in self.stamps_ns.items() if newest_ns < stamp_ns]
+
+
+def _ignore(_: Any) -> None:
+    """Never called: nobody spins the node of the pulled topics."""
 
 
 def _channel(message: Any) -> np.ndarray:

@@ -44,7 +44,7 @@ class Operator(Node):
         self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         if self.kind == "scripted":
             self.script = InsertionOperator(self.spec.action.scale[0], noise=noise, seed=seed)
-            self.eyes = Latest(self, {"current_pose", "object_pose"})  # an operator sees more than a policy may
+            self.eyes = Latest(self, {"current_pose", "object_pose"}, True)  # an operator sees more than a policy may
             self.create_timer(0.5, self._arm_if_needed)
         else:
             self.key, self.key_at = "", 0.0

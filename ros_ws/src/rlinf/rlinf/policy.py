@@ -7,18 +7,17 @@ import uuid
 from collections import deque
 
 import numpy as np
-from rclpy.node import Node
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
 from rlinf.conversions import action_chunk, observation_of
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import ControlNode, run
 from rlinf_core.environment import load_task
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.files import load_policy
 
 
-class PolicyNode(Node):
+class PolicyNode(ControlNode):
     """Explores in ``train`` episodes, acts deterministically in ``evaluate``, is silent in ``demonstration``."""
 
     def __init__(self) -> None:
@@ -96,7 +95,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    run(PolicyNode)
+    run(PolicyNode, priority=10)
 
 
 if __name__ == "__main__":

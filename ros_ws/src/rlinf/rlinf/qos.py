@@ -40,6 +40,18 @@ QOS: dict[str, QoSProfile] = {
 }
 
 
+NEWEST = _reliable(1)       # robot-side topics as the environment and the interlock take them in lockstep
+SENSOR = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)  # in real time
+
+
+def newest(lockstep: bool) -> QoSProfile:
+    """To receive a robot-side topic of which only the newest message counts.
+
+    In real time best effort, which matches every driver's publisher, reliable or not; in lockstep no message may be lost.
+    """
+    return NEWEST if lockstep else SENSOR
+
+
 def profile(topic: str) -> QoSProfile:
     """The profile of a topic by its relative name; cameras match by prefix."""
     return IMAGE if topic.startswith("camera/") else QOS[topic]

@@ -14,7 +14,7 @@ from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState, TimeStep
 
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import BACKGROUND, run
 from rlinf_core.episodes.spool import EpisodeWriter, Spool
 from rlinf_core.errors import SpoolError
 
@@ -124,7 +124,7 @@ class Recorder(Node):
 
 def main() -> None:
     """Entry point."""
-    run(Recorder)
+    run(Recorder, BACKGROUND)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from rclpy.node import Node
 from rlinf_msgs.msg import PolicyUpdate, TrainerStatus
 
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import BACKGROUND, run
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
@@ -86,7 +86,7 @@ class Uplink(Node):
 
 def main() -> None:
     """Entry point."""
-    run(Uplink)
+    run(Uplink, BACKGROUND)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,85 @@
+"""A fixed-rate timer whose phase settles just behind the input it waits for, so that fresh input does not lie waiting."""
+
+from __future__ import annotations
+
+import cmath
+import math
+import time
+from collections.abc import Callable
+
+from rclpy.node import Node
+
+SAMPLES = 16            # arrivals that are looked at before the phase is moved
+STRETCH = 0.05          # of a period, by which one period may be longer than the others
+LEAST_WAIT_S = 0.0002   # how long before its tick an input should be there, if it comes without jitter
+SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
+
+
+class PhaseLockedTimer:
+    """Calls back every ``period_s`` and moves its phase, a little per period, until the input comes just before the tick.
+
+    A control loop of two unsynchronised timers waits half a period on average at each of them. Call ``arrived`` when the
+    awaited input has arrived. Jitter of the arrivals widens the margin that is kept. Its mean rate is never above nominal
+    by more than ``hurry``.
+
+    Args:
+        node: owns the timer.
+        period_s: nominal period [s].
+        callback: what to do at every tick.
+        hurry: of a period, by which one period may be shorter while the phase moves.
+        early: of a period, by which a tick may come before its time when its input is there.
+    """
+
+    def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float) -> None:
+        self.period_s, self.hurry, self.early_s = period_s, hurry, early * period_s
+        self._callback = callback
+        self._arrivals: list[float] = []
+        self._waits: list[float] = []
+        self._to_go_s, self._settling, self._done_early = 0.0, 0, False
+        self._timer = node.create_timer(period_s, self._on_timer)
+
+    def arrived(self) -> None:
+        """The awaited input is here."""
+        self._arrivals.append(time.monotonic())
+        if not self._done_early and self._timer.time_until_next_call() <= self.early_s * 1e9:
+            self._done_early = True
+            self._callback()
+
+    def _on_timer(self) -> None:
+        now = time.monotonic()
+        if self._to_go_s or self._settling:
+            self._move()
+        else:
+            self._waits += [(now - arrival) % self.period_s for arrival in self._arrivals]
+            if len(self._waits) >= SAMPLES:
+                self._to_go_s = shift(self._waits, self.period_s, self.hurry)
+                self._waits.clear()
+        self._arrivals.clear()
+        if not self._done_early:
+            self._callback()
+        self._done_early = False
+
+    def _move(self) -> None:
+        extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
+        self._settling = 2 if extra else self._settling - 1  # a changed period counts from the next but one tick
+        self._to_go_s -= extra
+        self._timer.timer_period_ns = round((self.period_s + extra) * 1e9)
+
+
+def shift(waits: list[float], period_s: float, hurry: float) -> float:
+    """By how much the ticks should move [s], later if positive, for inputs that waited so long for theirs [s].
+
+    The waits live on a circle of one period: their mean direction is where the input comes, its length says how steadily.
+    """
+    direction = sum(cmath.exp(2j * math.pi * wait / period_s) for wait in waits) / len(waits)
+    steadiness = abs(direction)
+    if steadiness < 0.3:
+        return 0.0
+    spread = math.sqrt(max(-2.0 * math.log(steadiness), 0.0)) * period_s / (2.0 * math.pi)
+    wanted = min(LEAST_WAIT_S + spread, 0.25 * period_s)
+    mean = (cmath.phase(direction) / (2.0 * math.pi) % 1.0) * period_s
+    excess = (mean - wanted + 0.5 * period_s) % period_s - 0.5 * period_s  # in [-period / 2, period / 2)
+    if -0.5 * wanted <= excess <= SLACK_S:
+        return 0.0
+    sooner_by_hurrying = excess * STRETCH < (period_s - excess) * hurry
+    return -excess if excess < 0.0 or sooner_by_hurrying else period_s - excess
