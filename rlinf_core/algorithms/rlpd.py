@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.tensors import following, to_tensors
+from rlinf_core.algorithms.tensors import following, shift_images, to_tensors
 from rlinf_core.policies.actor import Actor, Batch, Encoder, log_prob
 
 
@@ -39,6 +39,7 @@ class Config:
         cloning: weight of the cloning term on demonstrations at first.
         cloning_steps: steps over which it decays to a tenth.
         clip_gradient: norm bound, per optimiser.
+        image_shift: pixels by which images are moved at random (DrQ).
     """
 
     batch_size: int = 256
@@ -56,6 +57,7 @@ class Config:
     cloning: float = 0.3
     cloning_steps: int = 20000
     clip_gradient: float = 10.0
+    image_shift: int = 3
 
 
 class Critics(nn.Module):
@@ -117,7 +119,7 @@ class RLPD:
 
         ``batch`` holds online transitions first and demonstrations in its second half.
         """
-        tensors = to_tensors(batch)
+        tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
         metrics = self._update_critics(tensors)
         self.updates += 1
         if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.tensors import to_tensors
+from rlinf_core.algorithms.tensors import shift_images, to_tensors
 from rlinf_core.policies.actor import Actor, Batch, log_prob
 
 
@@ -20,12 +20,14 @@ class Config:
         batch_size: transitions a step.
         learning_rate: of Adam.
         noise_floor: the demonstrated action is smeared by this much, which keeps the policy's deviation from collapsing.
+        image_shift: pixels by which images are moved at random (DrQ).
     """
 
     steps: int = 1000
     batch_size: int = 256
     learning_rate: float = 3e-4
     noise_floor: float = 0.1
+    image_shift: int = 3
 
 
 def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -48,7 +50,8 @@ class SFT:
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One gradient step on a batch of demonstrations."""
-        value = loss(self.actor, to_tensors(batch), self.config.noise_floor, self.generator)
+        tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
+        value = loss(self.actor, tensors, self.config.noise_floor, self.generator)
         self.optimiser.zero_grad()
         value.backward()
         self.optimiser.step()

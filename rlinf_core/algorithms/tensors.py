@@ -14,3 +14,17 @@ def to_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
 def following(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The next observations of a batch, under the names of observations."""
     return {name.removeprefix("next/"): values for name, values in batch.items() if name.startswith("next/")}
+
+
+def shift_images(batch: dict[str, torch.Tensor], pixels: int, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Every image (B, H, W, C) of a batch moved by up to ``pixels`` each way, edges repeated (DrQ, arXiv 2004.13649)."""
+    return batch | {name: _shifted(values, pixels, generator) for name, values in batch.items()
+                    if pixels and values.ndim == 4}
+
+
+def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
+    size, height, width, _ = images.shape
+    down, right = torch.randint(-pixels, pixels + 1, (2, size, 1), generator=generator)
+    rows = (torch.arange(height) + down).clamp(0, height - 1)
+    columns = (torch.arange(width) + right).clamp(0, width - 1)
+    return images[torch.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]]

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import rlpd, sft
-from rlinf_core.algorithms.tensors import to_tensors
+from rlinf_core.algorithms.tensors import shift_images, to_tensors
 from rlinf_core.cluster import checkpoint
 from rlinf_core.policies.actor import Actor, PolicyConfig
 from rlinf_core.replay import ReplayBuffer, mix
@@ -110,3 +110,15 @@ def test_random_fails_cloning_helps_and_rlpd_succeeds(actor, demonstrations, ran
     learned = toy.success(actor, random)
     assert untrained <= 0.10
     assert learned >= 0.90 and learned > cloned, (untrained, cloned, learned)
+
+
+def test_shifted_images_are_the_same_picture_elsewhere():
+    images = torch.zeros(64, 9, 9, 1, dtype=torch.uint8)
+    images[:, 4, 4] = 200
+    moved = shift_images({"front": images, "vectors": torch.ones(64, 3)}, 2, torch.Generator().manual_seed(0))
+    places = {tuple(place) for place in torch.nonzero(moved["front"])[:, 1:3].tolist()}
+    assert moved["front"].dtype == torch.uint8 and (moved["front"].amax(dim=(1, 2, 3)) == 200).all()
+    assert len(places) > 15 and all(2 <= row <= 6 and 2 <= column <= 6 for row, column in places)
+    edge = shift_images({"front": torch.full((8, 5, 5, 3), 7)}, 3, torch.Generator())["front"]
+    assert (edge == 7).all(), "edges are repeated, not filled with black"
+    assert torch.equal(shift_images({"front": images}, 0, torch.Generator())["front"], images)
