@@ -41,7 +41,8 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> 
     """Success of each seed's episode, and pictures of the first ``frames`` episodes."""
     from rlinf_core.policies.files import load_policy
 
-    station, actor, random = simulated_station(recipe), load_policy(policy), np.random.default_rng(0)
+    station, random = simulated_station(recipe), np.random.default_rng(0)
+    actor = load_policy(policy, station.task.spec)
     for index, seed in enumerate(seeds):
         observation, last, reward, pictures = station.reset(seed), False, 0.0, []
         while not last:
@@ -55,7 +56,8 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
     """``rlinf eval``."""
     from rich.progress import track
 
-    recipe, policy = load_recipe(arguments.recipe), newest_policy(arguments.checkpoint)
+    policy = newest_policy(arguments.checkpoint)
+    recipe = load_recipe(arguments.recipe or _recipe_of(policy))
     seeds = [arguments.first_seed + i for i in range(arguments.episodes)]
     frames = min(4, len(seeds)) if arguments.video else 0
     results, pictures = [], []
@@ -71,6 +73,12 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps({"success": float(np.mean(results)), "low": low, "high": high,
                                               "episodes": len(results), "first_seed": seeds[0]}))
+
+
+def _recipe_of(policy: Path) -> Path | str:
+    """The recipe of the run that a policy lies in."""
+    found = [parent / "recipe.yaml" for parent in policy.resolve().parents if (parent / "recipe.yaml").is_file()]
+    return found[0] if found else "demo"
 
 
 def newest_policy(path: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.durable import publish_file
-from rlinf_core.errors import PolicyFileError
+from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.specs import StationSpec
 
 FORMAT = "rlinf-policy-1"
@@ -36,8 +36,17 @@ def save_policy(actor: Any, path: str | Path, **info: Any) -> Path:
     return publish_file(aside, path)
 
 
-def load_policy(path: str | Path) -> Any:
-    """Rebuild the actor of a policy file; PolicyFileError says what is wrong with the file and what to do."""
+def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
+    """Rebuild the actor of a policy file.
+
+    Args:
+        path: of the file.
+        station: what it must fit, if given.
+
+    Raises:
+        PolicyFileError: what is wrong with the file and what to do.
+        SpecError: how its specs differ from the station's.
+    """
     import torch
     from safetensors import SafetensorError, safe_open
 
@@ -67,6 +76,9 @@ def load_policy(path: str | Path) -> Any:
     actor.load_state_dict(weights)
     if not all(torch.isfinite(tensor).all() for tensor in weights.values()):
         raise PolicyFileError(f"policy {path}: expected finite weights, got NaN or Inf; the run that wrote it diverged")
+    if station is not None and actor.spec.hash != station.hash:
+        raise SpecError(f"policy {path} does not fit this station:\n{actor.spec.difference(station)}\n"
+                        "Train it with this station's task, or start the station with the policy's task")
     return actor.eval()
 
 

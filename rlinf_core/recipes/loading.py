@@ -58,7 +58,10 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise RecipeError(f"recipe {path}: expected 'key: value' lines, got {type(data).__name__}")
     base = data.pop("defaults", None)
-    return data if base is None else _merge(_read(path.parent / f"{base}.yaml"), data)
+    if base is None:
+        return data
+    beside = path.parent / f"{base}.yaml"
+    return _merge(_read(beside if beside.is_file() else _path(base)), data)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""The demo with several seeds: success before and after RL on 50 held-out episodes, time, and one figure of all curves.
+
+    python benchmarks/demo_seeds.py --seeds 0 1 2 --json results.json --figure curves.png
+    python benchmarks/demo_seeds.py --runs runs/a runs/b      # the same table from runs that are already there
+
+Everything goes through the station: simulator, interlock, nodes, bridge and trainer. It does not cover a real arm, nor
+scenes other than the task's own distribution.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+WINDOW = 50
+
+
+def run_demo(recipe: str, seed: int, folder: Path) -> Path:
+    out = folder / f"seed_{seed}"
+    subprocess.run([ROOT / ".venv/bin/rlinf", "demo", recipe, "--quiet", "--out", out, "--set", f"seed={seed}"], check=True)
+    return out
+
+
+def curve(run: Path) -> tuple[list[int], list[float]]:
+    """Environment steps and success of the last WINDOW training episodes, from the first whole window on."""
+    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+    episodes = [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
+    success = np.array([event["success"] for event in episodes], float)
+    ends = range(WINDOW, len(episodes) + 1)
+    return [episodes[end - 1]["env_steps"] for end in ends], [success[end - WINDOW:end].mean() for end in ends]
+
+
+def figure(runs: dict[int, Path], results: dict[int, dict], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shape, axes = plt.subplots(figsize=(6.4, 4.0), constrained_layout=True)
+    for seed, run in runs.items():
+        steps, success = curve(run)
+        line, = axes.plot(steps, success, label=f"seed {seed}: {results[seed]['success_before']:.0%} before RL, "
+                                                f"{results[seed]['success_after']:.0%} after")
+        axes.plot([0, results[seed]["env_steps"]], [results[seed]["success_before"], results[seed]["success_after"]],
+                  "o", color=line.get_color())
+    axes.set(xlabel="environment steps (10 a second on a robot)", ylabel=f"success (lines: last {WINDOW} episodes)",
+             ylim=(-0.02, 1.03), title="Peg insertion, learned online; dots: 50 held-out episodes")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    shape.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default="demo")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, nargs="+", help="run folders that are already there")
+    parser.add_argument("--figure", type=Path, help="write the learning curves as PNG")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    from rlinf_core.cli.evaluate import wilson
+
+    with tempfile.TemporaryDirectory(prefix="rlinf-demo-seeds-") as folder:
+        found = options.runs or [run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds]
+        results = {(report := json.loads((run / "report.json").read_text()))["seed"]: report for run in found}
+        runs = dict(zip(results, found, strict=True))
+        print(f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'env steps':>11}{'updates':>9}{'minutes':>9}")
+        flat: dict[str, float] = {}
+        for seed, report in results.items():
+            cells = ""
+            for when in ("before", "after"):
+                rate, episodes = report[f"success_{when}"], report["eval_episodes"]
+                low, high = wilson(round(rate * episodes), episodes)
+                cells += f"{rate:9.0%}{low:9.0%} to{high:4.0%}"
+            print(f"{seed:>4}{cells}{report['env_steps']:>11}{report['updates']:>9}{report['minutes']:>9.1f}")
+            flat |= {f"{key}_seed_{seed}": value for key, value in report.items() if key != "seed"}
+        flat |= {"worst_success_after": min(report["success_after"] for report in results.values()),
+                 "best_success_before": max(report["success_before"] for report in results.values())}
+        if options.figure:
+            figure(runs, results, options.figure)
+        if options.json:
+            options.json.write_text(json.dumps(flat, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Writes docs/reference.md from the code: commands, recipes, limits, tasks, messages. Run it after changing any of them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import inspect
+import io
+import os
+import re
+import sys
+import typing
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from rlinf_core import environment  # noqa: E402
+from rlinf_core.cli.main import _parser  # noqa: E402
+from rlinf_core.interlock.limits import Limits  # noqa: E402
+from rlinf_core.recipes.schema import Recipe  # noqa: E402
+from rlinf_core.rewards import REWARDS  # noqa: E402
+
+
+def main() -> None:
+    """Write the page."""
+    (ROOT / "docs/reference.md").write_text(page())
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    os.environ["COLUMNS"] = "100"  # argparse wraps to it
+    return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
+                      *_commands(), *_recipes(), *_limits(), *_tasks(), *_messages()])
+
+
+def _commands() -> list[str]:
+    lines, parser = ["## Commands", ""], _parser()
+    actions = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for name, command in {"rlinf": parser, **{f"rlinf {key}": value for key, value in actions.choices.items()}}.items():
+        command.prog = name
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            command.print_help()
+        lines += [f"### `{name}`", "", "```", text.getvalue().rstrip(), "```", ""]
+    return lines
+
+
+def _recipes() -> list[str]:
+    recipes = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
+    return ["## Recipe", "", f"A YAML file; `defaults: <name>` takes everything else from another recipe. Shipped: "
+            f"{', '.join(f'`{name}`' for name in recipes)}. Override with `--set key=value`.", "",
+            "| key | default | meaning |", "|---|---|---|", *_rows(Recipe, ""), ""]
+
+
+def _rows(kind: type, prefix: str) -> list[str]:
+    texts, rows = attributes(kind), []
+    types = typing.get_type_hints(kind)
+    for item in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(types[item.name]):
+            rows += _rows(types[item.name], f"{prefix}{item.name}.")
+            continue
+        default = item.default if item.default is not dataclasses.MISSING else (
+            item.default_factory() if item.default_factory is not dataclasses.MISSING else "required")
+        rows.append(f"| `{prefix}{item.name}` | `{default}` | {texts.get(item.name, '')} |")
+    return rows
+
+
+def attributes(kind: type) -> dict[str, str]:
+    """Name to text of the ``Attributes:`` section of a docstring."""
+    _, _, section = inspect.getdoc(kind).partition("Attributes:")
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", section, re.M)
+    return {name: re.sub(r"\s+", " ", text) for name, text in entries}
+
+
+def _limits() -> list[str]:
+    rows = []
+    for item in dataclasses.fields(Limits):
+        low, high = item.metadata["range"]
+        default = "required" if item.default is dataclasses.MISSING else f"`{item.default}`"
+        rows.append(f"| `{item.name}` | {item.metadata['unit'] or '1'} | {low} to {high} | {default} | "
+                    f"{item.metadata['meaning']} |")
+    return ["## Limits", "", "`robots/<robot>/limits.yaml`, read once when the interlock starts.", "",
+            "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
+
+
+def _tasks() -> list[str]:
+    return ["## Task", "", "`configs/tasks/<task>.yaml`; the shipped ones are commented.", "",
+            f"* keys: {', '.join(f'`{key}`' for key in sorted(environment._TASK_KEYS))}",
+            f"* of an observation: {', '.join(f'`{key}`' for key in sorted(environment._OBSERVATION_KEYS))}",
+            f"* `take`: {', '.join(f'`{key}`' for key in environment._TAKE)}",
+            f"* `reward.kind`: {', '.join(f'`{key}`' for key in REWARDS)}", ""]
+
+
+def _messages() -> list[str]:
+    lines = ["## Messages", ""]
+    for path in sorted((ROOT / "ros_ws/src/rlinf_msgs").glob("*/*.*")):
+        if path.suffix in (".msg", ".srv", ".action"):
+            lines += [f"### `rlinf_msgs/{path.parent.name}/{path.stem}`", "", "```", path.read_text().rstrip(), "```", ""]
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+import json
+
+import pytest
+
+from rlinf_core.cli import doctor, report
+from rlinf_core.cli.evaluate import newest_policy, wilson
+from rlinf_core.cli.main import main
+from rlinf_core.errors import PolicyFileError
+from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies.files import policy_name, save_policy
+from rlinf_core.recipes import load_recipe, station_task
+
+
+def save(folder, version=1, recipe="demo"):
+    actor = Actor(station_task(load_recipe(recipe)).spec, PolicyConfig(hidden=(16,), image_features=4))
+    return save_policy(actor, folder / policy_name(version))
+
+
+def test_help_of_every_command_teaches(capsys):
+    for command in ("demo", "up", "train", "eval", "doctor"):
+        with pytest.raises(SystemExit) as exit_:
+            main([command, "--help"])
+        assert exit_.value.code == 0
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "rlinf demo demo_vision" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv, told", [
+    (["demo", "demoo"], "did you mean 'demo'"),
+    (["demo", "--set", "online.max_minute=1"], "did you mean 'max_minutes'"),
+    (["demo", "--set", "online.max_minutes=soon"], "'online.max_minutes': expected"),
+    (["up", "demo", "--set", "station.robot=frank_sim"], "did you mean 'franka_sim'"),
+    (["demo", "--set", "station.observe_cameras=[top]"], "has no camera 'top'"),
+])
+def test_mistakes_are_told_in_one_line_and_start_nothing(argv, told, capsys, tmp_path):
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("rlinf: ") and told in error and "Traceback" not in error
+    assert not (tmp_path / "run/logs").exists()
+
+
+def test_eval_writes_its_result_and_uses_the_runs_own_recipe(tmp_path, capsys):
+    save(tmp_path, 1), save(tmp_path, 12)
+    (tmp_path / "recipe.yaml").write_text("defaults: demo\nname: mine\n")
+    assert main(["eval", str(tmp_path), "--episodes", "2", "--json", str(tmp_path / "out.json")]) == 0
+    assert policy_name(12) in capsys.readouterr().out
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["episodes"] == 2 and 0.0 <= result["low"] <= result["success"] <= result["high"] <= 1.0
+
+
+def test_eval_refuses_a_policy_of_another_task(tmp_path, capsys):
+    path = save(tmp_path, recipe="demo_vision")
+    assert main(["eval", str(path), "--recipe", "demo", "--episodes", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "does not fit this station" in error and "socket_offset" in error
+
+
+def test_eval_of_a_folder_without_policies(tmp_path):
+    with pytest.raises(PolicyFileError, match="found none"):
+        newest_policy(tmp_path)
+
+
+def test_wilson_interval_against_known_values():
+    assert wilson(0, 50) == pytest.approx((0.0, 0.0713), abs=1e-4)
+    assert wilson(45, 50) == pytest.approx((0.7864, 0.9565), abs=1e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_doctor_finds_what_is_here_and_says_how_to_get_what_is_not(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._python, doctor._packages, doctor._messages, doctor._rendering))
+    assert main(["doctor"]) == 0
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    assert main(["doctor"]) == 1
+    assert "missing torch" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_report_needs_no_training_episode(tmp_path):
+    summary = {"success_before": 0.5, "success_after": 0.5, "eval_episodes": 2}
+    report._curve([], summary, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000

@@ -1,0 +1,40 @@
+"""The documentation says what the code says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/results/README.md"]
+
+
+def test_the_reference_is_what_the_code_says():
+    text = subprocess.run([sys.executable, "-c", "import reference; print(reference.page(), end='')"], check=True,
+                          cwd=ROOT / "scripts", capture_output=True, text=True).stdout
+    assert text == (ROOT / "docs/reference.md").read_text(), "run python scripts/reference.py"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_exist(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_every_message_in_troubleshooting_is_one_we_raise():
+    sources = [path for folder in ("rlinf_core", "ros_ws/src/rlinf", "sim_bridges", "scripts")
+               for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh")]
+    raised = "\n".join(path.read_text() for path in sources)
+    raised = re.sub(r'"\s*\n\s*f?"', "", raised)  # strings that are continued on the next line
+    for message in re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.M):
+        for part in filter(None, (piece.strip(" '():?.") for piece in message.split("<...>"))):
+            assert part in raised, f"nothing raises {part!r} (of {message!r})"
+
+
+def test_pages_of_the_design_name_modules_that_exist():
+    for page in PAGES:
+        for path in re.findall(r"`((?:rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
+                               page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"

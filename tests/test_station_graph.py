@@ -1,0 +1,91 @@
+"""The process graph as data: the launchers only start it."""
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.recipes import load_recipe
+from rlinf_core.station import RESPAWN, SHUTDOWN, station_processes
+from rlinf_core.supervisor import MAX_RESTARTS, Supervisor
+
+
+def graph(tmp_path, *overrides):
+    return {process.name: process for process in station_processes(load_recipe("demo", overrides), tmp_path)}
+
+
+def test_simulated_and_real_stations_run_the_same_nodes(tmp_path):
+    simulated, real = graph(tmp_path), graph(tmp_path, "station.robot=franka_fr3")
+    assert simulated.keys() - real.keys() == {"sim_bridge"}, "invariant 8: they differ only at the robot side"
+    assert {name: process.module for name, process in real.items()}.items() <= {
+        name: process.module for name, process in simulated.items()}.items()
+
+
+def test_only_robot_side_and_interlock_end_the_station(tmp_path):
+    ends = {name for name, process in graph(tmp_path).items() if process.restart == SHUTDOWN}
+    assert ends == {"sim_bridge", "interlock"}
+
+
+def test_a_real_robot_is_never_in_lockstep(tmp_path):
+    real = graph(tmp_path, "station.robot=franka_fr3")
+    assert real["interlock"].parameters["lockstep"] is False and real["environment"].parameters["lockstep"] is False
+
+
+def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
+    setup = Path("ros_ws/src/rlinf/setup.py").read_text()
+    nodes = re.search(r"NODES = \((.*?)\)", setup, re.S).group(1)
+    for process in graph(tmp_path).values():
+        assert f"{process.executable} = {process.module}:main" in setup or f'"{process.executable}"' in nodes
+        assert importlib.util.find_spec(process.module), process.module
+
+
+def children(supervisor):
+    return [child.popen for child in supervisor.children.values()]
+
+
+def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_live(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.run("sleeper", [sys.executable, "-c", "import time; time.sleep(60)"], RESPAWN)
+        first = supervisor.children["sleeper"].popen.pid
+        os.kill(first, signal.SIGKILL)
+        end = time.time() + 10
+        while supervisor.children["sleeper"].popen.pid == first and time.time() < end:
+            supervisor.poll()
+            time.sleep(0.05)
+        assert "sleeper ended (killed by SIGKILL) and was started again" in supervisor.events
+        supervisor.run("broken", [sys.executable, "-c", "raise SystemExit(3)"], RESPAWN)
+        with pytest.raises(RlinfError, match=rf"broken ended {MAX_RESTARTS + 1} times .*broken.log"):
+            while time.time() < end + 60:
+                supervisor.poll()
+                time.sleep(0.05)
+        left = children(supervisor)
+    assert all(popen.poll() is not None for popen in left)
+
+
+def test_the_death_of_the_supervisor_takes_its_children_along(tmp_path):
+    code = ("import sys, time; from pathlib import Path; from rlinf_core.supervisor import Supervisor\n"
+            "s = Supervisor(Path(sys.argv[1]), 91)\n"
+            "print(s.run('x', [sys.executable, '-c', 'import time; time.sleep(60)'], 'respawn').popen.pid, flush=True)\n"
+            "time.sleep(60)")
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    end = time.time() + 5
+    while time.time() < end and os.path.exists(f"/proc/{child}") and "Z" not in _state(child):
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{child}") or "Z" in _state(child)
+
+
+def _state(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "Z"

@@ -1,0 +1,38 @@
+"""The tutorials' commands, as a reader would paste them, in one shell per page."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def follow(page, tmp_path):
+    """Run every bash block in a copy of the tree that shares what is installed."""
+    for name in ("configs", "robots", "rlinf_core", "ros_ws", "sim_bridges", "launch", "docs", ".venv"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S)
+    script = "set -e\n" + "\n".join(blocks).replace("make setup\n", "")
+    result = subprocess.run(["bash", "-c", script], cwd=tmp_path, text=True, capture_output=True, timeout=800)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout + result.stderr
+
+
+def test_first_run(tmp_path):
+    told = follow("tutorial_first_run.md", tmp_path)
+    assert "did you mean 'max_minutes'" in told and "refused, as it should be" in told
+    report = json.loads((tmp_path / "runs/first/report.json").read_text())
+    assert report["eval_episodes"] == 2 and report["updates"] > 0
+    for name in ("report.md", "learning_curve.png", "before_after.mp4", "five.mp4", "recipe.yaml", "progress.jsonl"):
+        assert (tmp_path / "runs/first" / name).stat().st_size > 100, name
+
+
+def test_your_task(tmp_path):
+    told = follow("tutorial_your_task.md", tmp_path)
+    assert "does not fit this station" in told and "refused, as it should be" in told
+    recipe = (tmp_path / "runs/mine/run/recipe.yaml").read_text()
+    assert "runs/mine/task.yaml" in recipe
