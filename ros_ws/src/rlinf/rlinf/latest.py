@@ -28,7 +28,8 @@ class Latest:
     """
 
     def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None) -> None:
-        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace())
+        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
+                                 start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.channels: dict[str, np.ndarray] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
         self._pulled, self._newest = {}, {}
@@ -47,7 +48,8 @@ class Latest:
             if kind is Image and on_image is not None:
                 owner.create_subscription(Image, topic, receive(topic), newest(lockstep))
             else:
-                self._pulled[topic] = node.create_subscription(kind, topic, _ignore, newest(lockstep))
+                name = owner.resolve_topic_name(topic)
+                self._pulled[topic] = node.create_subscription(kind, name, _ignore, newest(lockstep))
 
     def pull(self) -> None:
         """Take everything that has arrived and convert the newest of each topic; SpecError if one cannot be read."""
