@@ -43,7 +43,7 @@ def description(**defaults: str) -> LaunchDescription:
 def _start(context: LaunchContext) -> list:
     from rlinf_core.places import shared
     from rlinf_core.recipes import load_recipe
-    from rlinf_core.station import RESPAWN, station_processes
+    from rlinf_core.station import RESPAWN, operator_process, station_processes
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     host, _, port = value["trainer"].rpartition(":")
@@ -62,6 +62,11 @@ def _start(context: LaunchContext) -> list:
         actions.append(node)
         if process.restart != RESPAWN:
             actions.append(_end_with(node, process.name))
+    if value["operator"] == "keyboard":
+        operator = operator_process(recipe)
+        settings = " ".join(f"-p {key}:={val}" for key, val in operator.parameters.items())
+        actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
+                                   f"-r __ns:={operator.namespace} {settings}"))
     return actions
 
 

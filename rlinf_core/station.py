@@ -10,6 +10,7 @@ from rlinf_core.recipes.schema import Recipe, load_robot, station_task, task_fil
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
+SCRIPTED = "scripted"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,10 @@ class Process:
 
 
 def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
-    """Every process of the recipe's station, the robot side first; with an external driver there is none for it."""
+    """Every process of the recipe's station, the robot side first.
+
+    There is none for the robot side of an external driver, and none for a person at the keyboard, who brings a terminal.
+    """
     station, robot, spec = recipe.station, load_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     eyes = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
@@ -50,13 +54,19 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **eyes),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, **eyes),
-        _node(recipe, "operator", "rlinf.operator", task_file=task, kind=station.operator.kind,
-              noise=station.operator.noise, seed=recipe.seed),
+        *([operator_process(recipe)] if station.operator.kind == SCRIPTED else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, policies=policies,
               address=recipe.bridge.address),
     ]
     return processes
+
+
+def operator_process(recipe: Recipe) -> Process:
+    """The operator: a script, or a person's keyboard."""
+    operator = recipe.station.operator
+    return _node(recipe, "operator", "rlinf.operator", task_file=str(task_file(recipe)), kind=operator.kind,
+                 noise=operator.noise, seed=recipe.seed)
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:

@@ -128,18 +128,21 @@ class Supervisor:
         self.stop()
 
     def _command(self, process: Process) -> list[str]:
-        if "command" in process.parameters:
-            return process.parameters["command"]
-        parameters = self.run_dir / "params" / f"{process.name}.yaml"
-        parameters.write_text(yaml.safe_dump({"/**": {"ros__parameters": process.parameters}}))
-        remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
-        return [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}",
-                *remappings, "--params-file", str(parameters)]
+        return process.parameters.get("command") or command_line(process, self.run_dir / "params")
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen:
         with open(self.run_dir / "logs" / f"{name}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                     start_new_session=True, preexec_fn=_die_with_parent)
+
+
+def command_line(process: Process, folder: Path) -> list[str]:
+    """How to start a station's process without ROS's tools; its parameters go to a file in ``folder``."""
+    parameters = folder / f"{process.name}.yaml"
+    parameters.write_text(yaml.safe_dump({"/**": {"ros__parameters": process.parameters}}))
+    remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
+    return [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}",
+            *remappings, "--params-file", str(parameters)]
 
 
 def _signal(popen: subprocess.Popen, number: int) -> None:

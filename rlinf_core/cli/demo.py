@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,8 +14,8 @@ from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
-from rlinf_core.station import RESPAWN, director_process, station_processes
-from rlinf_core.supervisor import Supervisor
+from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes
+from rlinf_core.supervisor import Supervisor, command_line, ros_environment
 
 SFT_LIMIT_S = 900.0
 
@@ -55,6 +57,14 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
             for event in supervisor.poll():
                 print(event, flush=True)
             time.sleep(0.25)
+
+
+def teleop(name: str, overrides: list[str]) -> int:
+    """The keyboard operator, in the foreground of this terminal."""
+    recipe = load_recipe(name, [*overrides, "station.operator.kind=keyboard"])
+    with tempfile.TemporaryDirectory(prefix="rlinf-teleop-") as folder:
+        command = command_line(operator_process(recipe), Path(folder))
+        return subprocess.run(command, env=ros_environment(recipe.station.domain_id)).returncode
 
 
 def prepare(recipe: Recipe, run_dir: Path) -> None:

@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   rlinf demo demo_vision --set seed=3       another recipe, another seed
   rlinf train demo                          the trainer alone, waiting for stations
   rlinf up demo                             the station alone, for such a trainer
+  rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
 """
 
@@ -39,6 +40,10 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     _recipe_command(commands, "train", _train, "run the trainer of a recipe until Ctrl-C; resumes what is in --out")
     _recipe_command(commands, "up", _up, "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    teleop = commands.add_parser("teleop", help="be the operator of a running station, at this terminal's keyboard")
+    teleop.add_argument("recipe", nargs="?", default="demo", help="the station's recipe (default: demo)")
+    teleop.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="as given to the station")
+    teleop.set_defaults(run=_teleop)
     evaluate = commands.add_parser("eval", help="success of a policy file on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
     evaluate.add_argument("--recipe", help="whose station and task (default: the run's own, or demo)")
@@ -86,6 +91,12 @@ def _up(arguments: argparse.Namespace) -> None:
     from rlinf_core.cli.demo import up
 
     up(arguments.recipe, arguments.set, _run_dir(arguments))
+
+
+def _teleop(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.demo import teleop
+
+    return teleop(arguments.recipe, arguments.set)
 
 
 def _eval(arguments: argparse.Namespace) -> None:

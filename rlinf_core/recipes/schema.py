@@ -19,7 +19,7 @@ class Operator:
     """Who demonstrates and arms.
 
     Attributes:
-        kind: scripted, or keyboard (needs its own terminal: python -m rlinf.operator).
+        kind: scripted, or keyboard: a person in a terminal of their own (rlinf teleop).
         noise: tremor of the scripted hand, in normalised units.
     """
 

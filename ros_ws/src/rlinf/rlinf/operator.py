@@ -46,6 +46,9 @@ class Operator(Node):
             self.script = InsertionOperator(self.spec.action.scale[0], noise=noise, seed=seed)
             self.eyes = Latest(self, {"current_pose", "object_pose"}, True)  # an operator sees more than a policy may
             self.create_timer(0.5, self._arm_if_needed)
+        elif not sys.stdin.isatty():
+            raise SystemExit("operator: the keyboard needs a terminal: expected one, got none. In one of your own, run "
+                             "rlinf teleop <recipe>, or ros2 run rlinf operator")
         else:
             self.key, self.key_at = "", 0.0
             self.get_logger().info(HELP)

@@ -1,0 +1,45 @@
+"""One node of the station as a process, with the test as everybody else."""
+
+import time
+
+import pytest
+
+rclpy = pytest.importorskip("rclpy")
+
+from rlinf_core.supervisor import Supervisor  # noqa: E402
+
+
+class Peer:
+    """A test's own node, and the processes that it supervises, in one ROS domain."""
+
+    def __init__(self, folder, domain):
+        self.supervisor = Supervisor(folder, domain)
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node("peer", namespace="/station_a", context=self.context)
+        self.executor = rclpy.executors.SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+
+    def spin(self, until, timeout_s=20.0, what="it"):
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            self.executor.spin_once(timeout_sec=0.02)
+            self.supervisor.poll()
+            assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+
+    def for_s(self, seconds):
+        end = time.monotonic() + seconds
+        self.spin(lambda: time.monotonic() > end)
+
+    def close(self):
+        self.supervisor.stop()
+        self.executor.shutdown()
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self.context)
+
+
+@pytest.fixture
+def peer(tmp_path, request):
+    peer = Peer(tmp_path, request.node.get_closest_marker("domain").args[0])
+    yield peer
+    peer.close()

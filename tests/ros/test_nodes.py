@@ -1,0 +1,168 @@
+"""Nodes one by one, each a real process: what it does, and what it says when it cannot."""
+
+import os
+import pty
+import subprocess
+
+import numpy as np
+import pytest
+from geometry_msgs.msg import PoseStamped
+from rclpy.action import ActionClient
+from rlinf_msgs.action import ResetScene
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, TimeStep
+from sensor_msgs.msg import Image
+from std_srvs.srv import SetBool
+
+from rlinf.conversions import fill_observation
+from rlinf.qos import profile
+from rlinf.stamps import to_ns
+from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies.files import save_policy
+from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.station import operator_process, station_processes
+from rlinf_core.supervisor import command_line
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+SMALL = PolicyConfig(hidden=(16,), image_features=4)
+
+
+def start(peer, name, *overrides, **parameters):
+    recipe = load_recipe("demo", overrides)
+    process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
+    process.parameters.update(parameters)
+    peer.supervisor.start(process)
+    return station_task(recipe).spec
+
+
+def listen(peer, kind, topic):
+    got = []
+    peer.node.create_subscription(kind, topic, got.append, profile(topic))
+    return got
+
+
+@pytest.mark.domain(86)
+def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time(peer):
+    poses, images = listen(peer, PoseStamped, "current_pose"), listen(peer, Image, "camera/wrist/image")
+    targets = peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
+    start(peer, "sim_bridge", "station.observe_cameras=[wrist]", "station.image_size=[24, 32]")
+    peer.spin(lambda: poses and images, what="the simulator")
+    assert (images[-1].height, images[-1].width, images[-1].encoding) == (24, 32, "rgb8")
+    first = poses[-1]
+    for number in range(1, 6):
+        now = to_ns(poses[-1].header.stamp)
+        target = PoseStamped(pose=first.pose, header=poses[-1].header)
+        targets.publish(target)
+        peer.spin(lambda: to_ns(poses[-1].header.stamp) > now, what=f"tick {number}")  # noqa: B023
+        assert to_ns(poses[-1].header.stamp) - now == 10_000_000
+        targets.publish(target)  # of a time that has passed: no permit
+        peer.for_s(0.1)
+        assert to_ns(poses[-1].header.stamp) - now == 10_000_000
+    resetter = ActionClient(peer.node, ResetScene, "reset_scene")
+    peer.spin(resetter.server_is_ready, what="reset_scene")
+    sent = resetter.send_goal_async(ResetScene.Goal(seed=3))
+    peer.spin(sent.done, what="the goal")
+    answer = sent.result().get_result_async()
+    peer.spin(answer.done, what="the reset")
+    result = answer.result().result
+    assert result.success and to_ns(result.stamp) > to_ns(poses[-1].header.stamp) - 10_000_000
+
+
+def step_of(spec, mode="train", kind=TimeStep.FIRST):
+    observation = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
+    step = TimeStep(step_type=kind, mode=mode, episode_id="e")
+    step.header.stamp.sec = 12
+    fill_observation(step, spec, observation)
+    return step
+
+
+@pytest.mark.domain(87)
+def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path):
+    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+    steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+    spec = start(peer, "policy")
+    good = save_policy(Actor(spec, SMALL), tmp_path / "good.safetensors")
+    other = save_policy(Actor(station_task(load_recipe("demo_vision")).spec, SMALL), tmp_path / "other.safetensors")
+    peer.spin(lambda: statuses, what="the policy")
+    updates.publish(PolicyUpdate(version=3, path=str(good)))
+    peer.spin(lambda: statuses[-1].version == 3, what="version 3")
+    updates.publish(PolicyUpdate(version=4, path=str(other)))
+    peer.spin(lambda: statuses[-1].error, what="the refusal")
+    assert statuses[-1].version == 3 and "does not fit this station" in statuses[-1].error
+    assert "socket_offset" in statuses[-1].error
+    (tmp_path / "torn.safetensors").write_bytes(good.read_bytes()[:-50])
+    updates.publish(PolicyUpdate(version=5, path=str(tmp_path / "torn.safetensors")))
+    peer.spin(lambda: "cut short" in statuses[-1].error, what="the second refusal")
+    peer.spin(lambda: steps.get_subscription_count() >= 1, what="its subscription")
+    steps.publish(step_of(spec))
+    peer.spin(lambda: chunks, what="a chunk")
+    assert (chunks[0].policy_version, chunks[0].observation_stamp.sec, chunks[0].horizon) == (3, 12, 1)
+    assert np.abs(chunks[0].data).max() <= 0.02 + 1e-6
+    for step in (step_of(spec, mode="demonstration"), step_of(spec, kind=TimeStep.LAST)):
+        steps.publish(step)
+    bad = step_of(spec)
+    bad.vectors[0].data = [float("nan")] * 3
+    steps.publish(bad)
+    peer.for_s(0.5)
+    assert len(chunks) == 1, "silent in demonstrations, after the last step, and on observations that are not finite"
+
+
+@pytest.mark.domain(88)
+def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(peer):
+    events = listen(peer, EpisodeEvent, "episode")
+    tell = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
+    start(peer, "recorder", min_free_mb=1e12)
+    peer.spin(lambda: tell.get_subscription_count() >= 2 and peer.node.count_publishers("/station_a/episode") >= 2,
+              what="the recorder")
+    for number in range(2):
+        tell.publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=f"e{number}", station="station_a", mode="train"))
+        peer.spin(lambda: any(e.kind == EpisodeEvent.ABORTED and e.episode_id == f"e{number}" for e in events),  # noqa: B023
+                  what="the abort")
+    assert "Free the disk" in events[-1].detail and "closed episodes are safe" in events[-1].detail
+    assert not peer.supervisor.events, "nothing died"
+
+
+@pytest.mark.domain(80)
+def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
+    chunks, asked = listen(peer, ActionChunk, "teleop/action"), []
+
+    def on_arm(request, response):
+        asked.append(request.data)
+        response.success = True
+        return response
+
+    peer.node.create_service(SetBool, "interlock/arm", on_arm)
+    steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    recipe = load_recipe("demo", ["station.operator.kind=keyboard"])
+    spec = station_task(recipe).spec
+    assert "operator" not in {process.name for process in station_processes(recipe, tmp_path)}
+    terminal, inside = pty.openpty()
+    person = subprocess.Popen(command_line(operator_process(recipe), tmp_path), stdin=inside,
+                              env=peer.supervisor.environment)
+    try:
+        peer.spin(lambda: steps.get_subscription_count() >= 1, what="the operator")
+        peer.for_s(1.0)
+        steps.publish(step_of(spec))
+        peer.for_s(0.3)
+        assert not chunks, "hands off: the policy goes on"
+        os.write(terminal, b"e")
+        peer.spin(lambda: asked, what="arming")
+        os.write(terminal, b"w")
+        peer.for_s(0.1)
+        steps.publish(step_of(spec))
+        peer.spin(lambda: chunks, what="the takeover")
+        peer.for_s(0.6)
+        steps.publish(step_of(spec))
+        os.write(terminal, b"q")
+        peer.spin(lambda: len(asked) == 2, what="disarming")
+    finally:
+        person.terminate()
+        person.wait(10)
+    assert asked == [True, False] and len(chunks) == 1
+    assert chunks[0].source == "operator" and list(chunks[0].data) == pytest.approx([0.01, 0, 0])
+
+
+def test_the_keyboard_needs_a_terminal(tmp_path):
+    command = command_line(operator_process(load_recipe("demo", ["station.operator.kind=keyboard"])), tmp_path)
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    assert result.returncode != 0 and "rlinf teleop" in result.stderr
