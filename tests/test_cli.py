@@ -1,4 +1,7 @@
 import json
+import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -79,3 +82,16 @@ def test_the_report_needs_no_training_episode(tmp_path):
     summary = {"success_before": 0.5, "success_after": 0.5, "eval_episodes": 2}
     report._curve([], summary, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+@pytest.mark.timeout(120)
+def test_a_trainer_whose_port_is_taken_says_so_and_what_to_do(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = subprocess.run([sys.executable, "-m", "rlinf_core.cli.main", "train", "demo", "--out", str(tmp_path),
+                                 "--set", f"bridge.port={port}"], capture_output=True, text=True, timeout=100)
+    assert result.returncode == 1
+    assert "the port is in use" in result.stderr and "bridge.port=" in result.stderr
+    assert "Traceback" not in result.stderr
