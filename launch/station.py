@@ -27,6 +27,7 @@ ARGUMENTS = {
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
     "operator": ("scripted", ["scripted", "keyboard"], "who demonstrates and arms the interlock"),
     "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
+    "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
@@ -43,7 +44,14 @@ def description(**defaults: str) -> LaunchDescription:
 def _start(context: LaunchContext) -> list:
     from rlinf_core.places import shared
     from rlinf_core.recipes import load_recipe
-    from rlinf_core.station import RESPAWN, operator_process, station_processes
+    from rlinf_core.station import (
+        RESPAWN,
+        SHUTDOWN,
+        director_process,
+        operator_process,
+        station_processes,
+        write_plan,
+    )
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     host, _, port = value["trainer"].rpartition(":")
@@ -54,13 +62,17 @@ def _start(context: LaunchContext) -> list:
     run_dir = Path(value["run_dir"]).resolve()
     actions: list = [SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
                      SetEnvironmentVariable("FASTRTPS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml"))]
-    for process in station_processes(recipe, run_dir):
+    processes = station_processes(recipe, run_dir)
+    if value["director"] == "true":
+        write_plan(recipe, run_dir)
+        processes.append(director_process(recipe, run_dir))
+    for process in processes:
         node = Node(package=process.package, executable=process.executable, name=process.name,
                     namespace=process.namespace, parameters=[process.parameters],
                     remappings=list(process.remappings), respawn=process.restart == RESPAWN, respawn_delay=1.0,
                     output="screen", emulate_tty=sys.stdout.isatty())
         actions.append(node)
-        if process.restart != RESPAWN:
+        if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
     if value["operator"] == "keyboard":
         operator = operator_process(recipe)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rlinf_core.recipes.schema import Recipe, load_robot, station_task, task_fil
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
+ONCE = "once"          # its end is somebody's business, and not to be undone
 SCRIPTED = "scripted"
 
 
@@ -23,7 +25,7 @@ class Process:
         module: the same, for ``python -m``.
         parameters: ROS parameters.
         remappings: (from, to) names.
-        restart: RESPAWN, or SHUTDOWN when its death must end the station.
+        restart: RESPAWN, SHUTDOWN when its death must end the station, or ONCE.
     """
 
     name: str
@@ -71,7 +73,14 @@ def operator_process(recipe: Recipe) -> Process:
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:
     """The director, which drives a station through the recipe's phases and then ends."""
-    return _node(recipe, "director", "rlinf.director", plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
+    return _node(recipe, "director", "rlinf.director", ONCE, plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
+
+
+def write_plan(recipe: Recipe, run_dir: Path) -> None:
+    """What the director reads."""
+    plan = {"collect": asdict(recipe.collect), "online": asdict(recipe.online), "evaluate": asdict(recipe.evaluate)}
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "plan.json").write_text(json.dumps(plan))
 
 
 def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:

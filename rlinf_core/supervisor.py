@@ -19,7 +19,7 @@ import yaml
 
 from rlinf_core.errors import RlinfError
 from rlinf_core.places import SOURCE, shared
-from rlinf_core.station import SHUTDOWN, Process
+from rlinf_core.station import ONCE, SHUTDOWN, Process
 
 STOP_S = 5.0
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
@@ -90,7 +90,7 @@ class Supervisor:
         happened = []
         for child in self.children.values():
             code = child.popen.poll()
-            if code is None or code == 0:
+            if code is None or code == 0 or child.process.restart == ONCE:
                 continue
             happened.append(self._attend(child, code))
         self.events += happened

@@ -7,17 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
-from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes
+from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes, write_plan
 from rlinf_core.supervisor import Supervisor, command_line, ros_environment
-
-SFT_LIMIT_S = 900.0
 
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
@@ -30,18 +27,32 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
                                    str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
-        director = supervisor.start(director_process(recipe, run_dir))
-        with display(recipe, run_dir, quiet) as show:
-            while director.popen.poll() is None:
-                for event in supervisor.poll():
-                    show.note(event)
-                show.update()
-                time.sleep(0.25)
-        code = director.popen.returncode
-    if code != 0:
-        raise RlinfError(f"the run stopped: {_last_error(run_dir)}\nEverything recorded is in {run_dir}")
+        _direct(supervisor, recipe, run_dir, quiet)
     print(write_report(recipe, run_dir), flush=True)
     return 0
+
+
+def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
+    """Take a station that runs already through the phases of its recipe."""
+    recipe = load_recipe(name, overrides)
+    prepare(recipe, run_dir)
+    with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+        _direct(supervisor, recipe, run_dir, quiet)
+    print(write_report(recipe, run_dir), flush=True)
+    return 0
+
+
+def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
+    """Run the director to its end, showing how it goes."""
+    director = supervisor.start(director_process(recipe, run_dir))
+    with display(recipe, run_dir, quiet) as show:
+        while director.popen.poll() is None:
+            for event in supervisor.poll():
+                show.note(event)
+            show.update()
+            time.sleep(0.25)
+    if director.popen.returncode != 0:
+        raise RlinfError(f"the run stopped: {_last_error(run_dir)}\nEverything recorded is in {run_dir}")
 
 
 def up(name: str, overrides: list[str], run_dir: Path) -> None:
@@ -71,9 +82,7 @@ def prepare(recipe: Recipe, run_dir: Path) -> None:
     """Check what can be checked before anything starts, and write down what will run."""
     station_task(recipe)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
-    plan = {"collect": asdict(recipe.collect), "online": asdict(recipe.online), "evaluate": asdict(recipe.evaluate),
-            "limits": {"sft_s": SFT_LIMIT_S}}
-    (run_dir / "plan.json").write_text(json.dumps(plan))
+    write_plan(recipe, run_dir)
 
 
 def _last_error(run_dir: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,8 @@ EXAMPLES = """examples:
   rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after
   rlinf demo demo_vision --set seed=3       another recipe, another seed
   rlinf train demo                          the trainer alone, waiting for stations
-  rlinf up demo                             the station alone, for such a trainer
+  rlinf up demo --out runs/a                the station alone, for such a trainer
+  rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
 """
@@ -23,6 +25,7 @@ EXAMPLES = """examples:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; errors a user can act on end with exit code 1 and no traceback."""
     arguments = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # asked to end is Ctrl-C: everything stops in order
     try:
         return arguments.run(arguments) or 0
     except RlinfError as error:
@@ -40,6 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     _recipe_command(commands, "train", _train, "run the trainer of a recipe until Ctrl-C; resumes what is in --out")
     _recipe_command(commands, "up", _up, "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    direct = _recipe_command(commands, "direct", _direct, "take a running station through its recipe's phases")
+    direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = commands.add_parser("teleop", help="be the operator of a running station, at this terminal's keyboard")
     teleop.add_argument("recipe", nargs="?", default="demo", help="the station's recipe (default: demo)")
     teleop.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="as given to the station")
@@ -91,6 +96,12 @@ def _up(arguments: argparse.Namespace) -> None:
     from rlinf_core.cli.demo import up
 
     up(arguments.recipe, arguments.set, _run_dir(arguments))
+
+
+def _direct(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.demo import direct
+
+    return direct(arguments.recipe, arguments.set, _run_dir(arguments), quiet=arguments.quiet)
 
 
 def _teleop(arguments: argparse.Namespace) -> int:

@@ -28,8 +28,11 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
     (run_dir / "checkpoint").mkdir(exist_ok=True)
     for name, version in (("policy_before", result["before"]["policy_version"]),
                           ("policy", result["after"]["policy_version"])):
-        shutil.copy(run_dir / "policies_at_station" / policy_name(version),
-                    run_dir / "checkpoint" / f"{name}.safetensors")
+        source = run_dir / "policies_at_station" / policy_name(version)
+        if not source.exists():
+            raise RlinfError(f"the run is done, but its report needs {source}: give the station and the director the same "
+                             "--out. What happened is in progress.jsonl")
+        shutil.copy(source, run_dir / "checkpoint" / f"{name}.safetensors")
     try:
         _video(recipe, run_dir)
         video = "[before_after.mp4](before_after.mp4): the same scenes before RL (left) and after (right).\n\n" \

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -168,3 +169,29 @@ def test_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_mess
             run.wait(lambda: False, 20, "the supervisor to notice")
         children = [child.popen for child in run.supervisor.children.values()]
     assert all(child.poll() is not None for child in children), "nobody is left behind"
+
+
+def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
+    """``rlinf train``, ``rlinf up`` and ``rlinf direct`` in three terminals, the trainer last."""
+    settings = ["--set", f"bridge.port={free_port()}", "station.domain_id=79", "collect.episodes=2", "sft.steps=50",
+                "online.max_env_steps=120", "evaluate.episodes=2"]
+    logs = {}
+
+    def terminal(name, *arguments):
+        logs[name] = tmp_path / f"{name}.txt"
+        with open(logs[name], "w") as log:
+            return subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", name, "demo_tiny", *settings, *arguments],
+                                    stdout=log, stderr=log)
+
+    station = terminal("up", "--out", str(tmp_path / "run"))
+    director = terminal("direct", "--quiet", "--out", str(tmp_path / "run"))
+    trainer = terminal("train", "--out", str(tmp_path / "trainer"))
+    try:
+        assert director.wait(200) == 0, [log.read_text()[-1500:] for log in logs.values()]
+    finally:
+        for process in (director, station, trainer):
+            process.terminate()
+        ended = [process.wait(30) for process in (station, trainer)]
+    assert ended == [130, 0], "asked to end, both end in order"
+    assert json.loads((tmp_path / "run/report.json").read_text())["eval_episodes"] == 2
+    assert "is up: sim_bridge, interlock" in logs["up"].read_text()

@@ -24,6 +24,7 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 from rlinf.qos import profile
 from rlinf_core.interlock.types import Mode
 
+TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
 
 
@@ -98,7 +99,7 @@ class Director(Node):
         self._enter("collect", plan["collect"]["episodes"])
         self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
         self._enter("sft", 0)
-        self._wait("a policy from the trainer", lambda: self.policy.version >= 1, plan["limits"]["sft_s"])
+        self._first_policy()
         before = self._evaluate("before")
         self._online(plan["online"])
         after = self._evaluate("after")
@@ -106,6 +107,18 @@ class Director(Node):
         self._log("result", before=before, after=after, env_steps=self.env_steps, updates=self.trainer.updates,
                   minutes=(time.time() - self.started) / 60)
         self._write_status()
+
+    def _first_policy(self) -> None:
+        """However long the trainer takes, as long as there is one."""
+        heard_at = time.time()
+        while self.policy.version < 1:
+            self.executor_.spin_once(timeout_sec=0.1)
+            heard_at = time.time() if self.trainer.connected else heard_at
+            if time.time() - heard_at > TRAINER_PATIENCE_S:
+                raise RunStopped(f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; the "
+                                 "demonstrations are safe in the spool")
+            if self.policy.error:
+                raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
 
     def _demonstrations(self, wanted: int, seed: int) -> None:
         """Until as many have succeeded; a failed one is recorded, but not learned from."""
