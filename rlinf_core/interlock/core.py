@@ -128,7 +128,6 @@ class _Tick:
         pose = self.inputs.pose
         if pose is None or self.command is None:
             return False
-        resting = self.velocity == _STILL
         if self.mode is Mode.ARMED or math.dist(self.command[:3], pose[:3]) > REALIGN_M:
             if not all(lo <= p <= hi for lo, p, hi in
                        zip(self.limits.box_low, pose[:3], self.limits.box_high, strict=True)):
@@ -136,7 +135,7 @@ class _Tick:
                 return False
             self.command, self.velocity = pose, _STILL
             self.event("reseeded", self.mode.name.lower())
-        return resting or self.mode is Mode.HOLD or self.mode is Mode.ARMED
+        return True
 
     # S2, S7, S8, S12: motion
     def move(self) -> None:
