@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -102,12 +105,12 @@ class Supervisor:
         log = self.run_dir / "logs" / f"{name}.log"
         if child.process.restart == SHUTDOWN:
             raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
-                             f"own timeout. See {log}")
+                             f"own timeout. {_last_words(log)}")
         now = time.monotonic()
         child.restarts = [t for t in child.restarts if now - t < RESTART_WINDOW_S] + [now]
         if len(child.restarts) > MAX_RESTARTS:
             raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
-                             f"See {log}")
+                             f"{_last_words(log)}")
         child.popen, child.started = self._spawn(name, self._command(child.process)), now
         return f"{name} ended ({how}) and was started again"
 
@@ -134,6 +137,24 @@ class Supervisor:
         with open(self.run_dir / "logs" / f"{name}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                                     start_new_session=True, preexec_fn=_die_with_parent)
+
+
+@contextlib.contextmanager
+def only_station(name: str, domain_id: int) -> Iterator[None]:
+    """Hold the right to be station ``name`` in this ROS domain on this machine: two would command each other's robot."""
+    path = Path(tempfile.gettempdir()) / f"rlinf-{domain_id}-{name}.lock"
+    with open(path, "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RlinfError(f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine. Stop it, or "
+                             "give this one another station.domain_id (and bridge.port)") from error
+        yield
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"Its last words: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
 
 
 def command_line(process: Process, folder: Path) -> list[str]:

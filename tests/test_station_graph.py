@@ -14,7 +14,7 @@ import pytest
 from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import load_recipe
 from rlinf_core.station import RESPAWN, SHUTDOWN, station_processes
-from rlinf_core.supervisor import MAX_RESTARTS, Supervisor
+from rlinf_core.supervisor import MAX_RESTARTS, Supervisor, only_station
 
 
 def graph(tmp_path, *overrides):
@@ -60,8 +60,8 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
             supervisor.poll()
             time.sleep(0.05)
         assert "sleeper ended (killed by SIGKILL) and was started again" in supervisor.events
-        supervisor.run("broken", [sys.executable, "-c", "raise SystemExit(3)"], RESPAWN)
-        with pytest.raises(RlinfError, match=rf"broken ended {MAX_RESTARTS + 1} times .*broken.log"):
+        supervisor.run("broken", [sys.executable, "-c", "raise SystemExit('no disk')"], RESPAWN)
+        with pytest.raises(RlinfError, match=rf"broken ended {MAX_RESTARTS + 1} times .*no disk.*broken.log"):
             while time.time() < end + 60:
                 supervisor.poll()
                 time.sleep(0.05)
@@ -89,3 +89,13 @@ def _state(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return "Z"
+
+
+def test_one_machine_runs_a_station_once(tmp_path):
+    with only_station("twin", 7):
+        with pytest.raises(RlinfError, match="runs already in ROS_DOMAIN_ID 7.*station.domain_id"), only_station("twin", 7):
+            pass
+        with only_station("twin", 8), only_station("other", 7):
+            pass
+    with only_station("twin", 7):
+        pass

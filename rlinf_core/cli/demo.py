@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rlinf_core.cli.display import display
@@ -14,7 +15,7 @@ from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
 from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes, write_plan
-from rlinf_core.supervisor import Supervisor, command_line, ros_environment
+from rlinf_core.supervisor import Supervisor, command_line, only_station, ros_environment
 
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
@@ -22,7 +23,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
     recipe = load_recipe(name, overrides)
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
-    with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+    with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
         supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
                                    str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
         for process in station_processes(recipe, run_dir):
@@ -59,7 +60,7 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
     """Start the station of a recipe and look after it until Ctrl-C."""
     recipe = load_recipe(name, overrides)
     prepare(recipe, run_dir)
-    with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+    with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
         print(f"station '{recipe.station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
@@ -76,6 +77,10 @@ def teleop(name: str, overrides: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="rlinf-teleop-") as folder:
         command = command_line(operator_process(recipe), Path(folder))
         return subprocess.run(command, env=ros_environment(recipe.station.domain_id)).returncode
+
+
+def _station(recipe: Recipe) -> AbstractContextManager[None]:
+    return only_station(recipe.station.name, recipe.station.domain_id)
 
 
 def prepare(recipe: Recipe, run_dir: Path) -> None:
