@@ -52,6 +52,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
                                lockstep=station.lockstep, control_hz=spec.control_hz, **eyes))
     processes += [
         _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.limits),
+              estops=list(robot.estops) or [""],
               lockstep=station.lockstep and robot.driver == "simulator"),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **eyes),

@@ -29,6 +29,7 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
     if not _finite_pose(inputs.pose):
         inputs = replace(inputs, pose=None, pose_age_ns=0)
     tick = _Tick(limits, state, inputs, now_ns)
+    tick.watch_outside()
     tick.requests()
     tick.watch_state()
     for chunk in inputs.chunks:
@@ -50,8 +51,24 @@ class _Tick:
         self.applied: list[Applied] = []
         self.events: list[Event] = []
         self.refused_now = False
+        self.contacts = _count_contacts(limits, state.contacts, inputs.wrench)
+        self.standing = standing_faults(limits, inputs, self.contacts)
         if self.command is None and inputs.pose is not None:
             self.command = inputs.pose
+
+    # S10, S14, S15, S17: what the world and the people around the arm say
+    def watch_outside(self) -> None:
+        for cause in self.standing:
+            self.fault(cause)
+        if self.contacts[0] >= self.limits.contact_samples:
+            self.hold("contact", only_active=True)
+        chunk = self.chunk
+        if chunk is not None and chunk.source != "operator" and not self.enabled():
+            self.hold("enable", only_active=True)
+
+    def enabled(self) -> bool:
+        lease = self.limits.enable_lease
+        return math.isinf(lease) or (self.inputs.enable and self.inputs.enable_age_s <= lease)
 
     # S13: requests
     def requests(self) -> None:
@@ -60,7 +77,8 @@ class _Tick:
             self.drop_chunk()
             if self.mode in (Mode.ACTIVE, Mode.HOLD):
                 self.enter(Mode.ARMED, "")
-        if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause:
+        if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
+                and not self.standing:
             self.enter(Mode.DISARMED, "")
             self.refusals = ()
         if inputs.arm is False and self.mode is not Mode.FAULT:
@@ -115,6 +133,12 @@ class _Tick:
         return chunk is not None and chunk.source == source and self.now < _valid_until(chunk)
 
     def accept(self, chunk: Chunk) -> None:
+        if self.contacts[0] >= self.limits.contact_samples:
+            self.event("dropped", "contact")
+            return
+        if chunk.source != "operator" and not self.enabled():
+            self.event("dropped", "enable")
+            return
         stale = self.inputs.pose is None or self.inputs.pose_age_ns > self.limits.stale_state * NS
         if self.mode is Mode.HOLD and (self.cause == "new_session" or (self.cause == "stale_state" and stale)):
             self.event("dropped", self.cause)
@@ -199,14 +223,16 @@ class _Tick:
             self.mode, self.cause = mode, cause
             self.event("mode", f"{mode.name}:{cause}" if cause else mode.name)
 
-    def hold(self, cause: str) -> None:
-        if self.mode in (Mode.ACTIVE, Mode.ARMED, Mode.HOLD):
+    def hold(self, cause: str, only_active: bool = False) -> None:
+        if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
             self.drop_chunk()
             self.enter(Mode.HOLD, cause)
 
     def fault(self, cause: str) -> None:
+        """Latch; the first cause stays, as it is what a reset must name."""
         self.drop_chunk()
-        self.enter(Mode.FAULT, cause)
+        if self.mode is not Mode.FAULT:
+            self.enter(Mode.FAULT, cause)
 
     def refuse(self, reason: str) -> None:
         self.refused_now = True
@@ -222,15 +248,36 @@ class _Tick:
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
         sessions = tuple((source, session, seq) for source, (session, seq) in self.sessions.items())
         state = State(self.mode, self.cause, self.command, self.velocity, self.chunk, self.window, sessions,
-                      self.refusals)
+                      self.refusals, self.contacts)
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
         output = Output(self.command, self.mode, source, self.cause, tuple(self.applied))
         return state, output, tuple(self.events)
 
 
+def standing_faults(limits: Limits, inputs: Inputs, contacts: tuple[int, int]) -> list[str]:
+    """Causes outside the interlock that latch a fault now; while one stands, no fault can be cleared."""
+    causes = [f"estop:{e.name}" for e in inputs.estops if e.pressed]
+    causes += [f"estop_silent:{e.name}" for e in inputs.estops if not e.pressed and not e.age_s <= limits.estop_silence]
+    if inputs.robot_fault:
+        causes.append(f"robot:{inputs.robot_fault}")
+    if contacts[1] >= limits.contact_samples:
+        causes.append("contact")
+    return causes
+
+
 def _valid_until(chunk: Chunk) -> int:
     """Each action is valid for two of its periods; the last one's end is the chunk's (S2)."""
     return chunk.observation_stamp_ns + (len(chunk.actions) + 1) * chunk.dt_ns
+
+
+def _count_contacts(limits: Limits, before: tuple[int, int], wrench: tuple[float, float] | None) -> tuple[int, int]:
+    """Consecutive samples beyond the holding and beyond the latching wrench; a NaN counts as beyond (trap 2)."""
+    if wrench is None:
+        return before
+    force, torque = wrench
+    holding = not (force <= limits.contact_force and torque <= limits.contact_torque)
+    latching = not force <= limits.contact_fault
+    return (before[0] + 1 if holding else 0, before[1] + 1 if latching else 0)
 
 
 def _finite_pose(pose: tuple[float, ...] | None) -> bool:

@@ -35,6 +35,12 @@ class Limits:
     future_stamp: float = _limit("s", 0.0, 1.0, "a chunk stamped further ahead than this is refused (S4)", 0.05)
     jump_factor: float = _limit("", 1.0, 100.0, "an action faster than this many times `speed` is refused (S7)", 10.0)
     refusals_to_fault: float = _limit("", 1, 100, "refusals within a second that latch a fault (S5)", 3)
+    estop_silence: float = _limit("s", 0.05, 1.0, "an e-stop source silent for this long is pressed (S14)", 0.3)
+    enable_lease: float = _limit("s", 0.1, 60.0, "policy motion needs an enable that is not older than this (S15)", 60.0)
+    contact_force: float = _limit("N", 1.0, 200.0, "external force beyond this: hold (S10)", 20.0)
+    contact_torque: float = _limit("Nm", 0.1, 50.0, "external torque beyond this: hold (S10)", 5.0)
+    contact_fault: float = _limit("N", 1.0, 400.0, "external force beyond this: latched fault (S10)", 40.0)
+    contact_samples: float = _limit("", 1, 100, "consecutive samples of the wrench before it counts (S10)", 2)
     tick: float = _limit("s", 0.001, 0.1, "period of the interlock", 0.01)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -41,6 +42,15 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class EStop:
+    """One source of the e-stop (S14): what it last said, and how long ago; never heard is infinitely long ago."""
+
+    name: str
+    pressed: bool
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Inputs:
     """Everything that arrived since the last tick.
 
@@ -51,6 +61,10 @@ class Inputs:
         arm: True or False when someone asked to arm or disarm.
         end_episode: the environment said that the episode is over.
         reset_fault: the cause named in a request to clear a fault.
+        estops: every source that the station declares.
+        enable: whether the operator's enable was pressed when last heard, and ``enable_age_s`` how long ago.
+        wrench: the newest external force [N] and torque [Nm] at the tool, each as a norm.
+        robot_fault: the robot's own fault, empty if it has none.
     """
 
     pose: Pose | None = None
@@ -59,6 +73,11 @@ class Inputs:
     arm: bool | None = None
     end_episode: bool = False
     reset_fault: str | None = None
+    estops: tuple[EStop, ...] = ()
+    enable: bool = False
+    enable_age_s: float = math.inf
+    wrench: tuple[float, float] | None = None
+    robot_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +139,4 @@ class State:
     window: Window | None = None        # its action in play
     sessions: tuple[tuple[str, str, int], ...] = ()  # (source, session, last seq)
     refusals_ns: tuple[int, ...] = ()   # times of recent refusals
+    contacts: tuple[int, int] = (0, 0)  # consecutive samples beyond the holding and the latching wrench

@@ -181,12 +181,14 @@ class Robot:
         simulator: its name in sim_bridges, when simulated.
         limits: path of the interlock's limits.
         cameras: names of the cameras there are.
+        estops: names of the e-stop sources that must be heard on ``estop/<name>``.
     """
 
     driver: str
     limits: Path
     simulator: str = ""
     cameras: tuple[str, ...] = ()
+    estops: tuple[str, ...] = ()
 
 
 def task_file(recipe: Recipe) -> Path:
@@ -209,7 +211,7 @@ def load_robot(recipe: Recipe) -> Robot:
     folder = _named(shared() / "robots", recipe.station.robot, "", "station.robot")
     data = yaml.safe_load((folder / "robot.yaml").read_text())
     return Robot(driver=data["driver"], limits=folder / data["limits"], simulator=data.get("simulator", ""),
-                 cameras=tuple(data.get("cameras", ())))
+                 cameras=tuple(data.get("cameras", ())), estops=tuple(data.get("estops", ())))
 
 
 def _named(folder: Path, name: str, ending: str, key: str) -> Path:

@@ -1,3 +1,4 @@
+import math
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +11,7 @@ HOME = (0.5, 0.0, 0.2, 0.0, 1.0, 0.0, 0.0)
 
 def limits(**changes):
     values = dict(box_low=(0.3, -0.25, 0.005), box_high=(0.7, 0.25, 0.45), speed=0.25, acceleration=4.0,
-                  divergence=0.03)
+                  divergence=0.03, enable_lease=math.inf)
     return Limits(**(values | changes))
 
 

@@ -9,8 +9,10 @@ import pytest
 from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
 from rlinf_msgs.action import ResetScene
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, TimeStep
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
 from sensor_msgs.msg import Image
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import fill_observation
@@ -166,3 +168,63 @@ def test_the_keyboard_needs_a_terminal(tmp_path):
     command = command_line(operator_process(load_recipe("demo", ["station.operator.kind=keyboard"])), tmp_path)
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
     assert result.returncode != 0 and "rlinf teleop" in result.stderr
+
+
+@pytest.mark.domain(78)
+def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
+    states, targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
+    say = {topic: peer.node.create_publisher(Bool, topic, profile(topic)) for topic in ("estop/pendant", "enable")}
+    poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+    actions = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    arming = peer.node.create_client(SetBool, "interlock/arm")
+    clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+    pose, pressed, heard, enabled, seq = PoseStamped(), [False], [True], [True], [0]
+    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.y = 0.5, 0.2, 1.0
+
+    def hundred_hertz():
+        pose.header.stamp = peer.node.get_clock().now().to_msg()
+        pose.pose = targets[-1].pose if targets else pose.pose
+        poses.publish(pose)
+        if heard[0]:
+            say["estop/pendant"].publish(Bool(data=pressed[0]))
+        say["enable"].publish(Bool(data=enabled[0]))
+
+    def ten_hertz():
+        seq[0] += 1
+        actions.publish(ActionChunk(source="policy", session="s", seq=seq[0], dt=0.1, control_mode="tcp_delta", horizon=1,
+                                    dim=3, data=[0.0, 0.0, 0.001], observation_stamp=peer.node.get_clock().now().to_msg()))
+
+    def ask(client, request):
+        future = client.call_async(request)
+        peer.spin(future.done, what="the answer")
+        return future.result()
+
+    def reach(state, cause=""):
+        peer.spin(lambda: states and (states[-1].state, states[-1].cause) == (state, cause), what=f"{state} {cause}")
+
+    peer.node.create_timer(0.01, hundred_hertz)
+    peer.node.create_timer(0.1, ten_hertz)
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"])
+    reach(SafetyState.DISARMED)
+    peer.spin(lambda: arming.service_is_ready() and targets, what="the interlock")
+    assert ask(arming, SetBool.Request(data=True)).success
+    reach(SafetyState.ACTIVE)
+    enabled[0] = False
+    reach(SafetyState.HOLD, "enable")
+    enabled[0] = True
+    reach(SafetyState.ACTIVE)
+    pressed[0] = True
+    reach(SafetyState.FAULT, "estop:pendant")
+    still = ask(clearing, ResetFault.Request(cause="estop:pendant"))
+    peer.for_s(0.2)
+    assert states[-1].state == SafetyState.FAULT and not still.success
+    pressed[0] = False
+    peer.for_s(0.1)
+    assert ask(clearing, ResetFault.Request(cause="estop:pendant")).success
+    reach(SafetyState.DISARMED)
+    peer.for_s(0.3)
+    assert states[-1].state == SafetyState.DISARMED, "a reset never resumes motion"
+    assert ask(arming, SetBool.Request(data=True)).success
+    reach(SafetyState.ACTIVE)
+    heard[0] = False
+    reach(SafetyState.FAULT, "estop_silent:pendant")

@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
+from collections.abc import Sequence
+from functools import partial
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
+from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import newest, profile
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
-from rlinf_core.interlock import Chunk, Inputs, Mode, Output, State, load_limits, step
+from rlinf_core.interlock import Chunk, EStop, Inputs, Mode, Output, State, load_limits, standing_faults, step
 
 
 class Interlock(ControlNode):
@@ -35,6 +39,8 @@ class Interlock(ControlNode):
         self.pose: tuple[float, ...] | None = None
         self.pose_stamp_ns = self.pose_received_ns = 0
         self.chunks: list[Chunk] = []
+        self.estops = {name: (False, -math.inf) for name in self.declare_parameter("estops", [""]).value if name}
+        self.enable, self.robot_fault, self.wrench_stamp_ns = (False, -math.inf), "", -1
         self.requests: dict[str, object] = {}
         self.permit_ns = 0
         self.pending = self.forced = False
@@ -50,6 +56,11 @@ class Interlock(ControlNode):
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(self.lockstep))
+        self.wrench = Latest(self, {"wrench"}, self.lockstep)
+        self.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
+        self.create_subscription(String, "robot/fault", self._on_robot_fault, profile("robot/fault"))
+        for name in self.estops:
+            self.create_subscription(Bool, f"estop/{name}", partial(self._on_estop, name), profile("estop/"))
         for topic in ("policy/action", "teleop/action"):
             self.create_subscription(ActionChunk, topic, self._on_chunk, profile(topic))
         self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
@@ -80,6 +91,15 @@ class Interlock(ControlNode):
             self.permit_ns = max(self.permit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
             self._tick_if_permitted()
 
+    def _on_enable(self, message: Bool) -> None:
+        self.enable = message.data, time.monotonic()
+
+    def _on_estop(self, name: str, message: Bool) -> None:
+        self.estops[name] = message.data, time.monotonic()
+
+    def _on_robot_fault(self, message: String) -> None:
+        self.robot_fault = message.data
+
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind in (EpisodeEvent.ENDED, EpisodeEvent.ABORTED):
             self.chunks.clear()
@@ -101,10 +121,14 @@ class Interlock(ControlNode):
         return response
 
     def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
-        response.success = self.state.mode is Mode.FAULT and request.cause == self.state.cause
+        named = self.state.mode is Mode.FAULT and request.cause == self.state.cause
+        standing_on = standing_faults(self.limits, Inputs(**self._outside()), self.state.contacts)
+        response.success = named and not standing_on
         if response.success:
             self._request(reset_fault=request.cause)
             response.message = "cleared; arm again to move"
+        elif named:
+            response.message = f"refused: its cause has not gone: {', '.join(standing_on)}"
         else:
             standing = f"FAULT '{self.state.cause}'" if self.state.mode is Mode.FAULT else "no fault"
             response.message = f"refused: {standing} stands, and the request named '{request.cause}'"
@@ -140,7 +164,9 @@ class Interlock(ControlNode):
     def _tick(self, now_ns: int, pose_age_ns: int) -> None:
         if self.pose_stamp_ns < self.permit_ns:
             self.counts["guarded"] = 0
-        inputs = Inputs(pose=self.pose, pose_age_ns=pose_age_ns, chunks=tuple(self.chunks), **self.requests)
+        inputs = Inputs(pose=self.pose, pose_age_ns=pose_age_ns, chunks=tuple(self.chunks), **self._outside(),
+                        **self.requests)
+        self.wrench_stamp_ns = self.wrench.stamps_ns["wrench"]
         self.chunks.clear()
         self.requests.clear()
         self.pending = self.forced = False
@@ -154,6 +180,15 @@ class Interlock(ControlNode):
         self.counts["ticks"] += 1
         if (output.mode, output.cause) != before or self.counts["ticks"] % 10 == 0:
             self._publish_safety(output, now_ns)
+
+    def _outside(self) -> dict[str, object]:
+        """What the people and the world around the arm say; ages by this machine's monotonic clock (S4)."""
+        now = time.monotonic()
+        self.wrench.pull()
+        new = self.wrench.stamps_ns["wrench"] != self.wrench_stamp_ns
+        return {"estops": tuple(EStop(name, pressed, now - at) for name, (pressed, at) in self.estops.items()),
+                "enable": self.enable[0], "enable_age_s": now - self.enable[1], "robot_fault": self.robot_fault,
+                "wrench": _norms(self.wrench.channels["wrench"]) if new else None}
 
     # What goes out
     def _publish_target(self, pose: tuple[float, ...], now_ns: int) -> None:
@@ -199,6 +234,10 @@ class Interlock(ControlNode):
         array = DiagnosticArray(status=[status])
         array.header.stamp = self.get_clock().now().to_msg()
         self.diagnostics.publish(array)
+
+
+def _norms(wrench: Sequence[float]) -> tuple[float, float]:
+    return math.hypot(*wrench[:3]), math.hypot(*wrench[3:6])
 
 
 def _chunk(message: ActionChunk) -> Chunk:

@@ -12,6 +12,7 @@ import uuid
 import numpy as np
 from rclpy.node import Node
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import action_chunk
@@ -38,6 +39,7 @@ class Operator(Node):
         self.session, self.seq, self.asked_at = uuid.uuid4().hex[:12], 0, 0.0
         self.safety = SafetyState()
         self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+        self.enables = self.create_publisher(Bool, "enable", profile("enable"))
         self.arming = self.create_client(SetBool, "interlock/arm")
         self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
@@ -81,7 +83,8 @@ class Operator(Node):
         self.actions.publish(chunk)
 
     def _arm_if_needed(self) -> None:
-        """Press enable, as a person would: at the start, and after a commander has restarted."""
+        """Hold the enable and arm, as a person would: at the start, and after a commander has restarted."""
+        self.enables.publish(Bool(data=True))
         waiting = self.safety.state == SafetyState.DISARMED or (
             self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session")
         if waiting and self.arming.service_is_ready() and time.monotonic() - self.asked_at > 1.0:
@@ -97,6 +100,7 @@ class Operator(Node):
     def _read_keys(self) -> None:
         while select.select([sys.stdin], [], [], 0)[0]:
             key = sys.stdin.read(1)
+            self.enables.publish(Bool(data=key != "q"))  # every key renews it
             if key in ("e", "q"):
                 self._arm(key == "e")
             self.key, self.key_at = key, time.monotonic()

@@ -34,6 +34,8 @@ QOS: dict[str, QoSProfile] = {
     "applied": APPLIED,
     "episode": EPISODE,
     "safety": LATCHED,
+    "enable": COMMAND,
+    "robot/fault": LATCHED,
     "policy/update": LATCHED,
     "policy/status": LATCHED,
     "trainer/status": LATCHED,
@@ -53,5 +55,7 @@ def newest(lockstep: bool) -> QoSProfile:
 
 
 def profile(topic: str) -> QoSProfile:
-    """The profile of a topic by its relative name; cameras match by prefix."""
+    """The profile of a topic by its relative name; cameras and e-stops match by prefix."""
+    if topic.startswith("estop/"):
+        return COMMAND
     return IMAGE if topic.startswith("camera/") else QOS[topic]
