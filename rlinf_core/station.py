@@ -45,6 +45,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     """
     station, robot, spec = recipe.station, load_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
+    memory = Path.home() / ".ros/rlinf" / f"{station.name}.interlock"  # of the robot, not of the run
     eyes = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
     processes = []
     if robot.driver == "simulator":
@@ -52,7 +53,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
                                lockstep=station.lockstep, control_hz=spec.control_hz, **eyes))
     processes += [
         _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.limits),
-              estops=list(robot.estops) or [""],
+              estops=list(robot.estops) or [""], memory_file="" if robot.driver == "simulator" else str(memory),
               lockstep=station.lockstep and robot.driver == "simulator"),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **eyes),

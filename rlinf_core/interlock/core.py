@@ -58,8 +58,8 @@ class _Tick:
 
     # S10, S14, S15, S17: what the world and the people around the arm say
     def watch_outside(self) -> None:
-        for cause in self.standing:
-            self.fault(cause)
+        if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
+            self.fault(self.standing[0])
         if self.contacts[0] >= self.limits.contact_samples:
             self.hold("contact", only_active=True)
         chunk = self.chunk
@@ -84,7 +84,7 @@ class _Tick:
         if inputs.arm is False and self.mode is not Mode.FAULT:
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
-        if inputs.arm is True and self.mode is not Mode.FAULT and self.inputs.pose is not None:
+        if inputs.arm is True and self.mode is not Mode.FAULT and inputs.pose is not None and not self.standing:
             self.sessions.clear()
             if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
                 self.enter(Mode.ARMED, "")

@@ -317,3 +317,14 @@ def test_s13_the_first_cause_of_a_fault_stays_until_it_is_named():
     rig.tick(robot_fault="reflex")
     rig.tick(estops=(EStop("pendant", True, 0.0),))
     assert rig.state.cause == "robot:reflex"
+
+
+def test_s14_while_disarmed_an_estop_latches_nothing_but_nothing_can_be_armed():
+    rig = Rig()
+    silent = EStop("pendant", False, math.inf)
+    rig.tick(estops=(silent,))
+    assert rig.state.mode is Mode.DISARMED
+    rig.tick(estops=(silent,), arm=True)
+    assert rig.state.mode is Mode.DISARMED
+    rig.tick(estops=(EStop("pendant", False, 0.0),), arm=True)
+    assert rig.state.mode is Mode.ARMED

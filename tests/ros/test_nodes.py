@@ -170,61 +170,108 @@ def test_the_keyboard_needs_a_terminal(tmp_path):
     assert result.returncode != 0 and "rlinf teleop" in result.stderr
 
 
-@pytest.mark.domain(78)
-def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
-    states, targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
-    say = {topic: peer.node.create_publisher(Bool, topic, profile(topic)) for topic in ("estop/pendant", "enable")}
-    poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
-    actions = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
-    arming = peer.node.create_client(SetBool, "interlock/arm")
-    clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
-    pose, pressed, heard, enabled, seq = PoseStamped(), [False], [True], [True], [0]
-    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.y = 0.5, 0.2, 1.0
+class Arm:
+    """A perfectly following arm at 100 Hz, a policy at 10 Hz, an enable and one e-stop source."""
 
-    def hundred_hertz():
-        pose.header.stamp = peer.node.get_clock().now().to_msg()
-        pose.pose = targets[-1].pose if targets else pose.pose
-        poses.publish(pose)
-        if heard[0]:
-            say["estop/pendant"].publish(Bool(data=pressed[0]))
-        say["enable"].publish(Bool(data=enabled[0]))
+    def __init__(self, peer):
+        self.peer, self.seq = peer, 0
+        self.pressed, self.heard, self.enabled = False, True, True
+        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
+        kinds = {"estop/pendant": Bool, "enable": Bool, "current_pose": PoseStamped, "policy/action": ActionChunk}
+        self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+        self.pose = PoseStamped()
+        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
+        peer.node.create_timer(0.01, self.hundred_hertz)
+        peer.node.create_timer(0.1, self.ten_hertz)
 
-    def ten_hertz():
-        seq[0] += 1
-        actions.publish(ActionChunk(source="policy", session="s", seq=seq[0], dt=0.1, control_mode="tcp_delta", horizon=1,
-                                    dim=3, data=[0.0, 0.0, 0.001], observation_stamp=peer.node.get_clock().now().to_msg()))
+    def hundred_hertz(self):
+        self.pose.header.stamp = self.peer.node.get_clock().now().to_msg()
+        self.pose.pose = self.targets[-1].pose if self.targets else self.pose.pose
+        self.say["current_pose"].publish(self.pose)
+        if self.heard:
+            self.say["estop/pendant"].publish(Bool(data=self.pressed))
+        self.say["enable"].publish(Bool(data=self.enabled))
 
-    def ask(client, request):
+    def ten_hertz(self):
+        self.seq += 1
+        self.say["policy/action"].publish(ActionChunk(
+            source="policy", session="s", seq=self.seq, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3,
+            data=[0.0, 0.0, 0.001], observation_stamp=self.peer.node.get_clock().now().to_msg()))
+
+    def ask(self, client, request):
+        self.peer.spin(client.service_is_ready, what="the interlock's services")
         future = client.call_async(request)
-        peer.spin(future.done, what="the answer")
+        self.peer.spin(future.done, what="the answer")
         return future.result()
 
-    def reach(state, cause=""):
-        peer.spin(lambda: states and (states[-1].state, states[-1].cause) == (state, cause), what=f"{state} {cause}")
+    def arm(self, value=True):
+        self.peer.spin(lambda: self.targets, what="targets")
+        self.peer.for_s(0.3)
+        assert self.ask(self.arming, SetBool.Request(data=value)).success
 
-    peer.node.create_timer(0.01, hundred_hertz)
-    peer.node.create_timer(0.1, ten_hertz)
-    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"])
-    reach(SafetyState.DISARMED)
-    peer.spin(lambda: arming.service_is_ready() and targets, what="the interlock")
-    assert ask(arming, SetBool.Request(data=True)).success
-    reach(SafetyState.ACTIVE)
-    enabled[0] = False
-    reach(SafetyState.HOLD, "enable")
-    enabled[0] = True
-    reach(SafetyState.ACTIVE)
-    pressed[0] = True
-    reach(SafetyState.FAULT, "estop:pendant")
-    still = ask(clearing, ResetFault.Request(cause="estop:pendant"))
-    peer.for_s(0.2)
-    assert states[-1].state == SafetyState.FAULT and not still.success
-    pressed[0] = False
+    def clear(self, cause):
+        return self.ask(self.clearing, ResetFault.Request(cause=cause))
+
+    def reach(self, state, cause=""):
+        self.peer.spin(lambda: self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause),
+                       what=f"{state} {cause}")
+
+
+@pytest.mark.domain(78)
+def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
+    arm = Arm(peer)
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    arm.heard = False
+    arm.reach(SafetyState.DISARMED)
+    peer.spin(lambda: arm.targets, what="targets")
+    refused = arm.ask(arm.arming, SetBool.Request(data=True))
+    assert not refused.success and "estop_silent:pendant" in refused.message
+    arm.heard = True
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    arm.enabled = False
+    arm.reach(SafetyState.HOLD, "enable")
+    arm.enabled = True
+    arm.reach(SafetyState.ACTIVE)
+    arm.pressed = True
+    arm.reach(SafetyState.FAULT, "estop:pendant")
+    refused = arm.clear("estop:pendant")
+    assert not refused.success and "has not gone" in refused.message
+    arm.pressed = False
     peer.for_s(0.1)
-    assert ask(clearing, ResetFault.Request(cause="estop:pendant")).success
-    reach(SafetyState.DISARMED)
+    assert arm.clear("estop:pendant").success
+    arm.reach(SafetyState.DISARMED)
     peer.for_s(0.3)
-    assert states[-1].state == SafetyState.DISARMED, "a reset never resumes motion"
-    assert ask(arming, SetBool.Request(data=True)).success
-    reach(SafetyState.ACTIVE)
-    heard[0] = False
-    reach(SafetyState.FAULT, "estop_silent:pendant")
+    assert arm.states[-1].state == SafetyState.DISARMED, "a reset never resumes motion"
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    arm.heard = False
+    arm.reach(SafetyState.FAULT, "estop_silent:pendant")
+
+
+@pytest.mark.domain(76)
+def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
+    arm, settings = Arm(peer), {"memory_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]}
+
+    def restart():
+        peer.supervisor.stop()
+        peer.supervisor.children.clear()
+        arm.states.clear(), arm.targets.clear()
+        start(peer, "interlock", "station.robot=franka_fr3", **settings)
+
+    restart()
+    arm.reach(SafetyState.DISARMED)
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    restart()
+    arm.reach(SafetyState.FAULT, "restarted")
+    assert arm.clear("restarted").success
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    arm.arm(False)
+    arm.reach(SafetyState.DISARMED)
+    peer.for_s(0.3)
+    restart()
+    arm.reach(SafetyState.DISARMED)

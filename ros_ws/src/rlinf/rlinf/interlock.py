@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped
@@ -24,6 +25,7 @@ from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import newest, profile
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
+from rlinf_core.durable import publish_file
 from rlinf_core.interlock import Chunk, EStop, Inputs, Mode, Output, State, load_limits, standing_faults, step
 
 
@@ -35,7 +37,8 @@ class Interlock(ControlNode):
         self.limits = load_limits(self.declare_parameter("limits_file", "").value)
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.guard_s = self.declare_parameter("lockstep_guard_s", 1.0).value
-        self.state, self.counts = State(), Counter()
+        self.memory = self.declare_parameter("memory_file", "").value
+        self.state, self.counts, self.noted = self._remember(), Counter(), ""
         self.pose: tuple[float, ...] | None = None
         self.pose_stamp_ns = self.pose_received_ns = 0
         self.chunks: list[Chunk] = []
@@ -71,7 +74,25 @@ class Interlock(ControlNode):
         else:
             self.timer = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.05)
         self.create_timer(1.0, self._publish_diagnostics)
-        self._publish_safety(Output(None, Mode.DISARMED, "", ""), self.get_clock().now().nanoseconds)
+        self._publish_safety(Output(None, self.state.mode, "", self.state.cause), self.get_clock().now().nanoseconds)
+
+    # S14: a stop survives a restart
+    def _remember(self) -> State:
+        """DISARMED, or FAULT if the interlock before this one did not end disarmed."""
+        path = Path(self.memory)
+        if self.memory and path.exists() and path.read_text() != Mode.DISARMED.name:
+            return State(Mode.FAULT, "restarted")
+        return State()
+
+    def _note(self) -> None:
+        """Write down that it is armed, or disarmed again; the disk may take its time, so only while nothing moves."""
+        name = (Mode.DISARMED if self.state.mode is Mode.DISARMED else Mode.ARMED).name
+        if self.memory and name != self.noted and not any(self.state.velocity):
+            path, self.noted = Path(self.memory), name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_name(f".{path.name}.part")
+            aside.write_text(name)
+            publish_file(aside, path)
 
     # What comes in
     def _on_pose(self, message: PoseStamped) -> None:
@@ -108,10 +129,14 @@ class Interlock(ControlNode):
 
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
         age_s = math.inf if self.pose is None else 0.0 if self.lockstep else self._pose_age_ns() / NS
-        response.success = self.state.mode is not Mode.FAULT and (age_s <= self.limits.stale_state or not request.data)
+        standing = self._standing() if request.data else []
+        may = not standing and (age_s <= self.limits.stale_state or not request.data)
+        response.success = self.state.mode is not Mode.FAULT and may
         if response.success:
             self._request(arm=request.data)
             response.message = "arming" if request.data else "disarming"
+        elif self.state.mode is not Mode.FAULT and standing:
+            response.message = f"cannot arm while this stands: {', '.join(standing)}"
         elif self.state.mode is not Mode.FAULT:
             got = "none" if self.pose is None else f"one {age_s:.1f} s old"
             response.message = (f"cannot arm: expected a measured pose on 'current_pose' not older than "
@@ -122,7 +147,7 @@ class Interlock(ControlNode):
 
     def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
         named = self.state.mode is Mode.FAULT and request.cause == self.state.cause
-        standing_on = standing_faults(self.limits, Inputs(**self._outside()), self.state.contacts)
+        standing_on = self._standing()
         response.success = named and not standing_on
         if response.success:
             self._request(reset_fault=request.cause)
@@ -178,6 +203,7 @@ class Interlock(ControlNode):
         self._publish_applied(output)
         self._count(events)
         self.counts["ticks"] += 1
+        self._note()
         if (output.mode, output.cause) != before or self.counts["ticks"] % 10 == 0:
             self._publish_safety(output, now_ns)
 
@@ -189,6 +215,9 @@ class Interlock(ControlNode):
         return {"estops": tuple(EStop(name, pressed, now - at) for name, (pressed, at) in self.estops.items()),
                 "enable": self.enable[0], "enable_age_s": now - self.enable[1], "robot_fault": self.robot_fault,
                 "wrench": _norms(self.wrench.channels["wrench"]) if new else None}
+
+    def _standing(self) -> list[str]:
+        return standing_faults(self.limits, Inputs(**self._outside()), self.state.contacts)
 
     # What goes out
     def _publish_target(self, pose: tuple[float, ...], now_ns: int) -> None:
