@@ -89,6 +89,13 @@ def _shared_memory() -> Finding:
                    "expected 500 MB: mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g")
 
 
+def _priority() -> Finding:
+    code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(30))"
+    granted = subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+    return Finding("real-time priority", "granted" if granted else "not granted (a robot's control path wants it)",
+                   "" if granted else "'<you> - rtprio 90' in /etc/security/limits.conf, and log in again", needed=False)
+
+
 def _rendering() -> Finding:
     for backend in ("egl", "osmesa"):
         code = ("import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\"1\"/></worldbody>"
@@ -134,5 +141,5 @@ def _port() -> Finding:
                    "another trainer runs; stop it, or --set bridge.port=<number>" if used else "", False)
 
 
-CHECKS = (_python, _packages, _ros, _messages, _middleware, _shared_memory, _rendering,
+CHECKS = (_python, _packages, _ros, _messages, _middleware, _shared_memory, _priority, _rendering,
           _tool("gcc", "apt-get install gcc", True), _tool("cmake", "make setup", True), _gpu, _disk, _port)
