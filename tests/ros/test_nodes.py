@@ -208,8 +208,7 @@ class Arm:
 
     def arm(self, value=True):
         self.peer.spin(lambda: self.targets, what="targets")
-        self.peer.for_s(0.3)
-        assert self.ask(self.arming, SetBool.Request(data=value)).success
+        self.peer.spin(lambda: self.ask(self.arming, SetBool.Request(data=value)).success, what="arming")
 
     def clear(self, cause):
         return self.ask(self.clearing, ResetFault.Request(cause=cause))

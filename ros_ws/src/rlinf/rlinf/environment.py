@@ -107,6 +107,10 @@ class Environment(ControlNode):
                 if handle.is_cancel_requested:
                     result.success, result.message = False, "cancelled"
                     break
+                while goal.mode == "train" and self._must_wait() and not handle.is_cancel_requested:
+                    await self._sleep(0.05)
+                if handle.is_cancel_requested:
+                    continue
                 trouble = await self._one_episode(goal.mode, goal.first_seed + result.episodes)
                 if trouble:
                     failures += 1
@@ -128,8 +132,6 @@ class Environment(ControlNode):
 
     async def _one_episode(self, mode: str, seed: int) -> str:
         """Reset, run and await the recorder; returns what went wrong, or an empty string."""
-        while mode == "train" and self.trainer.connected and not self.trainer.accepting:
-            await self._sleep(0.05)
         self.mode, self.seed, self.success, self.total = mode, seed, False, 0.0
         self.episode_id = f"{self.station}-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
         for ready, what in ((self.resetter.server_is_ready, "nobody answers 'reset_scene'. Is the robot side running?"),
@@ -151,6 +153,10 @@ class Environment(ControlNode):
         if trouble:
             return trouble
         return await self.closed[self.episode_id]
+
+    def _must_wait(self) -> bool:
+        """The learner is behind."""
+        return self.trainer.connected and not self.trainer.accepting
 
     def _may_move(self) -> bool:
         blocked = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
