@@ -25,7 +25,7 @@ EXAMPLES = """examples:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; errors a user can act on end with exit code 1 and no traceback."""
     arguments = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))  # asked to end is Ctrl-C: everything stops in order
+    before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         return arguments.run(arguments) or 0
     except RlinfError as error:
@@ -33,6 +33,13 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(*_: object) -> None:
+    """Asked to end is Ctrl-C: everything stops in order."""
+    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -84,14 +84,13 @@ class Interlock(ControlNode):
             return State(Mode.FAULT, "restarted")
         return State()
 
-    def _note(self) -> None:
-        """Write down that it is armed, or disarmed again; the disk may take its time, so only while nothing moves."""
-        name = (Mode.DISARMED if self.state.mode is Mode.DISARMED else Mode.ARMED).name
-        if self.memory and name != self.noted and not any(self.state.velocity):
-            path, self.noted = Path(self.memory), name
+    def _note(self, mode: Mode) -> None:
+        """Write down that it is armed, before it is; or disarmed, once nothing moves: the disk may take its time."""
+        if self.memory and mode.name != self.noted:
+            path, self.noted = Path(self.memory), mode.name
             path.parent.mkdir(parents=True, exist_ok=True)
             aside = path.with_name(f".{path.name}.part")
-            aside.write_text(name)
+            aside.write_text(mode.name)
             publish_file(aside, path)
 
     # What comes in
@@ -133,6 +132,8 @@ class Interlock(ControlNode):
         may = not standing and (age_s <= self.limits.stale_state or not request.data)
         response.success = self.state.mode is not Mode.FAULT and may
         if response.success:
+            if request.data:
+                self._note(Mode.ARMED)
             self._request(arm=request.data)
             response.message = "arming" if request.data else "disarming"
         elif self.state.mode is not Mode.FAULT and standing:
@@ -203,7 +204,8 @@ class Interlock(ControlNode):
         self._publish_applied(output)
         self._count(events)
         self.counts["ticks"] += 1
-        self._note()
+        if output.mode is Mode.DISARMED and before[0] is Mode.DISARMED and not any(self.state.velocity):
+            self._note(Mode.DISARMED)
         if (output.mode, output.cause) != before or self.counts["ticks"] % 10 == 0:
             self._publish_safety(output, now_ns)
 
