@@ -59,7 +59,8 @@ class Interlock(ControlNode):
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(self.lockstep))
-        self.wrench = Latest(self, {"wrench"}, self.lockstep)
+        felt = (self.limits.contact_force, self.limits.contact_torque, self.limits.contact_fault)
+        self.wrench = Latest(self, {"wrench"} if min(felt) < math.inf else set(), self.lockstep)
         self.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
         self.create_subscription(String, "robot/fault", self._on_robot_fault, profile("robot/fault"))
         for name in self.estops:
@@ -192,7 +193,7 @@ class Interlock(ControlNode):
             self.counts["guarded"] = 0
         inputs = Inputs(pose=self.pose, pose_age_ns=pose_age_ns, chunks=tuple(self.chunks), **self._outside(),
                         **self.requests)
-        self.wrench_stamp_ns = self.wrench.stamps_ns["wrench"]
+        self.wrench_stamp_ns = self.wrench.stamps_ns.get("wrench", -1)
         self.chunks.clear()
         self.requests.clear()
         self.pending = self.forced = False
@@ -213,7 +214,7 @@ class Interlock(ControlNode):
         """What the people and the world around the arm say; ages by this machine's monotonic clock (S4)."""
         now = time.monotonic()
         self.wrench.pull()
-        new = self.wrench.stamps_ns["wrench"] != self.wrench_stamp_ns
+        new = self.wrench.stamps_ns.get("wrench", -1) != self.wrench_stamp_ns
         return {"estops": tuple(EStop(name, pressed, now - at) for name, (pressed, at) in self.estops.items()),
                 "enable": self.enable[0], "enable_age_s": now - self.enable[1], "robot_fault": self.robot_fault,
                 "wrench": _norms(self.wrench.channels["wrench"]) if new else None}
