@@ -75,7 +75,11 @@ class Agentlace:
     """agentlace.data.trajectory_buffer.TrajectoryBuffer, as its replay example uses it."""
 
     def __init__(self, capacity: int, vector_size: int, path: Path) -> None:
+        import jax
+
         sys.path.insert(0, str(path))
+        if not hasattr(jax, "tree_map"):
+            jax.tree_map = jax.tree_util.tree_map  # it was written for a jax that still had this name
         from agentlace.data.trajectory_buffer import DataShape, TrajectoryBuffer
 
         self.buffer = TrajectoryBuffer(capacity, [
