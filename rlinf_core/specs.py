@@ -111,7 +111,7 @@ class StationSpec:
 
     def flatten(self, observation: dict[str, np.ndarray]) -> np.ndarray:
         """Concatenate the vectors of ``observation`` in declared order, float32 (vector_size,)."""
-        return np.concatenate([np.ravel(observation[spec.name]) for spec in self.vectors]).astype(np.float32)
+        return np.concatenate([observation[spec.name].ravel() for spec in self.vectors]).astype(np.float32, copy=False)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able description; infinities are spelled as strings."""

@@ -75,3 +75,18 @@ def test_normalisation_is_fitted_and_survives_constants(actor, random):
     actor.encoder.fit_normalisation(vectors)
     assert actor.encoder.mean[1].item() == pytest.approx(3.0, abs=0.3)
     assert actor.encoder.std[0].item() > 0.1 and actor.encoder.std[1].item() == pytest.approx(2.0, abs=0.2)
+
+
+def test_a_policy_without_images_acts_as_its_network_says(task, random):
+    torch.manual_seed(0)
+    actor = Actor(task.spec).eval()
+    actor.encoder.fit_normalisation(random.normal(size=(50, task.spec.vector_size)).astype(np.float32))
+    for parameter in actor.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape)
+    seen = observation(task.spec, random)
+    with torch.no_grad():
+        mean, log_std = actor({"vectors": torch.as_tensor(task.spec.flatten(seen))[None]})
+    assert np.allclose(actor.act(seen, explore=False, random=random), torch.tanh(mean).numpy(), atol=1e-6)
+    noise = np.random.default_rng(3).standard_normal(mean.shape)
+    explored = actor.act(seen, explore=True, random=np.random.default_rng(3))
+    assert np.allclose(explored, np.tanh(mean.numpy() + log_std.exp().numpy() * noise), atol=1e-6)

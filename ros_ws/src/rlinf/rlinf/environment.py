@@ -7,6 +7,7 @@ import uuid
 
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene, RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep, TrainerStatus
@@ -16,6 +17,7 @@ from rlinf.conversions import fill_observation
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import profile
+from rlinf.routine import Until, run_routine
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf_core.environment import Judgement, judge, load_task, observe
@@ -56,14 +58,14 @@ class Environment(ControlNode):
         self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
         self.resetter = ActionClient(self, ResetScene, "reset_scene")
-        self.server = ActionServer(self, RunEpisodes, "run_episodes", self._run, goal_callback=self._accept,
-                                   cancel_callback=lambda _: CancelResponse.ACCEPT)
+        self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
+                                   handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
         if self.lockstep:
             self.create_subscription(Clock, "/clock", self._on_clock, profile("/clock"))
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:
-            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.1)
+            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25)
         self.create_timer(0.5, self._watch)
 
     # What comes in
@@ -99,7 +101,18 @@ class Environment(ControlNode):
         self.running = True
         return GoalResponse.ACCEPT
 
-    async def _run(self, handle: object) -> RunEpisodes.Result:
+    def _start(self, handle: ServerGoalHandle) -> None:
+        def finished(result: RunEpisodes.Result) -> None:
+            self.result = result
+            handle.execute()
+
+        run_routine(self._run(handle), finished)
+
+    def _end(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
+        (handle.canceled if handle.is_cancel_requested else handle.succeed)()
+        return self.result
+
+    async def _run(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
         goal, result, started = handle.request, RunEpisodes.Result(success=True), time.monotonic()
         failures = 0
         try:
@@ -127,7 +140,6 @@ class Environment(ControlNode):
         finally:
             self.running = False
         result.seconds = time.monotonic() - started
-        (handle.canceled if handle.is_cancel_requested else handle.succeed)()
         return result
 
     async def _one_episode(self, mode: str, seed: int) -> str:
@@ -141,18 +153,18 @@ class Environment(ControlNode):
                 if time.monotonic() > deadline:
                     return f"{what} (interlock: {Mode(self.safety.state).name} {self.safety.cause})"
                 await self._sleep(0.1)
-        handle = await self.resetter.send_goal_async(ResetScene.Goal(seed=seed))
-        reset = (await handle.get_result_async()).result
+        handle = await Until(self.resetter.send_goal_async(ResetScene.Goal(seed=seed)))
+        reset = (await Until(handle.get_result_async())).result
         if not reset.success:
             return f"the scene was not reset: {reset.message}"
         self.closed = {self.episode_id: Future(executor=self.executor)}
         self.done = Future(executor=self.executor)
         self._tell(EpisodeEvent.STARTED)
         self._begin(reset.stamp)
-        trouble = await self.done
+        trouble = await Until(self.done)
         if trouble:
             return trouble
-        return await self.closed[self.episode_id]
+        return await Until(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
         """The learner is behind."""
@@ -165,7 +177,7 @@ class Environment(ControlNode):
     async def _sleep(self, seconds: float) -> None:
         future = Future(executor=self.executor)
         timer = self.create_timer(seconds, lambda: future.done() or future.set_result(None))
-        await future
+        await Until(future)
         self.destroy_timer(timer)
 
     # Stepping

@@ -73,7 +73,7 @@ class Interlock(ControlNode):
         if self.lockstep:
             self.create_timer(self.limits.tick, self._on_guard)
         else:
-            self.timer = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.05)
+            self.timer = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.15)
         self.create_timer(1.0, self._publish_diagnostics)
         self._publish_safety(Output(None, self.state.mode, "", self.state.cause), self.get_clock().now().nanoseconds)
 

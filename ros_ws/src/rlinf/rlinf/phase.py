@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+import statistics
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from rclpy.node import Node
 SAMPLES = 16            # arrivals that are looked at before the phase is moved
 STRETCH = 0.05          # of a period, by which one period may be longer than the others
 LEAST_WAIT_S = 0.0002   # how long before its tick an input should be there, if it comes without jitter
+MARGIN = 1.5            # standard deviations of the arrivals that an input should be there before its tick
 SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
 
 
@@ -72,14 +74,21 @@ def shift(waits: list[float], period_s: float, hurry: float) -> float:
     The waits live on a circle of one period: their mean direction is where the input comes, its length says how steadily.
     """
     direction = sum(cmath.exp(2j * math.pi * wait / period_s) for wait in waits) / len(waits)
-    steadiness = abs(direction)
-    if steadiness < 0.3:
+    if abs(direction) < 0.3:
         return 0.0
-    spread = math.sqrt(max(-2.0 * math.log(steadiness), 0.0)) * period_s / (2.0 * math.pi)
-    wanted = min(LEAST_WAIT_S + spread, 0.25 * period_s)
-    mean = (cmath.phase(direction) / (2.0 * math.pi) % 1.0) * period_s
-    excess = (mean - wanted + 0.5 * period_s) % period_s - 0.5 * period_s  # in [-period / 2, period / 2)
+    mean = cmath.phase(direction) / (2.0 * math.pi) * period_s
+    around = [_wrapped(wait - mean, period_s) for wait in waits]  # medians: one late input in eight moves nothing
+    middle = statistics.median(around)
+    spread = 1.48 * statistics.median(abs(wait - middle) for wait in around)
+    mean = (mean + middle) % period_s
+    wanted = min(LEAST_WAIT_S + MARGIN * spread, 0.25 * period_s)
+    excess = _wrapped(mean - wanted, period_s)
     if -0.5 * wanted <= excess <= SLACK_S:
         return 0.0
     sooner_by_hurrying = excess * STRETCH < (period_s - excess) * hurry
     return -excess if excess < 0.0 or sooner_by_hurrying else period_s - excess
+
+
+def _wrapped(wait: float, period_s: float) -> float:
+    """On the circle of one period, in [-period / 2, period / 2)."""
+    return (wait + 0.5 * period_s) % period_s - 0.5 * period_s
