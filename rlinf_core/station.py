@@ -54,12 +54,14 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     processes += [
         _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.limits),
               estops=list(robot.estops) or [""], memory_file="" if robot.driver == "simulator" else str(memory),
-              lockstep=station.lockstep and robot.driver == "simulator"),
+              lockstep=station.lockstep and robot.driver == "simulator", teleports=robot.driver == "simulator",
+              distance=robot.distance),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **eyes),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, **eyes),
         *([operator_process(recipe)] if station.operator.kind == SCRIPTED else []),
-        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool),
+        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool,
+              lockstep=station.lockstep and robot.driver == "simulator"),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, policies=policies,
               address=recipe.bridge.address),
     ]

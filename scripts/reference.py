@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import inspect
 import io
+import json
 import os
 import re
 import sys
@@ -18,14 +19,15 @@ sys.path[:0] = [str(ROOT)]
 
 from rlinf_core import environment  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
-from rlinf_core.interlock.limits import Limits  # noqa: E402
+from rlinf_core.interlock.limits import Limits, schema  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
 from rlinf_core.rewards import REWARDS  # noqa: E402
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the page and the schema of the limits."""
     (ROOT / "docs/reference.md").write_text(page())
+    (ROOT / "docs/limits.schema.json").write_text(json.dumps(schema(), indent=1) + "\n")
 
 
 def page() -> str:
@@ -79,9 +81,12 @@ def _limits() -> list[str]:
     for item in dataclasses.fields(Limits):
         low, high = item.metadata["range"]
         default = "required" if item.default is dataclasses.MISSING else f"`{item.default}`"
-        rows.append(f"| `{item.name}` | {item.metadata['unit'] or '1'} | {low} to {high} | {default} | "
+        between = f"{low} to {high}" if low != "" else ""
+        rows.append(f"| `{item.name}` | {item.metadata['unit'] or '1'} | {between} | {default} | "
                     f"{item.metadata['meaning']} |")
-    return ["## Limits", "", "`robots/<robot>/limits.yaml`, read once when the interlock starts.", "",
+    return ["## Limits", "",
+            "`robots/<robot>/limits.yaml`, read at the interlock's start; `docs/limits.schema.json` is for editors.",
+            "Each is a parameter `limits.<key>` of the interlock: tightened at any time, loosened only while DISARMED.", "",
             "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
 
 

@@ -27,7 +27,7 @@ class SimulatedStation:
     def reset(self, seed: int) -> Batch:
         """Lay out scene ``seed`` and return its first observation."""
         self.simulator.reset(seed)
-        self._tick(Inputs(pose=self._pose(), end_episode=True, arm=self._state.mode is Mode.DISARMED or None),
+        self._tick(Inputs(pose=self._pose(), end_episode=True, restart=True, arm=self._state.mode is Mode.DISARMED or None),
                    move=False)
         self.step_index = 0
         return observe(self.task.spec, self._channels())

@@ -1,8 +1,13 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rlinf_core.environment import load_task
 from rlinf_core.interlock import load_limits
+
+EVIDENCE = pytest.StashKey[list]()
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +23,24 @@ def limits():
 @pytest.fixture
 def random():
     return np.random.default_rng(0)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--evidence", default="", help="write what the safety tests measured to this JSON file")
+
+
+@pytest.fixture
+def evidence(request):
+    """Keep a measured value for docs/safety.md: ``evidence("S5", "1 tick", "1 tick")``."""
+    kept = request.config.stash.setdefault(EVIDENCE, [])
+
+    def keep(requirement, measured, bound):
+        kept.append({"requirement": requirement, "measured": measured, "bound": bound, "test": request.node.nodeid})
+
+    return keep
+
+
+def pytest_sessionfinish(session):
+    path = session.config.getoption("--evidence")
+    if path:
+        Path(path).write_text(json.dumps(session.config.stash.get(EVIDENCE, []), indent=1))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from rlinf_core.interlock.coordinates import Coordinates, invalid, measured, moved, pose_of, velocities
 from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.motion import advance
+from rlinf_core.interlock.motion import Motion, advance
 from rlinf_core.interlock.types import NS, Applied, Chunk, Event, Inputs, Mode, Output, State, Window
 
-CONTROL_MODE = "tcp_delta"
-REALIGN_M = 0.01  # beyond this the set-point is re-seeded from the measured pose before it moves again
-_STILL = (0.0, 0.0, 0.0)
+FRAME = "base_link"
+REALIGN_M, REALIGN_RAD = 0.01, 0.05  # beyond this the set-point is re-seeded from the measured state before it moves again
 
 
 def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
@@ -26,8 +26,6 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
     Returns:
         The next state, what to publish now, and what was done about what came in.
     """
-    if not _finite_pose(inputs.pose):
-        inputs = replace(inputs, pose=None, pose_age_ns=0)
     tick = _Tick(limits, state, inputs, now_ns)
     tick.watch_outside()
     tick.requests()
@@ -38,14 +36,28 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
     return tick.result()
 
 
+def adopt(limits: Limits, state: State) -> tuple[State, str]:
+    """The state under tightened limits (S19), or why it cannot have them yet."""
+    motions = []
+    for group, motion in zip(limits.groups, state.motions, strict=True):
+        if not group.inside(motion.set_point) or not group.can_stop(motion.position, motion.velocity):
+            return state, f"the set-point could not stop inside the new limits of its {group.name}"
+        if group.points != len(motion.trail):
+            if not motion.still:
+                return state, "acceleration and jerk can only change while the set-point rests"
+            motion = Motion.at_rest(group, motion.position)
+        motions.append(motion)
+    return replace(state, motions=tuple(motions)), ""
+
+
 class _Tick:
     """The stages of one tick over one working copy of the state."""
 
     def __init__(self, limits: Limits, state: State, inputs: Inputs, now_ns: int) -> None:
         self.limits, self.inputs, self.now = limits, inputs, now_ns
         self.mode, self.cause = state.mode, state.cause
-        self.command, self.velocity = state.command, state.velocity
-        self.chunk, self.window = state.chunk, state.window
+        self.motions, self.chunk, self.window = state.motions, state.chunk, state.window
+        self.commander, self.seen_ns = state.commander, state.seen_ns
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
         self.refusals = tuple(t for t in state.refusals_ns if 0 <= now_ns - t < NS)
         self.applied: list[Applied] = []
@@ -53,22 +65,35 @@ class _Tick:
         self.refused_now = False
         self.contacts = _count_contacts(limits, state.contacts, inputs.wrench)
         self.standing = standing_faults(limits, inputs, self.contacts)
-        if self.command is None and inputs.pose is not None:
-            self.command = inputs.pose
+        self.measured = measured(limits, inputs)
+        if self.measured is not None:
+            self.seen_ns = now_ns
+            if not self.motions:
+                self.rest_at(self.measured)
 
-    # S10, S14, S15, S17: what the world and the people around the arm say
+    # S10, S11, S14, S15, S17: what the world and the people around the arm say
     def watch_outside(self) -> None:
         if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
             self.fault(self.standing[0])
-        if self.contacts[0] >= self.limits.contact_samples:
-            self.hold("contact", only_active=True)
+        for cause in self.obstacles():
+            self.hold(cause, only_active=True)
         chunk = self.chunk
         if chunk is not None and chunk.source != "operator" and not self.enabled():
             self.hold("enable", only_active=True)
 
     def enabled(self) -> bool:
-        lease = self.limits.enable_lease
-        return math.isinf(lease) or (self.inputs.enable and self.inputs.enable_age_s <= lease)
+        return enabled(self.limits, self.inputs)
+
+    def obstacles(self) -> list[str]:
+        """What keeps the arm from moving without being anybody's fault."""
+        causes = ["contact"] if self.contacts[0] >= self.limits.contact_samples else []
+        if self.inputs.distance is not None:
+            distance, age_s = self.inputs.distance
+            if not (math.isfinite(distance) and age_s <= self.limits.stale_distance):
+                causes.append("distance_silent")
+            elif distance <= 0.0:
+                causes.append("obstacle")
+        return causes + _outside_range(self.limits, self.inputs)
 
     # S13: requests
     def requests(self) -> None:
@@ -77,14 +102,16 @@ class _Tick:
             self.drop_chunk()
             if self.mode in (Mode.ACTIVE, Mode.HOLD):
                 self.enter(Mode.ARMED, "")
+        if inputs.restart and self.mode in (Mode.DISARMED, Mode.ARMED) and self.measured is not None:
+            self.rest_at(self.measured)
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
-                and not self.standing:
+                and not self.standing and self.enabled():
             self.enter(Mode.DISARMED, "")
             self.refusals = ()
         if inputs.arm is False and self.mode is not Mode.FAULT:
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
-        if inputs.arm is True and self.mode is not Mode.FAULT and inputs.pose is not None and not self.standing:
+        if inputs.arm is True and self.mode is not Mode.FAULT and self.measured is not None and not self.standing:
             self.sessions.clear()
             if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
                 self.enter(Mode.ARMED, "")
@@ -93,36 +120,38 @@ class _Tick:
     def watch_state(self) -> None:
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             return
-        age_s = math.inf if self.inputs.pose is None else self.inputs.pose_age_ns / NS
+        known = self.measured is not None
+        unseen_s = math.inf if self.seen_ns is None else (self.now - self.seen_ns) / NS
+        age_s = self.inputs.pose_age_ns / NS if known else unseen_s
         if age_s > self.limits.lost_state:
             self.fault("stale_state")
-        elif age_s > self.limits.stale_state and self.mode is Mode.ACTIVE:
-            self.hold("stale_state")
+        elif age_s > self.limits.stale_state or not known:  # a state that is no number is no state
+            self.hold("stale_state", only_active=True)
 
     # S5, S6, S7: one chunk
     def take(self, chunk: Chunk) -> None:
         if self.mode in (Mode.DISARMED, Mode.FAULT):
-            self.event("dropped", self.mode.name.lower())
+            self.event("dropped", self.mode.name.lower(), chunk)
             return
-        reason = _invalid(chunk, self.limits, self.now)
+        reason = invalid(self.limits, chunk, self.now, FRAME)
         if reason:
-            self.refuse(reason)
+            self.refuse(reason, chunk)
             return
         session, seq = self.sessions.get(chunk.source, (chunk.session, -1))
         if session != chunk.session:
             if self.mode is Mode.ACTIVE and self.chunk is not None and self.chunk.source != chunk.source:
-                self.event("dropped", f"{chunk.source}:new_session")
+                self.event("dropped", f"{chunk.source}:new_session", chunk)
             else:
-                self.event("dropped", "new_session")
+                self.event("dropped", "new_session", chunk)
                 self.hold("new_session")
         elif chunk.seq <= seq:
-            self.event("dropped", "out_of_order")
+            self.event("dropped", "out_of_order", chunk)
         elif self.now >= chunk.observation_stamp_ns + len(chunk.actions) * chunk.dt_ns:
             self.sessions[chunk.source] = (session, chunk.seq)
-            self.event("dropped", "late")
+            self.event("dropped", "late", chunk)
         elif chunk.source != "operator" and self.commands("operator"):
             self.sessions[chunk.source] = (session, chunk.seq)
-            self.event("dropped", f"{chunk.source}:operator_commands")
+            self.event("dropped", f"{chunk.source}:operator_commands", chunk)
         else:
             self.sessions[chunk.source] = (session, chunk.seq)
             self.accept(chunk)
@@ -133,84 +162,142 @@ class _Tick:
         return chunk is not None and chunk.source == source and self.now < _valid_until(chunk)
 
     def accept(self, chunk: Chunk) -> None:
-        if self.contacts[0] >= self.limits.contact_samples:
-            self.event("dropped", "contact")
-            return
-        if chunk.source != "operator" and not self.enabled():
-            self.event("dropped", "enable")
-            return
-        stale = self.inputs.pose is None or self.inputs.pose_age_ns > self.limits.stale_state * NS
-        if self.mode is Mode.HOLD and (self.cause == "new_session" or (self.cause == "stale_state" and stale)):
-            self.event("dropped", self.cause)
+        stale = self.measured is None or self.inputs.pose_age_ns > self.limits.stale_state * NS
+        reason = next(iter(self.obstacles()), "")
+        if not reason and chunk.source != "operator" and not self.enabled():
+            reason = "enable"
+        stands = self.cause == "new_session" or (self.cause == "stale_state" and stale)
+        if not reason and self.mode is Mode.HOLD and stands:
+            reason = self.cause
+        if not reason and self.commander == "operator" != chunk.source and not self.still():
+            self.hold("handing_back", only_active=True)  # S16: a pause before the policy goes on
+            reason = "handing_back"
+        if reason:
+            self.event("dropped", reason, chunk)
             return
         self.chunk = chunk
-        if self.mode is not Mode.ACTIVE and not self.refused_now and self.seed():
+        if self.mode is not Mode.ACTIVE and not self.refused_now:
+            if not self.align():
+                self.chunk = None
+                return
             self.enter(Mode.ACTIVE, "")
+        self.commander = chunk.source
 
-    def seed(self) -> bool:
+    def align(self) -> bool:
         """Start from where the arm is, never from an old target (traps 3 and 4)."""
-        pose = self.inputs.pose
-        if pose is None or self.command is None:
+        if self.measured is None or not self.motions:
             return False
-        if self.mode is Mode.ARMED or math.dist(self.command[:3], pose[:3]) > REALIGN_M:
-            if not all(lo <= p <= hi for lo, p, hi in
-                       zip(self.limits.box_low, pose[:3], self.limits.box_high, strict=True)):
-                self.hold("outside_box")
+        apart = self.apart()
+        if not self.still():
+            if any(far > most for far, most in zip(apart, self.divergences(), strict=False)):
+                self.hold("realigning")
                 return False
-            self.command, self.velocity = pose, _STILL
+            return True  # it brakes beside the arm and may as well go on
+        realign = (REALIGN_RAD,) if self.limits.control_mode == "joint_delta" else (REALIGN_M, REALIGN_RAD)
+        if self.mode is Mode.ARMED or any(far > most for far, most in zip(apart, realign, strict=False)):
+            for group, position in zip(self.limits.groups, self.measured, strict=True):
+                if not group.inside(position):
+                    self.hold(f"outside_{'box' if group.name == 'position' else group.name}")
+                    return False
+            self.rest_at(self.measured)
             self.event("reseeded", self.mode.name.lower())
         return True
 
-    # S2, S7, S8, S12: motion
+    def apart(self) -> list[float]:
+        """How far each group's set-point is from where the arm was measured."""
+        if self.measured is None:
+            return [0.0] * len(self.motions)
+        return [group.norm(tuple(a - b for a, b in zip(motion.set_point, at, strict=True)))
+                for group, motion, at in zip(self.limits.groups, self.motions, self.measured, strict=True)]
+
+    def divergences(self) -> tuple[float, ...]:
+        """The largest ``apart`` in which a set-point may still go further; the gripper's may always (it grasps)."""
+        limits = self.limits
+        return (limits.joint_divergence,) if limits.control_mode == "joint_delta" \
+            else (limits.divergence, limits.rotation_divergence)
+
+    def rest_at(self, coordinates: Coordinates) -> None:
+        self.motions = tuple(Motion.at_rest(group, at) for group, at in zip(self.limits.groups, coordinates, strict=True))
+
+    def still(self) -> bool:
+        return all(motion.still for motion in self.motions)
+
+    # S2, S7, S8, S11, S12: motion
     def move(self) -> None:
         wanted, window_end = self.wanted()
-        if self.command is None:
+        if not self.motions:
             return
-        measured = self.inputs.pose or self.command  # without a pose there is only braking left to do
-        if wanted == _STILL and self.velocity == _STILL:
-            bit: frozenset[str] = frozenset()
-        else:
-            position, self.velocity, bit = advance(
-                self.limits, self.command[:3], self.velocity, wanted, measured[:3])
-            self.command = position + self.command[3:]
+        results = [advance(group, motion, velocity)
+                   for group, motion, velocity in zip(self.limits.groups, self.motions, wanted, strict=True)]
+        self.motions = tuple(motion for motion, _ in results)
         if self.window is not None and not self.window.done:
-            self.window = replace(self.window, limits=self.window.limits | bit)
+            self.window = replace(self.window, limits=self.window.limits.union(*(bit for _, bit in results)))
             if self.now + round(self.limits.tick * NS) >= window_end:
                 self.finish_window()
 
-    def wanted(self) -> tuple[tuple[float, float, float], int]:
-        """The velocity that the action in play asks for, and when its window ends."""
-        chunk = self.chunk
+    def wanted(self) -> tuple[Coordinates, int]:
+        """The velocities that the action in play asks for, and when its window ends."""
+        chunk, rest = self.chunk, tuple((0.0,) * len(motion.position) for motion in self.motions)
         if self.mode is not Mode.ACTIVE or chunk is None:
-            return _STILL, 0
+            return rest, 0
         index = (self.now - chunk.observation_stamp_ns) // chunk.dt_ns
         if self.now >= _valid_until(chunk):
             self.drop_chunk()
             self.hold("stale_command")
-            return _STILL, 0
+            return rest, 0
         if index < 0 or index >= len(chunk.actions):
-            return _STILL, 0
+            return rest, 0
         window = self.window
         if window is None or window.index != index or window.chunk is not chunk:
             self.finish_window()
-            self.window = Window(chunk, index, self.command[:3])  # type: ignore[index]
-        action = chunk.actions[index]
-        wanted = (action[0] / chunk.dt_s, action[1] / chunk.dt_s, action[2] / chunk.dt_s)
+            self.window = Window(chunk, index, self.set_points())
+        plan = tuple(motion.position for motion in self.motions)
+        wanted = self.near(self.slowly(velocities(self.limits, chunk, chunk.actions[index], plan)))
         return wanted, chunk.observation_stamp_ns + (index + 1) * chunk.dt_ns
+
+    def slowly(self, wanted: Coordinates) -> Coordinates:
+        """S11: slower in proportion, the nearer an obstacle is."""
+        if self.inputs.distance is None:
+            return wanted
+        share = self.inputs.distance[0] / self.limits.slow_distance
+        if share >= 1.0:
+            return wanted
+        self.bite("distance")
+        return tuple(tuple(value * share for value in velocity) for velocity in wanted)
+
+    def near(self, wanted: Coordinates) -> Coordinates:
+        """Stop a group whose set-point is too far from the arm and would go further."""
+        if self.measured is None:
+            return wanted
+        result = list(wanted)
+        for index, (far, most) in enumerate(zip(self.apart(), self.divergences(), strict=False)):
+            away = zip(self.motions[index].set_point, self.measured[index], wanted[index], strict=True)
+            if far > most and sum((a - b) * v for a, b, v in away) > 0.0:
+                self.bite("divergence")
+                result[index] = (0.0,) * len(wanted[index])
+        return tuple(result)
+
+    def bite(self, limit: str) -> None:
+        if self.window is not None:
+            self.window = replace(self.window, limits=self.window.limits | {limit})
+
+    def set_points(self) -> Coordinates:
+        return tuple(motion.set_point for motion in self.motions)
 
     def finish_window(self) -> None:
         """Report what became of the action in play (``Applied``), once."""
         window = self.window
-        if window is None or window.done or self.command is None:
+        if window is None or window.done or not self.motions:
             return
         chunk = window.chunk
-        executed = tuple(c - s for c, s in zip(self.command[:3], window.start, strict=True))
+        requested = tuple(chunk.actions[window.index])
+        executed = moved(self.limits, window.start, self.set_points(), len(requested))
         self.applied.append(Applied(
             chunk.source, chunk.session, chunk.seq, window.index, chunk.policy_version,
             chunk.observation_stamp_ns + window.index * chunk.dt_ns, chunk.observation_stamp_ns,
-            tuple(chunk.actions[window.index]), executed, tuple(sorted(window.limits))))
+            requested, executed, tuple(sorted(window.limits))))
         if window.limits:
-            self.event("limited", ",".join(sorted(window.limits)))
+            self.event("limited", ",".join(sorted(window.limits)), chunk, window.index)
         self.window = replace(window, done=True)
 
     # Helpers
@@ -234,23 +321,32 @@ class _Tick:
         if self.mode is not Mode.FAULT:
             self.enter(Mode.FAULT, cause)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, chunk: Chunk) -> None:
         self.refused_now = True
         self.refusals = (*self.refusals, self.now)
-        self.event("refused", reason)
+        self.event("refused", reason, chunk)
         self.hold("invalid_command")
         if len(self.refusals) >= self.limits.refusals_to_fault:
             self.fault("invalid_command")
 
-    def event(self, kind: str, cause: str) -> None:
-        self.events.append(Event(kind, cause, self.now))
+    def event(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
+        if chunk is None:
+            self.events.append(Event(kind, cause, self.now))
+        else:
+            requested = tuple(chunk.actions[index]) if index < len(chunk.actions) else ()
+            self.events.append(Event(kind, cause, self.now, chunk.source, chunk.session, chunk.seq, requested))
 
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
+        limits = self.limits
         sessions = tuple((source, session, seq) for source, (session, seq) in self.sessions.items())
-        state = State(self.mode, self.cause, self.command, self.velocity, self.chunk, self.window, sessions,
-                      self.refusals, self.contacts)
+        state = State(self.mode, self.cause, self.motions, self.chunk, self.window, sessions, self.refusals, self.contacts,
+                      self.commander, self.seen_ns)
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
-        output = Output(self.command, self.mode, source, self.cause, tuple(self.applied))
+        at = self.set_points()
+        target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None
+        joints = at[0] if at and limits.control_mode == "joint_delta" else ()
+        gripper = at[-1][0] if at and limits.gripper_width else None
+        output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(self.applied))
         return state, output, tuple(self.events)
 
 
@@ -263,6 +359,11 @@ def standing_faults(limits: Limits, inputs: Inputs, contacts: tuple[int, int]) -
     if contacts[1] >= limits.contact_samples:
         causes.append("contact")
     return causes
+
+
+def enabled(limits: Limits, inputs: Inputs) -> bool:
+    """Whether the operator lets the policy move (S15), which a reset needs too (S13)."""
+    return math.isinf(limits.enable_lease) or (inputs.enable and inputs.enable_age_s <= limits.enable_lease)
 
 
 def _valid_until(chunk: Chunk) -> int:
@@ -280,22 +381,13 @@ def _count_contacts(limits: Limits, before: tuple[int, int], wrench: tuple[float
     return (before[0] + 1 if holding else 0, before[1] + 1 if latching else 0)
 
 
-def _finite_pose(pose: tuple[float, ...] | None) -> bool:
-    return pose is not None and len(pose) == 7 and all(map(math.isfinite, pose))
-
-
-def _invalid(chunk: Chunk, limits: Limits, now_ns: int) -> str:
-    """Why a chunk must be refused; empty if it may be considered."""
-    if chunk.control_mode != CONTROL_MODE:
-        return "control_mode"
-    if not (math.isfinite(chunk.dt_s) and 0.001 <= chunk.dt_s <= 10.0):
-        return "dt"
-    if not chunk.actions or any(len(action) != 3 for action in chunk.actions):
-        return "size"
-    if not all(math.isfinite(value) for action in chunk.actions for value in action):
-        return "not_finite"
-    if chunk.observation_stamp_ns - now_ns > limits.future_stamp * NS:
-        return "future_stamp"
-    if any(math.hypot(*action) > limits.jump_factor * limits.speed * chunk.dt_s for action in chunk.actions):
-        return "jump"
-    return ""
+def _outside_range(limits: Limits, inputs: Inputs) -> list[str]:
+    """The side of the arm that its set-point does not speak of: its joints while the tool is commanded, and the reverse."""
+    if limits.control_mode == "joint_delta":
+        position = (inputs.pose or ())[:3]
+        out = not all(lo <= p <= hi for lo, p, hi in zip(limits.box_low, position, limits.box_high, strict=False))
+        return ["outside_box"] if out else []
+    joints, margin = inputs.joints or (), limits.joint_margin
+    out = not all(lo + margin <= q <= hi - margin
+                  for lo, q, hi in zip(limits.joint_low, joints, limits.joint_high, strict=False))
+    return ["outside_joints"] if out else []

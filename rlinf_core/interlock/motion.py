@@ -1,70 +1,136 @@
-"""Where the set-point goes next: speed, acceleration, workspace box and divergence, each tick, per axis."""
+"""Where a set-point goes next, within workspace, speed, acceleration and jerk, for every input.
+
+Two ideas carry the proof (tests/interlock/test_properties.py):
+
+1. A *plan* runs ahead without regard to jerk. It takes a velocity only if braking straight from it, with the full
+   acceleration, ends inside the workspace. Braking for one tick keeps that property, so there is always a way out.
+2. The set-point is the mean of the plan's last N points. A mean of points that keep a convex limit keeps it too: workspace,
+   speed and acceleration. Its jerk is a difference of two accelerations over N ticks, so N = 2 a / (j T) bounds it
+   (Biagiotti and Melchiorri, FIR filters for online trajectory planning, Control Engineering Practice 2012).
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
-from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.types import Vector
+_BISECTIONS = 7
+_ROUNDING = 1e-12
+Numbers = tuple[float, ...]
 
-_AXES = (0, 1, 2)
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Coordinates that move and stop together, and their limits (SI units).
 
-def advance(limits: Limits, position: Vector, velocity: Vector, wanted: Vector,
-            measured: Vector) -> tuple[Vector, Vector, frozenset[str]]:
-    """Move the set-point for one tick towards the wanted velocity.
-
-    Args:
-        position: the last command [m].
-        velocity: of the set-point over the last tick [m/s].
-        wanted: velocity asked for [m/s]; zero stops, along the path and within the acceleration.
-        measured: the measured position [m], which the set-point must not run away from.
-
-    Returns:
-        The next position, the velocity over this tick, and the names of the limits that bit.
+    Attributes:
+        tick: seconds a tick.
+        speed, acceleration, jerk: in the Euclidean norm, or of each coordinate if ``together``.
+        low, high: workspace, per coordinate; empty if there is none.
+        radius: workspace as a ball around zero.
+        together: no coordinate slides along its wall while others go on: all slow down along their common path.
     """
+
+    name: str
+    tick: float
+    speed: float
+    acceleration: float = math.inf
+    jerk: float = math.inf
+    low: Numbers = ()
+    high: Numbers = ()
+    radius: float = math.inf
+    together: bool = False
+
+    @property
+    def points(self) -> int:
+        """How many points of the plan the set-point is the mean of."""
+        if math.isinf(self.jerk) or math.isinf(self.acceleration):
+            return 1
+        return max(1, math.ceil(2.0 * self.acceleration / (self.jerk * self.tick) - 1e-9))
+
+    def norm(self, vector: Numbers) -> float:
+        return max(map(abs, vector)) if self.together else math.hypot(*vector)
+
+    def inside(self, position: Numbers) -> bool:
+        """Whether the workspace holds ``position``, to rounding."""
+        if self.low and not all(lo - _ROUNDING <= p <= hi + _ROUNDING
+                                for lo, p, hi in zip(self.low, position, self.high, strict=True)):
+            return False
+        return math.isinf(self.radius) or math.hypot(*position) <= self.radius + _ROUNDING
+
+    def can_stop(self, position: Numbers, velocity: Numbers) -> bool:
+        """Whether one tick at ``velocity``, and then braking straight, ends inside (and so stays inside: it is convex)."""
+        speed = self.norm(velocity)
+        if speed == 0.0:
+            return True
+        reach = self.tick + braking_distance(speed, self.acceleration, self.tick) / speed
+        return self.inside(tuple(p + v * reach for p, v in zip(position, velocity, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Motion:
+    """A group's state: the plan's newest position and velocity, and its last ``points`` positions, oldest first."""
+
+    position: Numbers
+    velocity: Numbers
+    trail: tuple[Numbers, ...]
+
+    @classmethod
+    def at_rest(cls, group: Group, position: Numbers) -> Motion:
+        return cls(position, (0.0,) * len(position), (position,) * group.points)
+
+    @property
+    def set_point(self) -> Numbers:
+        """The mean of the trail."""
+        if self.trail[0] == self.trail[-1] and self.still:
+            return self.position
+        count = len(self.trail)
+        return tuple(math.fsum(values) / count for values in zip(*self.trail, strict=True))
+
+    @property
+    def still(self) -> bool:
+        """Whether neither the plan nor the set-point moves any more."""
+        return not any(self.velocity) and all(point == self.position for point in self.trail)
+
+
+def advance(group: Group, motion: Motion, wanted: Numbers) -> tuple[Motion, frozenset[str]]:
+    """One tick towards the wanted velocity; also the names of the limits that changed it.
+
+    Zero stops within the acceleration, along the path. With ``motion`` able to stop inside the workspace, so is the result.
+    """
+    if not any(wanted) and motion.still:
+        return motion, frozenset()
     bit: set[str] = set()
-    wanted = _within_speed(limits.speed, wanted, bit)
-    wanted = _near(limits, position, wanted, measured, bit)
-    # Each axis brakes before its wall with 1/sqrt(3) of the acceleration, so that all three at once stay within it.
-    braking = limits.acceleration / math.sqrt(3.0)
-    least, goal = [0.0] * 3, [0.0] * 3
-    for i in _AXES:
-        up = _stopping_speed(limits.box_high[i] - position[i], braking, limits.tick)
-        down = _stopping_speed(position[i] - limits.box_low[i], braking, limits.tick)
-        least[i] = min(max(velocity[i], -down), up)
-        goal[i] = min(max(wanted[i], -down), up)
-        if goal[i] != wanted[i]:
-            bit.add("box")
-    share = _share_of(limits.acceleration * limits.tick, velocity, least, goal)
-    if share < 1.0:
+    speed = group.norm(wanted)
+    if speed > group.speed:
+        bit.add("speed")
+        wanted = tuple(v * group.speed / speed for v in wanted)
+    goal = _towards_walls(group, motion.position, wanted)
+    if goal != wanted:
+        bit.add(group.name)
+    velocity = _within_acceleration(group, motion.velocity, goal)
+    if velocity is not goal:
         bit.add("acceleration")
-    chosen = [a + share * (b - a) for a, b in zip(least, goal, strict=True)]
-    moved = [min(max(p + v * limits.tick, low), high) for p, v, low, high in
-             zip(position, chosen, limits.box_low, limits.box_high, strict=True)]
-    return _vector(moved), _vector(chosen), frozenset(bit)
+    if not group.can_stop(motion.position, velocity):
+        bit.add(group.name)
+        velocity = _last_that_can_stop(group, motion, velocity)
+    position = tuple(p + v * group.tick for p, v in zip(motion.position, velocity, strict=True))
+    if any(velocity):
+        return Motion(position, velocity, (*motion.trail[1:], position)), frozenset(bit)
+    return Motion(motion.position, velocity, (*motion.trail[1:], motion.position)), frozenset(bit)
 
 
-def _share_of(budget: float, velocity: Vector, least: list[float], goal: list[float]) -> float:
-    """How far to go from ``least`` (the velocity, braked for the walls) to ``goal`` within a change of ``budget`` [m/s].
-
-    All three bounds (speed, walls, change of velocity) are convex and ``least`` keeps each of them, so every point on
-    the way does: the largest s in [0, 1] with ``|least + s (goal - least) - velocity| <= budget``.
-    """
-    start = [a - v for a, v in zip(least, velocity, strict=True)]
-    way = [b - a for a, b in zip(least, goal, strict=True)]
-    if math.isinf(budget) or math.hypot(*(s + w for s, w in zip(start, way, strict=True))) <= budget:
-        return 1.0
-    a = sum(w * w for w in way)
-    b = sum(s * w for s, w in zip(start, way, strict=True))
-    c = sum(s * s for s in start) - budget * budget
-    if a == 0.0 or c >= 0.0:
+def braking_distance(speed: float, acceleration: float, tick: float) -> float:
+    """How far braking goes on after a tick at ``speed``: T sum_k (speed - k a T) over the ticks until it stands."""
+    step = acceleration * tick
+    if speed <= step:
         return 0.0
-    return min(max((math.sqrt(b * b - a * c) - b) / a, 0.0), 1.0)
+    ticks = math.floor(speed / step)
+    return tick * (ticks * speed - step * ticks * (ticks + 1) / 2.0)
 
 
-def _stopping_speed(distance: float, acceleration: float, tick: float) -> float:
-    """Largest speed from which braking each tick still stops within ``distance`` (discrete v^2 / 2a)."""
+def stopping_speed(distance: float, acceleration: float, tick: float) -> float:
+    """Largest speed from which a tick and then braking stay within ``distance`` (discrete v^2 / 2a, from below)."""
     if distance <= 0.0:
         return 0.0
     if math.isinf(acceleration):
@@ -73,23 +139,48 @@ def _stopping_speed(distance: float, acceleration: float, tick: float) -> float:
     return min(math.sqrt(half * half + 2.0 * acceleration * distance) - half, distance / tick)
 
 
-def _within_speed(speed: float, wanted: Vector, bit: set[str]) -> Vector:
-    norm = math.hypot(*wanted)
-    if norm <= speed:
+def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
+    """``wanted``, slowed down before the walls: sliding along them, or as a whole if the group goes together."""
+    if not any(wanted):
         return wanted
-    bit.add("speed")
-    return _vector([v * speed / norm for v in wanted])
+    if group.together:
+        speed = group.norm(wanted)
+        far = min(((hi - p if v > 0.0 else p - lo) * speed / abs(v)
+                   for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True) if v), default=math.inf)
+        most = stopping_speed(far, group.acceleration, group.tick)
+        return wanted if speed <= most else tuple(v * most / speed for v in wanted)
+    if group.low:
+        braking, tick = group.acceleration / math.sqrt(len(wanted)), group.tick
+        wanted = tuple(min(max(v, -stopping_speed(p - lo, braking, tick)), stopping_speed(hi - p, braking, tick))
+                       for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True))
+    if math.isfinite(group.radius) and any(position):
+        away = math.hypot(*position)
+        outward = sum(p * v for p, v in zip(position, wanted, strict=True)) / away
+        most = stopping_speed(group.radius - away, 0.5 * group.acceleration, group.tick)
+        if outward > most:
+            wanted = tuple(v - (outward - most) * p / away for p, v in zip(position, wanted, strict=True))
+    return wanted
 
 
-def _near(limits: Limits, position: Vector, wanted: Vector, measured: Vector, bit: set[str]) -> Vector:
-    """Stop a set-point that is too far from the arm and would go further."""
-    away = [p - m for p, m in zip(position, measured, strict=True)]
-    outward = sum(a * w for a, w in zip(away, wanted, strict=True))
-    if math.hypot(*away) <= limits.divergence or outward <= 0.0:
-        return wanted
-    bit.add("divergence")
-    return (0.0, 0.0, 0.0)
+def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numbers:
+    """As far towards ``goal`` as one tick's acceleration goes."""
+    change = tuple(g - v for g, v in zip(goal, velocity, strict=True))
+    size, most = group.norm(change), group.acceleration * group.tick
+    if size <= most:
+        return goal
+    return tuple(v + c * most / size for v, c in zip(velocity, change, strict=True))
 
 
-def _vector(values: list[float]) -> Vector:
-    return (values[0], values[1], values[2])
+def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numbers:
+    """From braking straight, which can always stop, towards ``velocity``, which cannot: as far as can."""
+    best = _within_acceleration(group, motion.velocity, (0.0,) * len(velocity))
+    low, high = 0.0, 1.0
+    braked = best
+    for _ in range(_BISECTIONS):
+        share = 0.5 * (low + high)
+        between = tuple(a + share * (b - a) for a, b in zip(braked, velocity, strict=True))
+        if group.can_stop(motion.position, between):
+            low, best = share, between
+        else:
+            high = share
+    return best

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
-Vector = tuple[float, float, float]
+from rlinf_core.interlock.motion import Motion, Numbers
+
 Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quaternion x y z w, base frame
 
 NS = 1_000_000_000
@@ -24,7 +25,14 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A plan of TCP displacements; see rlinf_msgs/ActionChunk. ``actions`` are (horizon, 3) in metres per action."""
+    """A plan of displacements, one row per action; see rlinf_msgs/ActionChunk.
+
+    Attributes:
+        actions: in ``tcp_delta`` x y z [m], or these and a rotation vector [rad] in the base frame; in ``joint_delta`` one
+            angle [rad] per joint. One more number [m] opens (positive) or closes the gripper, where there is one.
+        frame: the frame of the displacements; empty for the base frame.
+        joint_names: the joints that the actions move, or none for the robot's own order.
+    """
 
     source: str
     session: str
@@ -35,6 +43,8 @@ class Chunk:
     control_mode: str
     actions: tuple[tuple[float, ...], ...]
     execute: int = 1
+    frame: str = ""
+    joint_names: tuple[str, ...] = ()
 
     @property
     def dt_ns(self) -> int:
@@ -56,28 +66,36 @@ class Inputs:
 
     Attributes:
         pose: the newest measured TCP pose, or None if none ever came.
-        pose_age_ns: how long ago it was received.
+        pose_age_ns: how long ago the measured state (the pose; in ``joint_delta`` the joints) was received.
+        joints: the newest measured joint angles [rad], where the limits speak of joints.
+        gripper: the newest measured opening [m], where there is a gripper.
         chunks: new chunks, in order of arrival.
         arm: True or False when someone asked to arm or disarm.
         end_episode: the environment said that the episode is over.
+        restart: the arm was put somewhere else without moving there, as a simulator does when it resets its scene.
         reset_fault: the cause named in a request to clear a fault.
         estops: every source that the station declares.
         enable: whether the operator's enable was pressed when last heard, and ``enable_age_s`` how long ago.
         wrench: the newest external force [N] and torque [Nm] at the tool, each as a norm.
         robot_fault: the robot's own fault, empty if it has none.
+        distance: to the nearest obstacle [m] and how long ago it was heard, where the station declares such an input.
     """
 
     pose: Pose | None = None
     pose_age_ns: int = 0
+    joints: Numbers | None = None
+    gripper: float | None = None
     chunks: tuple[Chunk, ...] = ()
     arm: bool | None = None
     end_episode: bool = False
+    restart: bool = False
     reset_fault: str | None = None
     estops: tuple[EStop, ...] = ()
     enable: bool = False
     enable_age_s: float = math.inf
     wrench: tuple[float, float] | None = None
     robot_fault: str = ""
+    distance: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +109,37 @@ class Applied:
     policy_version: int
     start_ns: int
     observation_stamp_ns: int
-    requested: Vector
-    executed: Vector
+    requested: Numbers
+    executed: Numbers
     limits: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An intervention or a change of mode: what, why, and when (S20)."""
+    """An intervention or a change of mode: what, why, when, and the command that it was about, if any (S20)."""
 
-    kind: str  # mode | refused | dropped | limited
+    kind: str  # mode | refused | dropped | limited | reseeded
     cause: str
     now_ns: int
+    source: str = ""
+    session: str = ""
+    seq: int = -1
+    requested: Numbers = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What to publish in this tick; ``target`` is None only before any state was ever measured."""
+    """What to publish in this tick.
+
+    Attributes:
+        target: of the tool, in ``tcp_delta``; None only before any state was ever measured.
+        joints: their targets, in ``joint_delta``; empty before.
+        gripper: the opening to command [m], where there is a gripper.
+    """
 
     target: Pose | None
+    joints: Numbers
+    gripper: float | None
     mode: Mode
     source: str
     cause: str
@@ -122,7 +152,7 @@ class Window:
 
     chunk: Chunk
     index: int
-    start: Vector
+    start: tuple[Numbers, ...]          # the set-point of each group
     limits: frozenset[str] = frozenset()
     done: bool = False
 
@@ -133,10 +163,16 @@ class State:
 
     mode: Mode = Mode.DISARMED
     cause: str = ""
-    command: Pose | None = None
-    velocity: Vector = (0.0, 0.0, 0.0)
+    motions: tuple[Motion, ...] = ()    # of the groups of the limits; empty before any state was measured
     chunk: Chunk | None = None          # the one that commands
     window: Window | None = None        # its action in play
     sessions: tuple[tuple[str, str, int], ...] = ()  # (source, session, last seq)
     refusals_ns: tuple[int, ...] = ()   # times of recent refusals
     contacts: tuple[int, int] = (0, 0)  # consecutive samples beyond the holding and the latching wrench
+    commander: str = ""                 # whose action was played last
+    seen_ns: int | None = None          # tick of the last measured state that was one
+
+    @property
+    def still(self) -> bool:
+        """Whether the set-point rests."""
+        return all(motion.still for motion in self.motions)

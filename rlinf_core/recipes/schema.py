@@ -182,6 +182,7 @@ class Robot:
         limits: path of the interlock's limits.
         cameras: names of the cameras there are.
         estops: names of the e-stop sources that must be heard on ``estop/<name>``.
+        distance: whether ``distance`` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it stops the arm.
     """
 
     driver: str
@@ -189,6 +190,7 @@ class Robot:
     simulator: str = ""
     cameras: tuple[str, ...] = ()
     estops: tuple[str, ...] = ()
+    distance: bool = False
 
 
 def task_file(recipe: Recipe) -> Path:
@@ -211,7 +213,8 @@ def load_robot(recipe: Recipe) -> Robot:
     folder = _named(shared() / "robots", recipe.station.robot, "", "station.robot")
     data = yaml.safe_load((folder / "robot.yaml").read_text())
     return Robot(driver=data["driver"], limits=folder / data["limits"], simulator=data.get("simulator", ""),
-                 cameras=tuple(data.get("cameras", ())), estops=tuple(data.get("estops", ())))
+                 cameras=tuple(data.get("cameras", ())), estops=tuple(data.get("estops", ())),
+                 distance=bool(data.get("distance", False)))
 
 
 def _named(folder: Path, name: str, ending: str, key: str) -> Path:

@@ -31,6 +31,7 @@ class Bench:
         self.executor.add_node(self.node)
         self.pose = PoseStamped()
         self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
+        self.pose.pose.orientation.w = 0.0
         self.targets, self.applied, self.safety, self.publish_state = [], [], SafetyState(), True
         node = self.node
         self.poses = node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))

@@ -184,6 +184,7 @@ class Arm:
         self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
         self.pose = PoseStamped()
         self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
+        self.pose.pose.orientation.w = 0.0
         peer.node.create_timer(0.01, self.hundred_hertz)
         peer.node.create_timer(0.1, self.ten_hertz)
 

@@ -6,61 +6,177 @@ This process imports no torch, no ray and no network library, and spins one sing
 
 from __future__ import annotations
 
+import array
 import math
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped
-from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState
+from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
-from std_msgs.msg import Bool, String
+from sensor_msgs.msg import JointState, Range
+from std_msgs.msg import Bool, Float64, String
 from std_srvs.srv import SetBool
 
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import newest, profile
-from rlinf.spinning import ControlNode, run
+from rlinf.spinning import run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from rlinf_core.durable import publish_file
-from rlinf_core.interlock import Chunk, EStop, Inputs, Mode, Output, State, load_limits, standing_faults, step
+from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import (
+    Chunk,
+    EStop,
+    Inputs,
+    Mode,
+    Output,
+    State,
+    adopt,
+    enabled,
+    load_limits,
+    loosened,
+    standing_faults,
+    step,
+    with_values,
+)
+from rlinf_core.interlock.coordinates import measured
+from rlinf_core.interlock.core import FRAME
+from rlinf_core.interlock.limits import FIXED, TABLE
+
+PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "memory_file": "", "estops": [""],
+              "teleports": False, "distance": False, "autostart": True}
 
 
-class Interlock(ControlNode):
-    """Ticks at a fixed rate in real time, or once per measured pose in lockstep (docs/design.md, Time and lockstep)."""
+class Interlock(LifecycleNode):
+    """A managed node that ticks at a fixed rate in real time, or once per measured pose in lockstep (docs/design.md).
+
+    Configuring reads the limits and joins the topics; active, it ticks and publishes at every tick. It can only be
+    deactivated while DISARMED and at rest. With ``autostart`` it configures and activates itself.
+    """
 
     def __init__(self) -> None:
-        super().__init__("interlock")
-        self.limits = load_limits(self.declare_parameter("limits_file", "").value)
-        self.lockstep = self.declare_parameter("lockstep", False).value
-        self.guard_s = self.declare_parameter("lockstep_guard_s", 1.0).value
-        self.memory = self.declare_parameter("memory_file", "").value
+        super().__init__("interlock", parameter_overrides=[Parameter("start_type_description_service", value=False)])
+        for name, value in PARAMETERS.items():
+            self.declare_parameter(name, value)
+
+    def start(self) -> Interlock:
+        """Configure and activate, if ``autostart``; RecipeError if the limits are not fit to start with."""
+        if self._value("autostart"):
+            self.limits = load_limits(self._value("limits_file"))  # lifecycle would swallow what it raises
+            for transition in (self.trigger_configure, self.trigger_activate):
+                if transition() is not TransitionCallbackReturn.SUCCESS:
+                    raise SystemExit("the interlock could not be started; see the lines above")
+        return self
+
+    def _value(self, name: str) -> Any:
+        return self.get_parameter(name).value
+
+    # Lifecycle
+    def on_configure(self, _: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            self.limits = load_limits(self._value("limits_file"))
+        except RecipeError as error:
+            self.get_logger().fatal(str(error))
+            return TransitionCallbackReturn.FAILURE
+        self.lockstep, self.guard_s, self.memory = map(self._value, ("lockstep", "lockstep_guard_s", "memory_file"))
+        self.teleports = self._value("teleports")
         self.state, self.counts, self.noted = self._remember(), Counter(), ""
         self.pose: tuple[float, ...] | None = None
-        self.pose_stamp_ns = self.pose_received_ns = 0
+        self.joints: tuple[float, ...] | None = None
+        self.pose_stamp_ns = self.state_received_ns = 0
         self.chunks: list[Chunk] = []
-        self.estops = {name: (False, -math.inf) for name in self.declare_parameter("estops", [""]).value if name}
+        self.arrivals: list[float] = []
+        self.estops = {name: (False, -math.inf) for name in self._value("estops") if name}
         self.enable, self.robot_fault, self.wrench_stamp_ns = (False, -math.inf), "", -1
+        self.distance = (math.nan, -math.inf) if self._value("distance") else None
         self.requests: dict[str, object] = {}
         self.permit_ns = 0
         self.pending = self.forced = False
         self.clock_offset_ns = self.get_clock().now().nanoseconds - time.monotonic_ns()
-        self.last_tick_ns, self.late_ms = time.monotonic_ns(), deque(maxlen=1000)
+        self.last_tick_ns, self.late_ms, self.reaction_ms = time.monotonic_ns(), deque(maxlen=1000), deque(maxlen=1000)
+        self._declare_limits()
         self._make_interfaces()
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.last_tick_ns = time.monotonic_ns()
+        if self.lockstep:
+            self.ticking = self.create_timer(self.limits.tick, self._on_guard)
+        else:
+            self.phase = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.15)
+            self.ticking = self.phase.timer
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if self.state.mode is not Mode.DISARMED or not self.state.still:
+            self.get_logger().error(f"not deactivated: it is {self.state.mode.name}. Disarm it first (interlock/arm) and "
+                                    "let it come to rest")
+            return TransitionCallbackReturn.FAILURE
+        self.destroy_timer(self.ticking)
+        return super().on_deactivate(state)
+
+    def _declare_limits(self) -> None:
+        """One parameter per limit, with its unit, range and meaning; what may change live is tightening (S19)."""
+        for name, item in TABLE.items():
+            value = getattr(self.limits, name)
+            if value == () or self.has_parameter(f"limits.{name}"):
+                continue
+            unit = f" [{item.metadata['unit']}]" if item.metadata["unit"] else ""
+            about = ParameterDescriptor(description=item.metadata["meaning"] + unit,
+                                        read_only=item.metadata["tighter"] == FIXED)
+            self.declare_parameter(f"limits.{name}", list(value) if isinstance(value, tuple) else value, about)
+        self.add_on_set_parameters_callback(self._on_parameters)
+
+    def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
+        changes = {p.name.removeprefix("limits."): list(p.value) if isinstance(p.value, array.array) else p.value
+                   for p in parameters if p.name.startswith("limits.")}
+        if not changes:
+            return SetParametersResult(successful=True)
+        try:
+            limits = with_values(self.limits, {k: "unlimited" if v == math.inf else v for k, v in changes.items()})
+        except RecipeError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        loose = loosened(self.limits, limits)
+        if loose and self.state.mode is not Mode.DISARMED:
+            return SetParametersResult(successful=False, reason=f"{', '.join(loose)} would be loosened: disarm first. "
+                                                                "While armed, limits can only be tightened")
+        state, reason = adopt(limits, self.state)
+        if not reason:
+            self.limits, self.state = limits, state
+            self.get_logger().info(f"limits are now {limits.hash}: {', '.join(changes)}")
+        return SetParametersResult(successful=not reason, reason=reason)
 
     def _make_interfaces(self) -> None:
-        self.target = PoseStamped()
-        self.target.header.frame_id = "base_link"
-        self.targets = self.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
+        limits = self.limits
+        self.target, self.target_joints = PoseStamped(), JointState(name=list(limits.joint_names))
+        self.target.header.frame_id = FRAME
+        if limits.control_mode == "tcp_delta":
+            self.targets = self.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
+        else:
+            self.targets = self.create_publisher(JointState, "target_joints", profile("target_joints"))
+        if limits.gripper_width:
+            self.openings = self.create_publisher(Float64, "gripper/command", profile("gripper/command"))
         self.applied = self.create_publisher(Applied, "applied", profile("applied"))
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
+        self.events = self.create_publisher(SafetyEvent, "safety/events", profile("safety/events"))
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(self.lockstep))
-        felt = (self.limits.contact_force, self.limits.contact_torque, self.limits.contact_fault)
-        self.wrench = Latest(self, {"wrench"} if min(felt) < math.inf else set(), self.lockstep)
+        if limits.joint_names:
+            self.create_subscription(JointState, "joint_states", self._on_joints, newest(self.lockstep))
+        if self.distance is not None:
+            self.create_subscription(Range, "distance", self._on_distance, newest(self.lockstep))
+        felt = min(limits.contact_force, limits.contact_torque, limits.contact_fault) < math.inf
+        pulled = ({"wrench"} if felt else set()) | ({"gripper/state"} if limits.gripper_width else set())
+        self.pulled = Latest(self, pulled, self.lockstep)
         self.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
         self.create_subscription(String, "robot/fault", self._on_robot_fault, profile("robot/fault"))
         for name in self.estops:
@@ -70,12 +186,9 @@ class Interlock(ControlNode):
         self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         self.create_service(SetBool, "interlock/arm", self._on_arm)
         self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
-        if self.lockstep:
-            self.create_timer(self.limits.tick, self._on_guard)
-        else:
-            self.timer = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.15)
         self.create_timer(1.0, self._publish_diagnostics)
-        self._publish_safety(Output(None, self.state.mode, "", self.state.cause), self.get_clock().now().nanoseconds)
+        at_first = Output(None, (), None, self.state.mode, "", self.state.cause)
+        self._publish_safety(at_first, self.get_clock().now().nanoseconds)
 
     # S14: a stop survives a restart
     def _remember(self) -> State:
@@ -98,16 +211,31 @@ class Interlock(ControlNode):
     def _on_pose(self, message: PoseStamped) -> None:
         p, q = message.pose.position, message.pose.orientation
         self.pose = (p.x, p.y, p.z, q.x, q.y, q.z, q.w)
-        self.pose_stamp_ns, self.pose_received_ns = to_ns(message.header.stamp), time.monotonic_ns()
+        self.pose_stamp_ns = to_ns(message.header.stamp)
+        if self.limits.control_mode == "tcp_delta":
+            self.state_received_ns = time.monotonic_ns()
         self.pending = True
         if self.lockstep:
             self._tick_if_permitted()
 
+    def _on_joints(self, message: JointState) -> None:
+        """In the order of the limits; a message that lacks one of their joints says nothing about the arm."""
+        angles = dict(zip(message.name, message.position, strict=False))
+        names = self.limits.joint_names
+        if all(name in angles for name in names):
+            self.joints = tuple(angles[name] for name in names)
+            if self.limits.control_mode == "joint_delta":
+                self.state_received_ns = time.monotonic_ns()
+
+    def _on_distance(self, message: Range) -> None:
+        self.distance = message.range, time.monotonic()
+
     def _on_chunk(self, message: ActionChunk) -> None:
         chunk = _chunk(message)
         self.chunks.append(chunk)
+        self.arrivals.append(time.monotonic())
         if not self.lockstep:
-            self.timer.arrived()
+            self.phase.arrived()
         elif math.isfinite(chunk.dt_s):
             self.permit_ns = max(self.permit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
             self._tick_if_permitted()
@@ -126,9 +254,13 @@ class Interlock(ControlNode):
             self.chunks.clear()
             self.requests["end_episode"] = True
             self.permit_ns = 0
+        elif event.kind == EpisodeEvent.STARTED and self.teleports:
+            self.requests["restart"] = True
 
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        age_s = math.inf if self.pose is None else 0.0 if self.lockstep else self._pose_age_ns() / NS
+        inputs = Inputs(pose=self.pose, joints=self.joints, gripper=self._opening())
+        known = measured(self.limits, inputs)
+        age_s = math.inf if known is None else 0.0 if self.lockstep else self._state_age_ns() / NS
         standing = self._standing() if request.data else []
         may = not standing and (age_s <= self.limits.stale_state or not request.data)
         response.success = self.state.mode is not Mode.FAULT and may
@@ -140,8 +272,10 @@ class Interlock(ControlNode):
         elif self.state.mode is not Mode.FAULT and standing:
             response.message = f"cannot arm while this stands: {', '.join(standing)}"
         elif self.state.mode is not Mode.FAULT:
-            got = "none" if self.pose is None else f"one {age_s:.1f} s old"
-            response.message = (f"cannot arm: expected a measured pose on 'current_pose' not older than "
+            topic = "joint_states" if self.limits.control_mode == "joint_delta" else "current_pose"
+            got = "one that is not finite, or whose quaternion is not of length 1" if self.pose or self.joints else "none"
+            got = got if known is None else f"one {age_s:.1f} s old"
+            response.message = (f"cannot arm: expected a measured state on '{topic}' not older than "
                                 f"{self.limits.stale_state} s, got {got}. Is the robot side running?")
         else:
             response.message = f"cannot arm: FAULT '{self.state.cause}' stands. Clear it with interlock/reset_fault first"
@@ -150,6 +284,8 @@ class Interlock(ControlNode):
     def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
         named = self.state.mode is Mode.FAULT and request.cause == self.state.cause
         standing_on = self._standing()
+        if not enabled(self.limits, Inputs(**self._outside())):
+            standing_on.append("the enable is not held")
         response.success = named and not standing_on
         if response.success:
             self._request(reset_fault=request.cause)
@@ -183,29 +319,32 @@ class Interlock(ControlNode):
     def _on_timer(self) -> None:
         monotonic = time.monotonic_ns()
         self.late_ms.append((monotonic - self.last_tick_ns) / 1e6 - 1e3 * self.limits.tick)
-        self._tick(monotonic + self.clock_offset_ns, self._pose_age_ns())
+        self._tick(monotonic + self.clock_offset_ns, self._state_age_ns())
 
-    def _pose_age_ns(self) -> int:
-        return time.monotonic_ns() - self.pose_received_ns
+    def _state_age_ns(self) -> int:
+        return time.monotonic_ns() - self.state_received_ns
 
     def _tick(self, now_ns: int, pose_age_ns: int) -> None:
         if self.pose_stamp_ns < self.permit_ns:
             self.counts["guarded"] = 0
-        inputs = Inputs(pose=self.pose, pose_age_ns=pose_age_ns, chunks=tuple(self.chunks), **self._outside(),
-                        **self.requests)
-        self.wrench_stamp_ns = self.wrench.stamps_ns.get("wrench", -1)
+        inputs = Inputs(pose=self.pose, pose_age_ns=pose_age_ns, joints=self.joints, chunks=tuple(self.chunks),
+                        **self._outside(), **self.requests)
+        self.wrench_stamp_ns = self.pulled.stamps_ns.get("wrench", -1)
+        arrivals, self.arrivals = self.arrivals, []
         self.chunks.clear()
         self.requests.clear()
         self.pending = self.forced = False
         self.last_tick_ns = time.monotonic_ns()
         before = self.state.mode, self.state.cause
         self.state, output, events = step(self.limits, self.state, inputs, now_ns)
-        if output.target is not None:
-            self._publish_target(output.target, now_ns)
+        self._publish_target(output, now_ns)
+        if arrivals:
+            done = time.monotonic()
+            self.reaction_ms += [1e3 * (done - arrival) for arrival in arrivals]
         self._publish_applied(output)
-        self._count(events)
         self.counts["ticks"] += 1
-        if output.mode is Mode.DISARMED and before[0] is Mode.DISARMED and not any(self.state.velocity):
+        self._publish_events(events, output, now_ns)
+        if output.mode is Mode.DISARMED and before[0] is Mode.DISARMED and self.state.still:
             self._note(Mode.DISARMED)
         if (output.mode, output.cause) != before or self.counts["ticks"] % 10 == 0:
             self._publish_safety(output, now_ns)
@@ -213,21 +352,34 @@ class Interlock(ControlNode):
     def _outside(self) -> dict[str, object]:
         """What the people and the world around the arm say; ages by this machine's monotonic clock (S4)."""
         now = time.monotonic()
-        self.wrench.pull()
-        new = self.wrench.stamps_ns.get("wrench", -1) != self.wrench_stamp_ns
+        self.pulled.pull()
+        new = self.pulled.stamps_ns.get("wrench", -1) != self.wrench_stamp_ns
         return {"estops": tuple(EStop(name, pressed, now - at) for name, (pressed, at) in self.estops.items()),
                 "enable": self.enable[0], "enable_age_s": now - self.enable[1], "robot_fault": self.robot_fault,
-                "wrench": _norms(self.wrench.channels["wrench"]) if new else None}
+                "wrench": _norms(self.pulled.channels["wrench"]) if new else None,
+                "gripper": self._opening(),
+                "distance": None if self.distance is None else (self.distance[0], now - self.distance[1])}
+
+    def _opening(self) -> float | None:
+        state = self.pulled.channels.get("gripper/state")
+        return None if state is None or not len(state) else float(state[0])
 
     def _standing(self) -> list[str]:
         return standing_faults(self.limits, Inputs(**self._outside()), self.state.contacts)
 
     # What goes out
-    def _publish_target(self, pose: tuple[float, ...], now_ns: int) -> None:
-        set_stamp(self.target.header.stamp, now_ns)
-        p, q = self.target.pose.position, self.target.pose.orientation
-        p.x, p.y, p.z, q.x, q.y, q.z, q.w = pose
-        self.targets.publish(self.target)
+    def _publish_target(self, output: Output, now_ns: int) -> None:
+        if output.target is not None:
+            set_stamp(self.target.header.stamp, now_ns)
+            p, q = self.target.pose.position, self.target.pose.orientation
+            p.x, p.y, p.z, q.x, q.y, q.z, q.w = output.target
+            self.targets.publish(self.target)
+        elif output.joints:
+            set_stamp(self.target_joints.header.stamp, now_ns)
+            self.target_joints.position = list(output.joints)
+            self.targets.publish(self.target_joints)
+        if output.gripper is not None:
+            self.openings.publish(Float64(data=output.gripper))
 
     def _publish_applied(self, output: Output) -> None:
         for record in output.applied:
@@ -239,11 +391,17 @@ class Interlock(ControlNode):
             set_stamp(message.header.stamp, record.start_ns)
             self.applied.publish(message)
 
-    def _count(self, events: tuple) -> None:
+    def _publish_events(self, events: tuple, output: Output, now_ns: int) -> None:
+        """S20: every intervention, on a topic and in the recording."""
         for event in events:
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode"):
                 self.get_logger().info(f"{event.kind}: {event.cause}")
+            message = SafetyEvent(kind=event.kind, cause=event.cause, tick=self.counts["ticks"], source=event.source,
+                                  session=event.session, seq=max(event.seq, 0), requested=list(event.requested),
+                                  commanded=list(output.target or output.joints), limits_hash=self.limits.hash)
+            set_stamp(message.header.stamp, now_ns)
+            self.events.publish(message)
 
     def _publish_safety(self, output: Output, now_ns: int) -> None:
         message = SafetyState(state=int(output.mode), source=output.source, cause=output.cause,
@@ -254,10 +412,12 @@ class Interlock(ControlNode):
         self.safety.publish(message)
 
     def _publish_diagnostics(self) -> None:
-        late = sorted(self.late_ms)
         values = dict(self.counts)
-        if late:
-            values |= {"tick_late_p50_ms": late[len(late) // 2], "tick_late_p99_ms": late[int(0.99 * len(late))]}
+        for name, times in (("tick_late", self.late_ms), ("reaction", self.reaction_ms)):
+            if times:
+                ranked = sorted(times)
+                values |= {f"{name}_p50_ms": ranked[len(ranked) // 2], f"{name}_p99_ms": ranked[int(0.99 * len(ranked))],
+                           f"{name}_worst_ms": ranked[-1]}
         level = {Mode.FAULT: DiagnosticStatus.ERROR, Mode.HOLD: DiagnosticStatus.WARN}
         status = DiagnosticStatus(name=f"{self.get_namespace().strip('/')}/interlock", hardware_id=self.limits.hash,
                                   level=level.get(self.state.mode, DiagnosticStatus.OK),
@@ -278,12 +438,13 @@ def _chunk(message: ActionChunk) -> Chunk:
     fits = dim > 0 and len(data) == dim * message.horizon
     actions = tuple(tuple(data[i:i + dim]) for i in range(0, len(data), dim)) if fits else ()
     return Chunk(message.source, message.session, message.seq, message.policy_version,
-                 to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute)
+                 to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute,
+                 message.header.frame_id, tuple(message.joint_names))
 
 
 def main() -> None:
     """Entry point."""
-    run(Interlock, priority=30)
+    run(lambda: Interlock().start(), priority=30)
 
 
 if __name__ == "__main__":

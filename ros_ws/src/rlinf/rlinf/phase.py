@@ -38,12 +38,12 @@ class PhaseLockedTimer:
         self._arrivals: list[float] = []
         self._waits: list[float] = []
         self._to_go_s, self._settling, self._done_early = 0.0, 0, False
-        self._timer = node.create_timer(period_s, self._on_timer)
+        self.timer = node.create_timer(period_s, self._on_timer)
 
     def arrived(self) -> None:
         """The awaited input is here."""
         self._arrivals.append(time.monotonic())
-        if not self._done_early and self._timer.time_until_next_call() <= self.early_s * 1e9:
+        if not self._done_early and self.timer.time_until_next_call() <= self.early_s * 1e9:
             self._done_early = True
             self._callback()
 
@@ -65,7 +65,7 @@ class PhaseLockedTimer:
         extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
         self._settling = 2 if extra else self._settling - 1  # a changed period counts from the next but one tick
         self._to_go_s -= extra
-        self._timer.timer_period_ns = round((self.period_s + extra) * 1e9)
+        self.timer.timer_period_ns = round((self.period_s + extra) * 1e9)
 
 
 def shift(waits: list[float], period_s: float, hurry: float) -> float:

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
+from geometry_msgs.msg import PoseStamped
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState, TimeStep
+from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent, SafetyState, TimeStep
 
-from rlinf.qos import profile
+from rlinf.black_box import BlackBox
+from rlinf.qos import newest, profile
 from rlinf.spinning import BACKGROUND, run
 from rlinf_core.episodes.spool import EpisodeWriter, Spool
 from rlinf_core.errors import SpoolError
 
 TOPICS = {"timestep": TimeStep, "applied": Applied, "episode": EpisodeEvent, "safety": SafetyState,
-          "policy/action": ActionChunk, "teleop/action": ActionChunk}
+          "safety/events": SafetyEvent, "policy/action": ActionChunk, "teleop/action": ActionChunk}
+MOTION = ("current_pose", "target_pose")  # for the black box alone
 GRACE_S = 0.5
 
 
@@ -40,10 +43,31 @@ class Recorder(Node):
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         for topic, kind in TOPICS.items():
             self.create_subscription(kind, topic, partial(self._on_raw, topic, kind), profile(topic), raw=True)
+        self.box, self.fault = BlackBox(self.spool.root.parent / "faults"), ""
+        for topic in () if self.declare_parameter("lockstep", False).value else MOTION:
+            self.create_subscription(PoseStamped, topic, partial(self._keep, topic, PoseStamped), newest(False), raw=True)
         self.closing = self.create_timer(0.05, self._close_if_late)
         self.closing.cancel()
 
+    def _keep(self, topic: str, kind: type, raw: bytes) -> None:
+        package = kind.__module__.split(".")[0]
+        self.box.add(self.resolve_topic_name(topic), f"{package}/msg/{kind.__name__}", bytes(raw))
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        """The half minute before a fault is kept, once per fault."""
+        fault = safety.cause if safety.state == SafetyState.FAULT else ""
+        if fault and fault != self.fault:
+            try:
+                self.get_logger().info(f"FAULT {fault}: what led to it is in {self.box.write(fault)}")
+            except SpoolError as error:
+                self.get_logger().error(f"what led to FAULT {fault} is lost: {error}")
+        self.fault = fault
+
     def _on_raw(self, topic: str, kind: type, raw: bytes) -> None:
+        if topic != "timestep":  # half a minute of images is too much to hold
+            self._keep(topic, kind, raw)
+        if topic == "safety":
+            self._on_safety(deserialize_message(raw, SafetyState))
         event = deserialize_message(raw, EpisodeEvent) if topic == "episode" else None
         if event and event.kind == EpisodeEvent.STARTED:
             self._open(event)

@@ -1,0 +1,98 @@
+"""Between poses, joints and actions, and the coordinates that the groups of the limits move in."""
+
+from __future__ import annotations
+
+import math
+
+from rlinf_core.interlock.limits import Limits
+from rlinf_core.interlock.motion import Numbers
+from rlinf_core.interlock.rotation import Quaternion, inverse, product, to_quaternion, to_vector, unit
+from rlinf_core.interlock.types import Chunk, Inputs, Pose
+
+Coordinates = tuple[Numbers, ...]  # one entry per group
+
+
+def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
+    """Where the arm is, or None where that is not known or not a number (trap 2)."""
+    if limits.control_mode == "joint_delta":
+        arm = None if not _finite(inputs.joints, len(limits.joint_low)) else (tuple(inputs.joints),)
+    elif _finite(inputs.pose, 7) and abs(math.hypot(*inputs.pose[3:]) - 1.0) < 0.01:
+        arm = (tuple(inputs.pose[:3]), to_vector(product(inverse(_nominal(limits)), unit(inputs.pose[3:]))))
+    else:
+        arm = None
+    if arm is None or not limits.gripper_width:
+        return arm
+    if inputs.gripper is None or not math.isfinite(inputs.gripper):
+        return None
+    return (*arm, (min(max(inputs.gripper, 0.0), limits.gripper_width),))
+
+
+def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
+    """The pose at ``coordinates`` of ``tcp_delta``."""
+    return coordinates[0] + product(_nominal(limits), to_quaternion(coordinates[1]))
+
+
+def parts(limits: Limits, action: Numbers) -> Coordinates:
+    """What an action asks of each group; zeros where it says nothing."""
+    arm = len(limits.joint_low) if limits.control_mode == "joint_delta" else 6 if len(action) >= 6 else 3
+    gripper = ((action[arm] if len(action) > arm else 0.0,),) if limits.gripper_width else ()
+    if limits.control_mode == "joint_delta":
+        return (action[:arm], *gripper)
+    return (action[:3], action[3:6] if arm == 6 else (0.0, 0.0, 0.0), *gripper)
+
+
+def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -> Coordinates:
+    """The velocity of each group's coordinates that plays ``action`` from ``at``."""
+    asked = tuple(tuple(value / chunk.dt_s for value in part) for part in parts(limits, action))
+    if limits.control_mode == "joint_delta" or not any(asked[1]):
+        return asked
+    turn = to_quaternion(tuple(value * limits.tick for value in asked[1]))
+    nominal = _nominal(limits)
+    then = to_vector(product(inverse(nominal), product(turn, product(nominal, to_quaternion(at[1])))))
+    return (asked[0], tuple((b - a) / limits.tick for a, b in zip(at[1], then, strict=True)), *asked[2:])
+
+
+def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
+    """From ``start`` to ``end`` in the words of an action of ``size`` numbers."""
+    difference = [tuple(b - a for a, b in zip(first, last, strict=True)) for first, last in zip(start, end, strict=True)]
+    if limits.control_mode == "joint_delta":
+        arm = difference[0]
+    elif size >= 6:
+        nominal = _nominal(limits)
+        first, last = (product(nominal, to_quaternion(each[1])) for each in (start, end))
+        arm = difference[0] + to_vector(product(last, inverse(first)))
+    else:
+        arm = difference[0]
+    return arm + (difference[-1] if size > len(arm) else ())
+
+
+def invalid(limits: Limits, chunk: Chunk, now_ns: int, frame: str) -> str:
+    """Why a chunk must be refused (S4, S5, S7); empty if it may be considered."""
+    if chunk.control_mode != limits.control_mode:
+        return "control_mode"
+    if chunk.frame not in ("", frame):
+        return "frame"
+    if chunk.joint_names and chunk.joint_names != limits.joint_names:
+        return "joint_names"
+    if not (math.isfinite(chunk.dt_s) and 0.001 <= chunk.dt_s <= 10.0):
+        return "dt"
+    size = len(chunk.actions[0]) if chunk.actions else 0
+    if size not in limits.action_sizes or any(len(action) != size for action in chunk.actions):
+        return "size"
+    if not all(math.isfinite(value) for action in chunk.actions for value in action):
+        return "not_finite"
+    if (chunk.observation_stamp_ns - now_ns) * 1e-9 > limits.future_stamp:
+        return "future_stamp"
+    most = limits.jump_factor * chunk.dt_s
+    if any(group.norm(part) > most * group.speed
+           for action in chunk.actions for group, part in zip(limits.groups, parts(limits, action), strict=True)):
+        return "jump"
+    return ""
+
+
+def _nominal(limits: Limits) -> Quaternion:
+    return unit(limits.orientation)
+
+
+def _finite(values: Numbers | None, size: int) -> bool:
+    return values is not None and len(values) == size and all(map(math.isfinite, values))

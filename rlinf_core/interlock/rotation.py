@@ -1,0 +1,48 @@
+"""Rotations as unit quaternions (x, y, z, w) and as rotation vectors (axis times angle, [rad])."""
+
+from __future__ import annotations
+
+import math
+
+Quaternion = tuple[float, float, float, float]
+Vector = tuple[float, float, float]
+
+
+def product(a: Quaternion, b: Quaternion) -> Quaternion:
+    """The rotation that first does ``b``, then ``a``."""
+    ax, ay, az, aw = a
+    bx, by, bz, bw = b
+    return (aw * bx + ax * bw + ay * bz - az * by, aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw, aw * bw - ax * bx - ay * by - az * bz)
+
+
+def inverse(q: Quaternion) -> Quaternion:
+    """The rotation back."""
+    return (-q[0], -q[1], -q[2], q[3])
+
+
+def unit(q: tuple[float, ...]) -> Quaternion:
+    """``q`` at length 1."""
+    size = math.hypot(*q)
+    return (q[0] / size, q[1] / size, q[2] / size, q[3] / size)
+
+
+def to_quaternion(vector: tuple[float, ...]) -> Quaternion:
+    """Exponential map."""
+    angle = math.hypot(*vector)
+    half = 0.5 * angle
+    scale = math.sin(half) / angle if angle > 1e-8 else 0.5
+    return (vector[0] * scale, vector[1] * scale, vector[2] * scale, math.cos(half))
+
+
+def to_vector(q: Quaternion) -> Vector:
+    """Logarithm: the shorter way round, an angle in [0, pi]."""
+    x, y, z, w = q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
+    sine = math.sqrt(x * x + y * y + z * z)
+    scale = 2.0 * math.atan2(sine, w) / sine if sine > 1e-12 else 2.0
+    return (x * scale, y * scale, z * scale)
+
+
+def angle(q: Quaternion) -> float:
+    """Angle of the rotation, in [0, pi]."""
+    return math.hypot(*to_vector(q))

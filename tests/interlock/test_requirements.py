@@ -1,0 +1,398 @@
+"""What the core guarantees, requirement by requirement and trap by trap, each with the value that was measured."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import Chunk, EStop, Mode, adopt, load_limits, loosened, with_values
+from rlinf_core.interlock.rotation import angle, inverse, product, to_quaternion
+from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
+
+S9 = dict(acceleration=1.0, jerk=10.0)
+TICK_MS = 10
+
+
+def stream(rig, action, actions=10, source="policy", seq=1, ticks=10, **inputs):
+    """Chunks of one action each, back to back; returns what was commanded, tick by tick."""
+    outputs = []
+    for number in range(actions):
+        command = chunk(seq + number, rig.now, (action,), source=source, mode=rig.limits.control_mode)
+        outputs += [rig.tick(*([command] if tick == 0 else []), **inputs) for tick in range(ticks)]
+    return outputs
+
+
+def until(rig, condition, most=1000, **inputs):
+    """Ticks until it holds."""
+    for number in range(1, most):
+        rig.tick(**inputs)
+        if condition():
+            return number
+    raise AssertionError(f"not within {most} ticks")
+
+
+def test_s02_silence_holds_in_time(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=3)
+    ticks = until(rig, lambda: rig.state.mode is Mode.HOLD)
+    assert ticks * TICK_MS - 100 <= 100 + TICK_MS and rig.state.cause == "stale_command"
+    evidence("S2", f"{ticks * TICK_MS - 100} ms after the last action's end (dt 100 ms)", "100 ms and a tick")
+
+
+@pytest.mark.parametrize("age_ms, mode", [(49, Mode.ACTIVE), (51, Mode.HOLD), (501, Mode.FAULT)])
+def test_s03_by_the_age_of_the_measured_state(rig, age_ms, mode, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    rig.tick(pose_age_ns=age_ms * 1_000_000)
+    assert rig.state.mode is mode
+    evidence("S3", f"{age_ms} ms: {mode.name}", "hold beyond 50 ms, fault beyond 500 ms")
+
+
+@pytest.mark.parametrize("seconds", [3.0, -3.0, 1e6])
+def test_s04_a_clock_that_steps_moves_nothing(rig, seconds, evidence):
+    stream(rig, (0.02, 0.0, 0.0), actions=3)
+    before, speed = rig.output.target[0], rig.state.motions[0].velocity[0]
+    rig.now += round(seconds * 1e9)
+    for _ in range(100):
+        rig.tick()
+    moved = rig.output.target[0] - before
+    assert rig.state.still and 0.0 <= moved <= speed**2 / (2 * 4.0) + 1e-12
+    evidence("S4", f"step of {seconds:+g} s at {speed:.2f} m/s: {1e3 * moved:.1f} mm, which is its braking distance",
+             "no motion but braking")
+
+
+@pytest.mark.parametrize("bad, cause", [
+    (dict(actions=((math.nan, 0, 0),)), "not_finite"), (dict(actions=((math.inf, 0, 0),)), "not_finite"),
+    (dict(actions=((0.0, 0.0),)), "size"), (dict(actions=()), "size"), (dict(dt_s=math.nan), "dt"),
+    (dict(mode="joint_delta"), "control_mode"), (dict(frame="camera"), "frame"), (dict(joint_names=("a",)), "joint_names")])
+def test_s05_each_kind_of_bad_sample_is_refused_by_name_in_the_same_tick(rig, bad, cause, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=2)
+    extra = {key: bad.pop(key) for key in ("frame", "joint_names") if key in bad}
+    before = rig.state
+    rig.tick(replace(chunk(9, rig.now, **bad), **extra))
+    assert rig.state.mode is Mode.HOLD and ("refused", cause) in [(e.kind, e.cause) for e in rig.events]
+    assert rig.state.sessions == before.sessions
+    evidence("S5", f"{cause}: hold in the same tick, sequence numbers untouched", "same tick, no trace")
+
+
+def test_s06_every_other_commander_is_refused_by_name(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1, source="operator")
+    rig.tick(chunk(2, rig.now, source="operator"))
+    rig.tick(chunk(1, rig.now))
+    assert [(e.kind, e.cause) for e in rig.events] == [("dropped", "policy:operator_commands")]
+    rig.tick(chunk(2, rig.now, source="operator"))
+    assert ("dropped", "out_of_order") in [(e.kind, e.cause) for e in rig.events]
+    evidence("S6", "policy refused by name while the operator commands; a repeated number dropped", "refused and counted")
+
+
+def test_s07_limited_up_to_ten_times_and_refused_beyond(rig, evidence):
+    executed = stream(rig, (0.24, 0.0, 0.0), actions=5)[-1].applied[0].executed[0]
+    assert executed == pytest.approx(0.025, abs=1e-9)
+    rig.tick(chunk(20, rig.now, ((0.2501, 0.0, 0.0),)))
+    assert rig.state.mode is Mode.HOLD
+    evidence("S7", f"9.6 times too far: {1e3 * executed:.1f} of 240 mm in 100 ms; 10.004 times: refused", "25 mm; refused")
+
+
+def test_s09_the_shipped_fr3_is_within_the_default_envelope(evidence):
+    fr3 = load_limits("robots/franka_fr3/limits.yaml")
+    envelope = {"speed": 0.25, "rotation_speed": 0.5, "acceleration": 1.0, "jerk": 10.0, "joint_speed": 0.5,
+                "joint_acceleration": 2.5}
+    for name, value in envelope.items():
+        assert getattr(fr3, name) <= value, name
+    assert fr3.speed <= 3.0 / 4 and fr3.joint_acceleration <= 10.0 / 4 and fr3.joint_jerk <= 5000.0 / 4
+    evidence("S9", ", ".join(f"{name} {getattr(fr3, name):g}" for name in envelope), str(envelope))
+
+
+def test_s10_contact(evidence):
+    rig = Rig(limits()).arm()
+    stream(rig, (0.02, 0.0, 0.0), actions=2)
+    samples = until(rig, lambda: rig.state.mode is Mode.HOLD, wrench=(25.0, 0.0))
+    faults = until(rig, lambda: rig.state.mode is Mode.FAULT, wrench=(45.0, 0.0))
+    assert samples == faults == 2
+    evidence("S10", f"25 N: hold after {samples} samples; 45 N: latched after {faults}", "2 samples")
+
+
+def test_s11_nearer_is_slower_contact_stops_and_silence_stops(evidence):
+    rig = Rig(limits()).arm()
+    free = stream(rig, (0.02, 0.0, 0.0), actions=4, distance=(0.05, 0.0))[-1].applied[0].executed[0]
+    near = stream(rig, (0.02, 0.0, 0.0), actions=4, seq=9, distance=(0.01, 0.0))[-1].applied[0]
+    assert near.executed[0] == pytest.approx(free / 2, rel=1e-6) and "distance" in near.limits
+    rig.tick(distance=(0.0, 0.0))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "obstacle")
+    rig.tick(chunk(30, rig.now), distance=(0.05, 0.2))
+    assert rig.state.mode is Mode.HOLD and rig.events[0].cause == "distance_silent"
+    rig.tick(chunk(31, rig.now), distance=(math.nan, 0.0))
+    assert rig.state.mode is Mode.HOLD, "a NaN is no permission"
+    rig.tick(chunk(32, rig.now), distance=(0.05, 0.0))
+    assert rig.state.mode is Mode.ACTIVE
+    evidence("S11", f"at 10 mm {near.executed[0] / free:.2f} of the speed; at 0 mm and after 200 ms of silence: hold",
+             "half; hold; hold")
+
+
+def test_s12_the_tool_stops_along_its_path_and_within_its_jerk(evidence):
+    rig = Rig(limits(**S9)).arm()
+    stream(rig, (0.02, 0.01, 0.0), actions=8)
+    start, points = np.array(rig.output.target[:3]), []
+    until(rig, lambda: points.append(rig.output.target[:3]) or rig.state.still)
+    points = np.array(points)
+    way = points[-1] - start
+    off = np.linalg.norm(np.cross(points - start, way / np.linalg.norm(way)), axis=1).max()
+    jerk = np.linalg.norm(np.diff(points, 3, axis=0), axis=1).max() / 1e-6
+    assert off < 1e-9 and jerk <= 10.0 + 1e-5
+    assert rig.tick().target == rig.tick().target, "and is held by publishing it for ever"
+    evidence("S12", f"{1e3 * np.linalg.norm(way):.1f} mm and {len(points) * TICK_MS} ms from 0.22 m/s, {off:.0e} m off its "
+             f"path, jerk {jerk:.2f} m/s^3", "along the path, jerk 10 m/s^3")
+
+
+def test_s13_hold_ends_when_its_cause_has_gone_and_a_fault_by_name_alone(evidence):
+    rig = Rig(limits(enable_lease=60.0)).arm()
+    held = dict(enable=True, enable_age_s=0.0)
+    rig.tick(chunk(1, rig.now), **held)
+    rig.tick(robot_fault="reflex", **held)
+    tries = [dict(reset_fault="reflex"), dict(reset_fault="robot:reflex", robot_fault="reflex"), dict(arm=True)]
+    for request in tries:
+        rig.tick(chunk(2, rig.now), **held, **request)
+        assert rig.state.mode is Mode.FAULT
+    rig.tick(reset_fault="robot:reflex", enable=False)
+    assert rig.state.mode is Mode.FAULT, "the enable must be held again"
+    rig.tick(chunk(3, rig.now), reset_fault="robot:reflex", **held)
+    assert rig.state.mode is Mode.DISARMED
+    at = rig.output.target
+    assert until(rig, lambda: rig.now > 5e9, **held) and rig.output.target == at
+    evidence("S13", f"{len(tries) + 1} wrong ways out refused; after the right one 0 mm in {rig.now / 1e9:.0f} s", "0 mm")
+
+
+def test_s14_one_silent_source_of_three_stops(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    fresh = (EStop("a", False, 0.1), EStop("b", False, 0.1))
+    rig.tick(estops=(*fresh, EStop("c", False, 0.29)))
+    assert rig.state.mode is Mode.ACTIVE
+    rig.tick(estops=(*fresh, EStop("c", False, 0.31)))
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "estop_silent:c")
+    evidence("S14", "290 ms of silence of one of three: moves; 310 ms: latched in the same tick", "300 ms")
+
+
+def test_s15_the_lease_ends(evidence):
+    rig = Rig(limits(enable_lease=60.0)).arm()
+    rig.tick(chunk(1, rig.now), enable=True, enable_age_s=59.99)
+    assert rig.state.mode is Mode.ACTIVE
+    rig.tick(enable=True, enable_age_s=60.01)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "enable")
+    evidence("S15", "59.99 s: moves; 60.01 s, or let go: hold in the same tick", "60 s; one tick")
+
+
+def test_s16_takeover_in_the_same_tick_and_a_pause_before_it_is_handed_back(evidence):
+    rig = Rig(limits(**S9)).arm()
+    stream(rig, (0.02, 0.0, 0.0), actions=3)
+    rig.tick(chunk(50, rig.now), chunk(1, rig.now, ((0.0, 0.02, 0.0),), source="operator"))
+    assert rig.output.source == "operator"
+    stream(rig, (0.0, 0.02, 0.0), actions=5, source="operator", seq=2)
+    ticks, seq = 0, 60
+    while rig.output.source != "policy":
+        ticks, seq = ticks + 1, seq + 1
+        rig.tick(chunk(seq, rig.now))
+        if rig.output.source == "policy":
+            break
+        assert ticks < 200
+    speed = math.hypot(*rig.state.motions[0].velocity)
+    assert speed <= 1.0 * 0.01 + 1e-9, "the policy begins from rest"
+    evidence("S16", f"operator in the same tick; policy again after {ticks * TICK_MS} ms, from rest", "same tick; a pause")
+
+
+def test_s17_a_reflex_is_a_fault_here(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    rig.tick(robot_fault="reflex")
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "robot:reflex")
+    evidence("S17", "latched in the same tick", "same tick")
+
+
+def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, evidence):
+    stream(rig, (0.02, 0.0, 0.0), actions=4)
+    old = rig.limits
+    assert loosened(old, replace(old, speed=0.3, box_low=(0.2, -0.25, 0.005), stale_state=0.06)) == [
+        "box_low", "speed", "stale_state"]
+    assert loosened(old, replace(old, speed=0.1, box_low=(0.4, -0.25, 0.005), enable_lease=1.0)) == []
+    assert loosened(old, replace(old, tick=0.005)) == ["tick"], "some do not change at all"
+    slower = with_values(old, {"speed": 0.05})
+    rig.state, reason = adopt(slower, rig.state)
+    rig.limits = slower
+    assert reason == ""
+    stream(rig, (0.02, 0.0, 0.0), actions=4, seq=50)
+    speed = math.hypot(*rig.state.motions[0].velocity)
+    assert speed == pytest.approx(0.05)
+    _, reason = adopt(with_values(old, {"box_high": [0.5, 0.1, 0.3]}), rig.state)
+    assert "could not stop inside" in reason
+    with pytest.raises(RecipeError, match="expected a number in"):
+        with_values(old, {"speed": 100.0})
+    evidence("S19", f"speed limit 0.25 to 0.05 while moving: {speed:.3f} m/s, hash {old.hash} to {slower.hash}; "
+             "3 of 3 loosened limits found", "0.05 m/s; refused")
+
+
+def test_s20_an_event_says_what_was_asked_by_whom_and_when(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=2)
+    rig.tick(chunk(9, rig.now, ((math.inf, 0.0, 0.0),)))
+    (refused,) = [event for event in rig.events if event.kind == "refused"]
+    assert (refused.cause, refused.source, refused.session, refused.seq) == ("not_finite", "policy", "a", 9)
+    assert refused.requested == (math.inf, 0.0, 0.0) and refused.now_ns == rig.now - 10_000_000
+    evidence("S20", "cause, source, session, number, action and tick of a refused sample", "all of them")
+
+
+# What others fell into
+def test_trap01_a_heartbeat_is_no_command(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    ticks = until(rig, lambda: rig.state.mode is Mode.HOLD, arm=True, enable=True, enable_age_s=0.0)
+    evidence("trap 1", f"enable and arming alive, no chunk: hold after {ticks * TICK_MS} ms", "200 ms")
+
+
+def test_trap02_a_nan_is_answered_with_a_hold_and_leaves_the_memory_clean(rig, evidence):
+    stream(rig, (0.02, 0.0, 0.0), actions=3)
+    rig.tick(chunk(9, rig.now, ((math.nan,) * 3,)), pose=(math.nan,) * 7)
+    assert rig.state.mode is Mode.HOLD
+    until(rig, lambda: rig.state.still)
+    assert all(map(math.isfinite, rig.output.target))
+    stream(rig, (0.02, 0.0, 0.0), actions=3, seq=20)
+    assert rig.state.mode is Mode.ACTIVE and all(map(math.isfinite, rig.output.target))
+    clipped = np.clip(np.nan, -0.02, 0.02)
+    evidence("trap 2", f"hold in the same tick, finite ever after (np.clip gives {clipped})", "hold, finite")
+
+
+def test_trap03_resuming_starts_from_the_measured_pose(rig, evidence):
+    stream(rig, (0.02, 0.0, 0.0), actions=3)
+    until(rig, lambda: rig.state.still)
+    rig.pose = (0.45, 0.1, 0.3, *HOME[3:])
+    output = rig.tick(chunk(20, rig.now, ((0.0, 0.0, 0.0),)))
+    assert output.mode is Mode.ACTIVE and output.target[:3] == rig.pose[:3]
+    evidence("trap 3", f"{math.dist(output.target[:3], rig.pose[:3]):.0e} m from the measured pose", "0 m")
+
+
+def test_trap04_arming_far_from_the_old_set_point_moves_nothing(evidence):
+    rig = Rig(follow=False)
+    rig.tick()
+    rig.pose = (0.6, 0.1, 0.3, *HOME[3:])
+    rig.tick(arm=True)
+    output = rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),)))
+    assert output.target == rig.pose
+    evidence("trap 4", f"{math.dist(output.target[:3], rig.pose[:3]):.0e} m from the measured pose", "0 m")
+
+
+def test_trap05_a_reflex_is_never_cleared_by_commands(rig, evidence):
+    rig.tick(robot_fault="reflex")
+    for number in range(1, 300):
+        rig.tick(chunk(number, rig.now), arm=True)
+        assert rig.state.mode is Mode.FAULT
+    evidence("trap 5", "299 commands after the reflex had gone: still latched", "latched")
+
+
+def test_trap06_one_joint_at_its_limit_stops_the_whole_arm_along_its_path(evidence):
+    home = (0.0, 0.0, 0.0, -1.5, 0.0, 1.5, 0.0)
+    rig = Rig(joint_limits(joint_high=(2.74, 1.78, 2.90, -1.35, 2.81, 4.52, 3.02)), joints=home).arm()
+    action = (0.03, 0.02, -0.01, 0.02, 0.0, 0.04, 0.0)
+    outputs = stream(rig, action, actions=40)
+    moved = np.array([output.joints for output in outputs]) - home
+    assert moved[-1, 3] == pytest.approx(0.05, abs=1e-3), "the fourth joint is at its limit, less its margin"
+    ratios = moved[5:] / moved[5:, [3]]
+    off = np.abs(ratios - np.array(action) / action[3]).max()
+    assert off < 1e-9 and np.ptp(moved[-20:], axis=0).max() < 1e-3
+    evidence("trap 6", f"all seven slow down together, {off:.0e} off the common path", "1e-9")
+
+
+def test_trap07_nothing_is_unlimited_by_default(tmp_path, evidence):
+    with pytest.raises(TypeError):
+        type(limits())()
+    unlimited = [name for name, value in vars(load_limits("robots/franka_fr3/limits.yaml")).items() if value == math.inf]
+    assert unlimited == []
+    evidence("trap 7", "0 of the shipped FR3's limits are infinite", "0")
+
+
+def test_trap08_rotation_is_bounded_across_the_wrap_of_any_angle(evidence):
+    """Nominal orientation upside down, where Euler angles wrap."""
+    worst = 0.0
+    for axis in np.eye(3).tolist() + [[0.6, -0.6, 0.5]]:
+        rig = Rig(limits(cone=0.5, **S9)).arm()
+        for output in stream(rig, (0.0, 0.0, 0.0, *(0.05 * value for value in axis)), actions=40):
+            worst = max(worst, angle(product(inverse(HOME[3:]), output.target[3:])))
+    assert 0.45 < worst <= 0.5 + 1e-9
+    evidence("trap 8", f"{worst:.9f} rad from nominal after four seconds of turning", "0.5 rad")
+
+
+def test_trap09_nothing_of_a_chunk_plays_after_the_episode(rig, evidence):
+    rig.tick(chunk(1, rig.now, ((0.02, 0.0, 0.0),) * 10))
+    for _ in range(15):
+        rig.tick()
+    rig.tick(end_episode=True)
+    before, speed = rig.output.target[0], rig.state.motions[0].velocity[0]
+    until(rig, lambda: rig.state.still)
+    moved = rig.output.target[0] - before
+    assert moved <= speed**2 / (2 * 4.0) + 1e-12 and rig.state.chunk is None
+    evidence("trap 9", f"{1e3 * moved:.1f} mm of braking, of 170 mm left in the chunk", "its braking distance")
+
+
+def test_trap12_the_commander_owns_no_stop(rig, evidence):
+    """A policy that is hung or dead, or says what it likes, neither holds nor renews an e-stop."""
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    rig.tick(chunk(5, rig.now), estops=(EStop("pendant", True, 0.0),))
+    assert rig.state.mode is Mode.FAULT
+    fields = set(Chunk.__dataclass_fields__)
+    assert not fields & {"enable", "estop", "reset_fault", "arm"}, "a chunk cannot speak of them"
+    evidence("trap 12", "stopped with the policy streaming; a chunk has no word for stop, enable or reset", "stopped")
+
+
+# Modes beside the tool's position
+def test_rotation_plays_in_the_base_frame_and_is_reported_as_it_was_asked():
+    rig = Rig(limits()).arm()
+    action = (0.0, 0.0, 0.0, 0.0, 0.0, 0.04)
+    outputs = stream(rig, action, actions=6)
+    (record,) = outputs[-1].applied
+    assert record.executed == pytest.approx(action, abs=1e-9)
+    turned = product(rig.output.target[3:], inverse(HOME[3:]))
+    assert abs(turned[2]) > 0.05 and turned[0] == pytest.approx(0, abs=1e-9) and turned[1] == pytest.approx(0, abs=1e-9)
+
+
+def test_the_gripper_opens_closes_and_stays_in_its_range():
+    rig = Rig(limits(gripper_width=0.08), gripper=0.02).arm()
+    outputs = stream(rig, (0.0, 0.0, 0.0, 0.005), actions=3)
+    assert outputs[-1].gripper == pytest.approx(0.035, abs=1e-9)
+    assert outputs[-1].applied[0].executed == pytest.approx((0, 0, 0, 0.005), abs=1e-9)
+    assert stream(rig, (0.0, 0.0, 0.0, -0.01), actions=10, seq=20)[-1].gripper == 0.0
+    blind = Rig(limits(gripper_width=0.08)).tick(arm=True)
+    assert blind.target is None and blind.mode is Mode.DISARMED, "nothing is known of the gripper: nothing moves"
+
+
+def test_joints_play_and_the_box_still_guards_the_tool():
+    rig = Rig(joint_limits(), joints=JOINTS).arm()
+    outputs = stream(rig, (0.02, 0, 0, 0, 0, 0, 0), actions=4)
+    assert outputs[-1].applied[0].executed == pytest.approx((0.02, 0, 0, 0, 0, 0, 0), abs=1e-9)
+    assert outputs[-1].target is None
+    rig.tick(chunk(20, rig.now, ((0.0,) * 7,), mode="joint_delta"), pose=(0.9, 0.0, 0.2, *HOME[3:]))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_box")
+
+
+def test_tool_commands_hold_when_a_joint_is_at_the_end_of_its_range():
+    ranges = joint_limits()
+    rig = Rig(limits(joint_names=ranges.joint_names, joint_low=ranges.joint_low, joint_high=ranges.joint_high),
+              joints=JOINTS).arm()
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    rig.tick(joints=(*JOINTS[:3], -0.2, *JOINTS[4:]))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_joints")
+
+
+def test_a_simulated_reset_forgets_the_moving_set_point_and_a_real_arm_finishes_its_stop():
+    rig = Rig(limits(**S9)).arm()
+    stream(rig, (0.02, 0.0, 0.0), actions=4)
+    rig.pose = (0.4, 0.1, 0.3, *HOME[3:])
+    rig.tick(end_episode=True, restart=True)
+    assert rig.state.still and rig.output.target == rig.pose
+    stream(rig, (0.02, 0.0, 0.0), actions=4, seq=30)
+    rig.follow = False
+    rig.tick(end_episode=True)
+    rig.pose = (0.4, 0.1, 0.3, *HOME[3:])
+    rig.tick(chunk(60, rig.now))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "realigning")
+    until(rig, lambda: rig.state.still)
+    assert rig.tick(chunk(61, rig.now, ((0.0, 0.0, 0.0),))).target[:3] == rig.pose[:3]
+
+
+def test_a_nominal_orientation_far_from_the_arm_holds():
+    rig = Rig(limits(orientation=tuple(product(HOME[3:], to_quaternion((0.8, 0.0, 0.0)))))).arm()
+    rig.tick(chunk(1, rig.now))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation")
