@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -64,6 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
     evaluate.add_argument("--json", type=Path, help="write the result as one flat object")
     evaluate.set_defaults(run=_eval)
+    drill = commands.add_parser("drill", help="the safety drill: what can go wrong goes wrong, and is measured")
+    drill.add_argument("--only", default="", metavar="WORDS", help="scenarios of configs/drill.yaml by their name")
+    drill.add_argument("--json", type=Path, help="write requirements_held, traps_held and each row there")
+    drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
+    drill.add_argument("--domain", type=int, default=42, help="ROS_DOMAIN_ID")
+    drill.set_defaults(run=_drill)
     doctor = commands.add_parser("doctor", help="say what this machine has and lacks, and how to get it")
     doctor.set_defaults(run=_doctor)
     return parser
@@ -121,6 +128,13 @@ def _eval(arguments: argparse.Namespace) -> None:
     from rlinf_core.cli.evaluate import evaluate_command
 
     evaluate_command(arguments)
+
+
+def _drill(arguments: argparse.Namespace) -> int:
+    from rlinf_core.supervisor import ros_environment
+
+    options = [f"--{name}={value}" for name in ("only", "json", "out") if (value := getattr(arguments, name))]
+    return subprocess.call([sys.executable, "-m", "rlinf.drill", *options], env=ros_environment(arguments.domain))
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

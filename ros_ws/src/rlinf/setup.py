@@ -5,7 +5,8 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).resolve().parent
-NODES = ("environment", "policy", "operator", "interlock", "recorder", "uplink", "director")
+NODES = ("environment", "policy", "operator", "interlock", "recorder", "uplink", "director", "fault_injector",
+         "drill")
 
 
 def shared(folder: str) -> list[tuple[str, list[str]]]:

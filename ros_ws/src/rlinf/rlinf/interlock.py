@@ -346,7 +346,8 @@ class Interlock(LifecycleNode):
         self._publish_events(events, output, now_ns)
         if output.mode is Mode.DISARMED and before[0] is Mode.DISARMED and self.state.still:
             self._note(Mode.DISARMED)
-        if (output.mode, output.cause) != before or self.counts["ticks"] % 10 == 0:
+        said = output.mode, output.cause, output.source
+        if said != self.said or self.counts["ticks"] % 10 == 0:
             self._publish_safety(output, now_ns)
 
     def _outside(self) -> dict[str, object]:
@@ -409,6 +410,7 @@ class Interlock(LifecycleNode):
                               refused=self.counts["refused"], dropped=self.counts["dropped"],
                               limited=self.counts["limited"])
         set_stamp(message.header.stamp, now_ns)
+        self.said = output.mode, output.cause, output.source
         self.safety.publish(message)
 
     def _publish_diagnostics(self) -> None:

@@ -1,0 +1,90 @@
+"""Write docs/safety.md: every requirement of the interlock, its test, and what was last measured.
+
+    python scripts/safety.py [--drill drill.json]
+
+Runs the safety tests, reads the drill's rows (by default benchmarks/results/drill.json), and puts both in one table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py"]
+REQUIREMENTS = {
+    "S1": "reaction: from bad or missing input to a safe output one tick and 2 ms at p99",
+    "S2": "stale command: hold; nothing is extrapolated past a chunk's end",
+    "S3": "stale state: hold after 50 ms, latched fault after 500 ms",
+    "S4": "clocks: ages from receive time; a stamp more than 50 ms ahead is refused; a clock that steps moves nothing",
+    "S5": "validity: a bad sample is refused with a hold in the same tick, leaves no trace; three in a second latch",
+    "S6": "order and authority: duplicates and late arrivals dropped; a new session needs arming; one commander at a time",
+    "S7": "jumps: too fast is limited and counted, ten times too fast refused",
+    "S8": "envelope: workspace, cone, joint range, speed, acceleration and jerk at every tick, for every input",
+    "S9": "default envelope for learning on an FR3",
+    "S10": "contact: 20 N or 5 Nm hold, 40 N latches, two samples",
+    "S11": "collision (optional): slower within 2 cm, stop at contact, stop when the input is silent",
+    "S12": "the whole group stops along its path within its jerk, then holds by publishing every tick",
+    "S13": "states: the most severe demand wins; a fault ends by a reset that names it, and a reset moves nothing",
+    "S14": "e-stop: the OR of all sources, each a heartbeat; survives a restart of the interlock",
+    "S15": "enable: a held enable or a lease of at most 60 s",
+    "S16": "takeover: the operator in the same tick; back through a pause",
+    "S17": "the robot's own faults are faults here",
+    "S18": "death or hang of any part: hold; of the interlock: the robot side stops by its own timeout",
+    "S19": "configuration: checked, frozen while armed but for tightening, its hash in every episode",
+    "S20": "evidence: every intervention on a topic and in the recording; the half minute before a fault is kept",
+    "trap 1": "a heartbeat lives while the thread that commands hangs (PX4 offboard)",
+    "trap 2": "a NaN is ignored, or passes a clip and poisons the memory (Nav2, LeRobot, HIL-SERL)",
+    "trap 3": "resuming replays an old far target (MoveIt Servo)",
+    "trap 4": "re-arming jumps because the controller catches up (PR2)",
+    "trap 5": "reflexes cleared automatically before every command (HIL-SERL, RLinf)",
+    "trap 6": "one joint halted alone turns the tool (MoveIt Servo)",
+    "trap 7": "limits off by default (LeRobot, JTC, libfranka)",
+    "trap 8": "Euler angles wrap, rotation unbounded (HIL-SERL, LeRobot)",
+    "trap 9": "the rest of a chunk plays after the episode (RLinf)",
+    "trap 10": "reset motion goes round the guard (RLinf)",
+    "trap 11": "a camera that stalls blocks the control loop with the arm live (RLinf, HIL-SERL)",
+    "trap 12": "the software that is stopped owns the stop (Spot wrapper)",
+}
+
+
+def main() -> None:
+    """Run, collect, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--drill", type=Path, default=ROOT / "benchmarks/results/drill.json")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        evidence = Path(folder) / "evidence.json"
+        subprocess.run([str(ROOT / "scripts/run_tests.sh"), "-q", "-m", "not slow", f"--evidence={evidence}", *TESTS],
+                       cwd=ROOT, check=True)
+        measured = json.loads(evidence.read_text())
+    drill = json.loads(options.drill.read_text())
+    (ROOT / "docs/safety.md").write_text(page(measured, drill))
+    sys.stdout.write("docs/safety.md written\n")
+
+
+def page(measured: list[dict[str, str]], drill: dict) -> str:
+    """The whole page."""
+    by_test: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for entry in measured:
+        name = entry["test"].split("::")[1].split("[")[0]
+        by_test[entry["requirement"]][name].append(entry["measured"])
+    lines = ["| | requirement | test | measured |", "|---|---|---|---|"]
+    for number, text in REQUIREMENTS.items():
+        cells = [f"| {number} | {text} |"]
+        for name, values in by_test[number].items():
+            lines.append(f"{cells.pop() if cells else '| | |'} `{name}` | {'; '.join(dict.fromkeys(values))} |")
+        for row in drill["rows"]:
+            if row["requirement"] == number or number == f"trap {row['trap']}":
+                verdict = "" if row["held"] else "**not held**: "
+                lines.append(f"{cells.pop() if cells else '| | |'} drill: {row['name']} | {verdict}{row['measured']} |")
+    return (ROOT / "scripts/safety_head.md").read_text() + "\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
