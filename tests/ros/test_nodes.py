@@ -3,16 +3,22 @@
 import os
 import pty
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from geometry_msgs.msg import PoseStamped
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
 from rlinf_msgs.action import ResetScene
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, SafetyEvent, SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
-from sensor_msgs.msg import Image
-from std_msgs.msg import Bool
+from sensor_msgs.msg import Image, JointState
+from std_msgs.msg import Bool, Float64
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import fill_observation
@@ -275,3 +281,88 @@ def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
     peer.for_s(0.3)
     restart()
     arm.reach(SafetyState.DISARMED)
+
+
+@pytest.mark.domain(72)
+def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tmp_path):
+    """joint_delta through topics, live parameters, and a lifecycle that refuses to leave an armed arm alone."""
+    names = [f"fr3_joint{number}" for number in range(1, 8)]
+    limits = yaml.safe_load(Path("robots/franka_fr3/limits.yaml").read_text())
+    limits |= {"control_mode": "joint_delta", "gripper_width": 0.08, "enable_lease": "unlimited"}
+    (tmp_path / "limits.yaml").write_text(yaml.safe_dump(limits))
+    states, targets = listen(peer, SafetyState, "safety"), listen(peer, JointState, "target_joints")
+    openings = listen(peer, Float64, "gripper/command")
+    joints = peer.node.create_publisher(JointState, "joint_states", profile("joint_states"))
+    gripper = peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    arming = peer.node.create_client(SetBool, "interlock/arm")
+    setting = peer.node.create_client(SetParameters, "interlock/set_parameters")
+    changing = peer.node.create_client(ChangeState, "interlock/change_state")
+    angles, seq = dict(zip(names, (0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785), strict=True)), [0]
+
+    def hundred_hertz():
+        seq[0] += 1
+        if targets:
+            angles.update(zip(targets[-1].name, targets[-1].position, strict=True))
+        joints.publish(JointState(name=["elsewhere", *reversed(names)], position=[9.0, *reversed(list(angles.values()))]))
+        gripper.publish(JointState(name=["width"], position=[0.04]))
+        if seq[0] % 5 == 0:
+            chunk = ActionChunk(source="policy", session="s", seq=seq[0], dt=0.1, control_mode="joint_delta", horizon=1,
+                                dim=8, data=[0.01] + [0.0] * 6 + [0.001], joint_names=names)
+            chunk.observation_stamp = peer.node.get_clock().now().to_msg()
+            chunks.publish(chunk)
+
+    def ask(client, request):
+        peer.spin(client.service_is_ready, what=client.srv_name)
+        future = client.call_async(request)
+        peer.spin(future.done, what="the answer")
+        return future.result()
+
+    def set_limit(name, value):
+        value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
+        return ask(setting, SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=value)])).results[0]
+
+    peer.node.create_timer(0.01, hundred_hertz)
+    start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), memory_file="")
+    peer.spin(lambda: ask(arming, SetBool.Request(data=True)).success, what="arming")
+    peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].data > 0.041, what="motion")
+    assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
+    refused = set_limit("joint_speed", 0.6)
+    assert not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason
+    assert "expected a number in" in set_limit("joint_speed", 99.0).reason
+    before = states[-1].limits_hash
+    assert set_limit("joint_speed", 0.3).successful
+    peer.spin(lambda: states[-1].limits_hash != before, what="the new hash")
+    deactivate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_DEACTIVATE))
+    assert not ask(changing, deactivate).success, "armed, it stays active"
+    peer.for_s(0.2)
+    assert states[-1].state == SafetyState.ACTIVE
+    ask(arming, SetBool.Request(data=False))
+    peer.for_s(1.0)
+    assert set_limit("joint_speed", 0.5).successful, "disarmed, it may be loosened"
+    assert ask(changing, deactivate).success
+    peer.for_s(0.2)
+    count = len(targets)
+    peer.for_s(0.3)
+    assert len(targets) <= count + 1, "inactive, it commands nothing"
+
+
+@pytest.mark.domain(71)
+def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
+    arm = Arm(peer)
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    start(peer, "recorder", "station.robot=franka_fr3", "station.lockstep=false")
+    events = listen(peer, SafetyEvent, "safety/events")
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    peer.for_s(1.0)
+    arm.pressed = True
+    arm.reach(SafetyState.FAULT, "estop:pendant")
+    folder = tmp_path / "faults/closed"
+    peer.spin(lambda: list(folder.glob("fault-*-estop_pendant")), what="the recording")
+    (kept,) = folder.iterdir()
+    topics = yaml.safe_load((kept / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    counts = {entry["topic_metadata"]["name"].removeprefix("/station_a/"): entry["message_count"]
+              for entry in topics["topics_with_message_count"]}
+    assert counts["current_pose"] > 80 and counts["target_pose"] > 80 and counts["policy/action"] > 8
+    assert "FAULT:estop:pendant" in [event.cause for event in events if event.kind == "mode"]

@@ -1,0 +1,84 @@
+"""The fault injector, kind by kind, and the drill as a user runs it."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import yaml
+from rlinf_msgs.msg import ActionChunk
+from std_msgs.msg import Header, String
+
+from rlinf.fault_injector import KINDS
+from rlinf.qos import profile
+from rlinf.stamps import to_ns
+from rlinf_core.station import RESPAWN, Process
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
+
+
+@pytest.mark.domain(77)
+def test_the_fault_injector_does_what_each_kind_says(peer):
+    got, announced = [], []
+    peer.node.create_subscription(ActionChunk, "drill/action", got.append, profile("policy/action"))
+    peer.node.create_subscription(Header, "injected", announced.append, 10)
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    inject = peer.node.create_publisher(String, "inject", 10)
+    peer.supervisor.start(Process("fault_injector", "rlinf", "fault_injector", "rlinf.fault_injector", "/station_a",
+                                  {"routes": ["policy/action:drill/action:rlinf_msgs/msg/ActionChunk"]}, (), RESPAWN))
+    peer.spin(lambda: chunks.get_subscription_count() and inject.get_subscription_count(), what="the injector")
+    peer.spin(lambda: peer.node.count_publishers("/station_a/drill/action"), what="its output")
+    seq = 0
+
+    def passed(fault, count=2):
+        nonlocal seq
+        inject.publish(String(data=yaml.safe_dump({"route": "policy/action"} | fault)))
+        peer.for_s(0.3)
+        got.clear()
+        first = seq + 1
+        for _ in range(count):
+            seq += 1
+            chunk = ActionChunk(seq=seq, data=[0.1 * seq])
+            chunk.header.stamp.sec = chunk.observation_stamp.sec = 100 + seq
+            chunks.publish(chunk)
+            peer.for_s(0.05)
+        peer.for_s(0.3)
+        return [m.seq - first for m in got]
+
+    assert passed({"kind": "none"}) == [0, 1] and not announced
+    assert passed({"kind": "drop"}) == [] and [h.frame_id for h in announced] == ["policy/action"]
+    assert passed({"kind": "drop", "share": 0.5}, 4) == [0, 2]
+    assert passed({"kind": "reorder"}) == [1, 0]
+    assert passed({"kind": "repeat", "times": 2}) == [0, 0, 0, 1, 1, 1]
+    assert passed({"kind": "delay", "seconds": 0.2}) == [0, 1]
+    assert passed({"kind": "corrupt", "value": "nan"}) == [0, 1] and all(math.isnan(m.data[0]) for m in got)
+    assert passed({"kind": "scale", "value": 10}) == [0, 1] and got[1].data[0] == pytest.approx(1.0 * seq)
+    assert passed({"kind": "freeze"}) == [0, 0] and got[0].data == got[1].data and got[0].header != got[1].header
+    assert passed({"kind": "shift", "seconds": -50}) == [0, 1]
+    assert to_ns(got[1].observation_stamp) == (50 + seq) * 10**9 == to_ns(got[1].header.stamp)
+    assert passed({"kind": "nonsense"}) == [0, 1], "an unknown kind changes nothing, and the last fault goes on"
+    assert set(KINDS) == {"none", "drop", "delay", "reorder", "repeat", "corrupt", "scale", "freeze", "shift"}
+
+
+def drill(tmp_path, domain, *options):
+    path = tmp_path / "drill.json"
+    result = subprocess.run([sys.executable, "-m", "rlinf_core.cli.main", "drill", "--out", str(tmp_path / "run"), "--json",
+                             str(path), "--domain", str(domain), *options], capture_output=True, text=True, timeout=800)
+    assert path.exists(), result.stdout + result.stderr
+    return json.loads(path.read_text()), result
+
+
+def test_the_drill_prints_bound_measured_and_verdict(tmp_path):
+    measured, result = drill(tmp_path, 74, "--only", "NaN")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert [row["name"] for row in measured["rows"]] == ["actions are NaN", "the measured pose is NaN"]
+    assert measured["requirements_held"] == 1 and measured["traps_held"] == 1 and not measured["not_held"]
+    assert "held     S5 trap 2" in result.stdout and "measured: HOLD invalid_command after" in result.stdout
+
+
+@pytest.mark.slow
+def test_the_whole_drill_holds(tmp_path):
+    measured, result = drill(tmp_path, 75)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (measured["requirements_held"], measured["traps_held"]) == (20, 12)
