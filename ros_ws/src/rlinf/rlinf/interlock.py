@@ -264,7 +264,9 @@ class Interlock(LifecycleNode):
         standing = self._standing() if request.data else []
         may = not standing and (age_s <= self.limits.stale_state or not request.data)
         response.success = self.state.mode is not Mode.FAULT and may
-        if response.success:
+        if request.data and self.requests.get("arm") is False:  # one tick must not swallow a disarming
+            response.success, response.message = False, "cannot arm: disarming is on its way. Ask again"
+        elif response.success:
             if request.data:
                 self._note(Mode.ARMED)
             self._request(arm=request.data)
