@@ -104,6 +104,7 @@ class _Tick:
                 self.enter(Mode.ARMED, "")
         if inputs.restart and self.mode in (Mode.DISARMED, Mode.ARMED) and self.measured is not None:
             self.rest_at(self.measured)
+            self.event("reseeded", "restart")
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
                 and not self.standing and self.enabled():
             self.enter(Mode.DISARMED, "")
