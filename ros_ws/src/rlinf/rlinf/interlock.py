@@ -100,7 +100,7 @@ class Interlock(LifecycleNode):
         self.distance = (math.nan, -math.inf) if self._value("distance") else None
         self.requests: dict[str, object] = {}
         self.permit_ns = 0
-        self.pending = self.forced = False
+        self.pending = self.forced = self.active = False
         self.clock_offset_ns = self.get_clock().now().nanoseconds - time.monotonic_ns()
         self.last_tick_ns, self.late_ms, self.reaction_ms = time.monotonic_ns(), deque(maxlen=1000), deque(maxlen=1000)
         self._declare_limits()
@@ -114,6 +114,7 @@ class Interlock(LifecycleNode):
         else:
             self.phase = PhaseLockedTimer(self, self.limits.tick, self._on_timer, hurry=0.01, early=0.15)
             self.ticking = self.phase.timer
+        self.active = True
         return super().on_activate(state)
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -121,6 +122,7 @@ class Interlock(LifecycleNode):
             self.get_logger().error(f"not deactivated: it is {self.state.mode.name}. Disarm it first (interlock/arm) and "
                                     "let it come to rest")
             return TransitionCallbackReturn.FAILURE
+        self.active = False
         self.destroy_timer(self.ticking)
         return super().on_deactivate(state)
 
@@ -231,6 +233,8 @@ class Interlock(LifecycleNode):
         self.distance = message.range, time.monotonic()
 
     def _on_chunk(self, message: ActionChunk) -> None:
+        if not self.active:
+            return
         chunk = _chunk(message)
         self.chunks.append(chunk)
         self.arrivals.append(time.monotonic())
@@ -264,7 +268,9 @@ class Interlock(LifecycleNode):
         standing = self._standing() if request.data else []
         may = not standing and (age_s <= self.limits.stale_state or not request.data)
         response.success = self.state.mode is not Mode.FAULT and may
-        if request.data and self.requests.get("arm") is False:  # one tick must not swallow a disarming
+        if not self.active:
+            response.success, response.message = False, "cannot arm: the node is inactive (ros2 lifecycle set ... activate)"
+        elif request.data and self.requests.get("arm") is False:  # one tick must not swallow a disarming
             response.success, response.message = False, "cannot arm: disarming is on its way. Ask again"
         elif response.success:
             if request.data:
@@ -307,7 +313,7 @@ class Interlock(LifecycleNode):
 
     # When to tick
     def _tick_if_permitted(self) -> None:
-        if self.pending and (self.forced or self.pose_stamp_ns < self.permit_ns):
+        if self.active and self.pending and (self.forced or self.pose_stamp_ns < self.permit_ns):
             self._tick(self.pose_stamp_ns, 0)
 
     def _on_guard(self) -> None:
