@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from rlinf_core.environment import load_task
 from rlinf_core.interlock import load_limits
 
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its threads, restarted in a forked child, abort it before exec
 EVIDENCE = pytest.StashKey[list]()
 
 
