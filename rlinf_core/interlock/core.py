@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rlinf_core.interlock.coordinates import Coordinates, invalid, measured, moved, pose_of, velocities
 from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.motion import Motion, advance
+from rlinf_core.interlock.motion import Motion, advance, resting
 from rlinf_core.interlock.types import NS, Applied, Chunk, Event, Inputs, Mode, Output, State, Window
 
 FRAME = "base_link"
@@ -77,12 +77,11 @@ class _Tick:
             self.fault(self.standing[0])
         for cause in self.obstacles():
             self.hold(cause, only_active=True)
-        chunk = self.chunk
-        if chunk is not None and chunk.source != "operator" and not self.enabled():
+        if self.chunk is not None and self.needs_enable(self.chunk):
             self.hold("enable", only_active=True)
 
-    def enabled(self) -> bool:
-        return enabled(self.limits, self.inputs)
+    def needs_enable(self, chunk: Chunk) -> bool:
+        return chunk.source != "operator" and not enabled(self.limits, self.inputs)
 
     def obstacles(self) -> list[str]:
         """What keeps the arm from moving without being anybody's fault."""
@@ -106,7 +105,7 @@ class _Tick:
             self.rest_at(self.measured)
             self.event("reseeded", "restart")
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
-                and not self.standing and self.enabled():
+                and not self.standing and enabled(self.limits, inputs):
             self.enter(Mode.DISARMED, "")
             self.refusals = ()
         if inputs.arm is False and self.mode is not Mode.FAULT:
@@ -165,12 +164,12 @@ class _Tick:
     def accept(self, chunk: Chunk) -> None:
         stale = self.measured is None or self.inputs.pose_age_ns > self.limits.stale_state * NS
         reason = next(iter(self.obstacles()), "")
-        if not reason and chunk.source != "operator" and not self.enabled():
+        if not reason and self.needs_enable(chunk):
             reason = "enable"
         stands = self.cause == "new_session" or (self.cause == "stale_state" and stale)
         if not reason and self.mode is Mode.HOLD and stands:
             reason = self.cause
-        if not reason and self.commander == "operator" != chunk.source and not self.still():
+        if not reason and self.commander == "operator" != chunk.source and not resting(self.motions):
             self.hold("handing_back", only_active=True)  # S16: a pause before the policy goes on
             reason = "handing_back"
         if reason:
@@ -189,7 +188,7 @@ class _Tick:
         if self.measured is None or not self.motions:
             return False
         apart = self.apart()
-        if not self.still():
+        if not resting(self.motions):
             if any(far > most for far, most in zip(apart, self.divergences(), strict=False)):
                 self.hold("realigning")
                 return False
@@ -219,9 +218,6 @@ class _Tick:
 
     def rest_at(self, coordinates: Coordinates) -> None:
         self.motions = tuple(Motion.at_rest(group, at) for group, at in zip(self.limits.groups, coordinates, strict=True))
-
-    def still(self) -> bool:
-        return all(motion.still for motion in self.motions)
 
     # S2, S7, S8, S11, S12: motion
     def move(self) -> None:
@@ -307,6 +303,8 @@ class _Tick:
         self.chunk = self.window = None
 
     def enter(self, mode: Mode, cause: str) -> None:
+        if mode is Mode.ARMED:
+            self.commander = ""
         if (mode, cause) != (self.mode, self.cause):
             self.mode, self.cause = mode, cause
             self.event("mode", f"{mode.name}:{cause}" if cause else mode.name)

@@ -12,6 +12,7 @@ Two ideas carry the proof (tests/interlock/test_properties.py):
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 _BISECTIONS = 7
@@ -91,6 +92,11 @@ class Motion:
     def still(self) -> bool:
         """Whether neither the plan nor the set-point moves any more."""
         return not any(self.velocity) and all(point == self.position for point in self.trail)
+
+
+def resting(motions: Iterable[Motion]) -> bool:
+    """Whether no group moves any more."""
+    return all(motion.still for motion in motions)
 
 
 def advance(group: Group, motion: Motion, wanted: Numbers) -> tuple[Motion, frozenset[str]]:

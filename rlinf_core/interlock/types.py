@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
-from rlinf_core.interlock.motion import Motion, Numbers
+from rlinf_core.interlock.motion import Motion, Numbers, resting
 
 Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quaternion x y z w, base frame
 
@@ -175,4 +175,4 @@ class State:
     @property
     def still(self) -> bool:
         """Whether the set-point rests."""
-        return all(motion.still for motion in self.motions)
+        return resting(self.motions)

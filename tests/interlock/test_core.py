@@ -186,35 +186,6 @@ def test_s13_a_fault_ends_only_by_naming_its_cause_and_never_resumes_motion(rig)
     assert rig.state.mode is Mode.DISARMED and rig.output.target == HOME
 
 
-def test_trap03_resuming_starts_from_the_measured_pose_not_from_an_old_target(rig):
-    play(rig, ticks=25)
-    assert rig.state.mode is Mode.HOLD
-    rig.pose = (0.55, 0.1, 0.3, *HOME[3:])
-    output = rig.tick(chunk(2, rig.now, ((0.0, 0.0, 0.0),)))
-    assert output.target[:3] == rig.pose[:3] and output.mode is Mode.ACTIVE
-
-
-def test_trap04_arming_never_moves_the_arm():
-    rig = Rig(follow=False)
-    rig.tick()
-    rig.pose = (0.6, 0.1, 0.3, *HOME[3:])
-    rig.tick(arm=True)
-    output = rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),)))
-    assert output.target == rig.pose
-
-
-def test_trap09_nothing_of_a_chunk_plays_after_the_episode_ended(rig):
-    rig.tick(chunk(1, rig.now, ((0.02, 0, 0),) * 10))
-    for _ in range(9):
-        rig.tick()
-    output = rig.tick(end_episode=True)
-    assert output.mode is Mode.ARMED and rig.state.chunk is None
-    assert rig.state.motions[0].velocity[0] < 0.2
-    for _ in range(10):
-        rig.tick()
-    assert rig.state.still
-
-
 def test_outside_the_box_it_holds_instead_of_pulling_the_arm_in():
     rig = Rig(pose=(0.9, 0, 0.2, *HOME[3:])).arm()
     rig.tick(chunk(1, rig.now))

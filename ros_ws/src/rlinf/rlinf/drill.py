@@ -9,14 +9,14 @@ processes, and measures what the interlock makes of it. Scenarios: configs/drill
 from __future__ import annotations
 
 import argparse
+import bisect
 import json
 import math
-import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,35 +24,20 @@ from typing import Any
 import numpy as np
 import rclpy
 import yaml
-from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rclpy.action import ActionClient
-from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyEvent, SafetyState
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
-from sensor_msgs.msg import Range
-from std_msgs.msg import Bool, Header, String
+from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
-from rlinf.spinning import single_threaded
-from rlinf.stamps import to_ns
-from rlinf_core.interlock import Chunk, Inputs, Mode, State, load_limits, step
+from rlinf.drilled_station import DrilledStation
+from rlinf_core.interlock import Chunk, Inputs, Mode, State, step
 from rlinf_core.interlock.motion import Group
 from rlinf_core.interlock.rotation import angle, inverse, product
 from rlinf_core.places import shared
-from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.specs import StationSpec
-from rlinf_core.station import RESPAWN, Process, station_processes
-from rlinf_core.supervisor import Supervisor, only_station
+from rlinf_core.supervisor import only_station
 
-ROUTES = {"policy/action": "rlinf_msgs/msg/ActionChunk", "current_pose": "geometry_msgs/msg/PoseStamped",
-          "wrench": "geometry_msgs/msg/WrenchStamped", "distance": "sensor_msgs/msg/Range"}
-CAMERA = "camera/front/image"
-DT, SPEED, TURN = 0.05, 0.08, 0.2  # of the drill's own stream: [s], [m/s], [rad/s]
-NODES = ("sim_bridge", "interlock", "environment", "policy", "recorder")
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 21)], list(range(1, 13))
 
 
@@ -68,207 +53,12 @@ class Row:
     held: bool
 
 
-class Drill:
-    """One station, and everybody around it."""
+class Drill(DrilledStation):
+    """Runs scenarios on its station and keeps the table."""
 
     def __init__(self, run_dir: Path, domain_id: int) -> None:
-        self.run_dir, self.rows = run_dir, []
-        recipe = load_recipe("demo", [f"station.robot={self._robot()}", "station.lockstep=false",
-                                      f"station.domain_id={domain_id}", "station.observe_cameras=[front]",
-                                      "station.image_size=[32, 32]"])
-        self.limits, self.task = load_limits(run_dir / "robot/limits.yaml"), station_task(recipe)
-        self.supervisor, self.recipe = Supervisor(run_dir, domain_id), recipe
-        self.node = rclpy.create_node("drill", namespace=f"/{recipe.station.name}")
-        self.executor = single_threaded()
-        self.executor.add_node(self.node)
-        self.states: list[tuple[float, SafetyState]] = []
-        self.targets: list[tuple[float, int, tuple[float, ...]]] = []
-        self.reseeds: list[int] = []
-        self.deaths: list[int] = []  # of the interlock
-        self.events = self.seq = 0
-        self.pose, self.moved_at = (), 0.0
-        self.injected: dict[str, float] = {}
-        self.reaction: dict[str, str] = {}
-        self.streaming = self.taking_over = False
-        self.goal, self.episode_id = None, ""
-        self.turn, self.enabled, self.estop = TURN, True, "released"
-        self._interfaces()
-
-    def _robot(self) -> Path:
-        """The simulated arm under the real one's limits."""
-        folder = self.run_dir / "robot"
-        folder.mkdir(parents=True)
-        limits = yaml.safe_load((shared() / "robots/franka_fr3/limits.yaml").read_text())
-        limits["joint_names"] = [f"panda_joint{number}" for number in range(1, 8)]
-        (folder / "limits.yaml").write_text(yaml.safe_dump(limits))
-        (folder / "robot.yaml").write_text(yaml.safe_dump({
-            "driver": "simulator", "simulator": "franka_mujoco", "limits": "limits.yaml", "estops": ["pendant"],
-            "distance": True, "cameras": {"front": [32, 32]}}))
-        return folder
-
-    def _interfaces(self) -> None:
-        node = self.node
-        kinds = {"policy/action": ActionChunk, "teleop/action": ActionChunk, "enable": Bool, "estop/pendant": Bool,
-                 "distance": Range, "robot/fault": String, "episode": EpisodeEvent}
-        self.say = {topic: node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
-        self.inject = node.create_publisher(String, "inject", 10)
-        node.create_subscription(SafetyState, "safety", lambda m: self.states.append((time.time(), m)), profile("safety"))
-        node.create_subscription(SafetyEvent, "safety/events", self._on_event, profile("safety/events"))
-        node.create_subscription(PoseStamped, "target_pose", self._on_target, 1000)  # none may be missed
-        node.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
-        node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
-        node.create_subscription(Header, "injected", self._on_injected, 10)
-        node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self.arming, self.resetting = node.create_client(SetBool, "interlock/arm"), node.create_client(
-            ResetFault, "interlock/reset_fault")
-        self.setting = node.create_client(SetParameters, "interlock/set_parameters")
-        self.runner = ActionClient(node, RunEpisodes, "run_episodes")
-        node.create_timer(DT, self._stream)
-        node.create_timer(0.02, self._keep_alive)
-
-    def _processes(self) -> list[Process]:
-        routes = [f"{topic}:drill/{topic}:{kind}" for topic, kind in ROUTES.items()]
-        routes.append(f"{CAMERA}:drill/{CAMERA}:sensor_msgs/msg/Image")
-        through = {"interlock": tuple((topic, f"drill/{topic}") for topic in ROUTES),
-                   "environment": ((CAMERA, f"drill/{CAMERA}"),)}
-        policy = self.run_dir / "policy.safetensors"
-        making = multiprocessing.get_context("spawn").Process(target=make_policy, args=(self.task.spec, policy))
-        making.start()  # in a process of its own: with torch loaded, starting others would take too long
-        making.join()
-        namespace = f"/{self.recipe.station.name}"
-        processes = [Process("fault_injector", "rlinf", "fault_injector", "rlinf.fault_injector", namespace,
-                             {"routes": routes})]
-        for process in station_processes(self.recipe, self.run_dir):
-            if process.name in NODES:
-                extra = {"policy_file": str(policy)} if process.name == "policy" else {}
-                processes.append(replace(process, restart=RESPAWN, remappings=through.get(process.name, ()),
-                                         parameters=process.parameters | extra))
-        return processes
-
-    # What comes in
-    def _on_event(self, event: SafetyEvent) -> None:
-        self.events += 1
-        if event.kind == "reseeded":
-            self.reseeds.append(to_ns(event.header.stamp))
-
-    def _on_target(self, m: PoseStamped) -> None:
-        p, q = m.pose.position, m.pose.orientation
-        target = (p.x, p.y, p.z, q.x, q.y, q.z, q.w)
-        if self.targets and math.dist(target, self.targets[-1][2]) > 1e-7:
-            self.moved_at = time.time()
-        self.targets.append((time.time(), to_ns(m.header.stamp), target))
-
-    def _on_pose(self, m: PoseStamped) -> None:
-        p, q = m.pose.position, m.pose.orientation
-        self.pose = (p.x, p.y, p.z, q.x, q.y, q.z, q.w)
-
-    def _on_episode(self, event: EpisodeEvent) -> None:
-        if event.kind == EpisodeEvent.STARTED:
-            self.episode_id = event.episode_id
-
-    def _on_injected(self, header: Header) -> None:
-        self.injected[header.frame_id] = to_ns(header.stamp) / 1e9
-
-    def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        for status in message.status:
-            if status.name.endswith("/interlock"):
-                self.reaction = {value.key: value.value for value in status.values}
-
-    # What the people around the arm do
-    def _stream(self) -> None:
-        """Back and forth and round, as a policy would: 20 chunks a second of two actions each."""
-        if not (self.streaming or self.taking_over):
-            return
-        self.seq += 1
-        sign = 1.0 if self.seq // 20 % 2 else -1.0
-        action = [sign * SPEED * DT, 0.0, 0.0, 0.0, 0.0, (sign if self.turn == TURN else 1.0) * self.turn * DT]
-        source = "operator" if self.taking_over else "policy"
-        chunk = ActionChunk(source=source, session=f"drill-{source}", seq=self.seq, dt=DT, control_mode="tcp_delta",
-                            horizon=2, dim=6, data=action * 2, execute=1)
-        chunk.header.stamp = chunk.observation_stamp = self.node.get_clock().now().to_msg()
-        self.say["teleop/action" if self.taking_over else "policy/action"].publish(chunk)
-        if self.taking_over and self.streaming:
-            self.seq += 1
-            self.say["policy/action"].publish(replace_source(chunk, self.seq))
-
-    def _keep_alive(self) -> None:
-        self.say["enable"].publish(Bool(data=self.enabled))
-        if self.estop != "silent":
-            self.say["estop/pendant"].publish(Bool(data=self.estop == "press"))
-        self.say["distance"].publish(Range(range=1.0))
-
-    # Waiting and asking
-    def spin(self, until: Callable[[], Any], seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while not until():
-            if time.monotonic() > end:
-                return False
-            self.executor.spin_once(timeout_sec=0.02)
-            self.supervisor.poll()
-        return True
-
-    def spin_for(self, seconds: float) -> None:
-        self.spin(lambda: False, seconds)
-
-    def ask(self, client: Any, request: Any) -> Any:
-        if not self.spin(client.service_is_ready, 20.0):
-            raise SystemExit(f"nobody answers {client.srv_name}; logs in {self.run_dir / 'logs'}")
-        future = client.call_async(request)
-        self.spin(future.done, 5.0)
-        return future.result()
-
-    def state(self) -> SafetyState:
-        return self.states[-1][1] if self.states else SafetyState()
-
-    def ready(self, real: bool = False) -> None:
-        """Healthy, armed and moving: under the drill's own stream, or the real policy's."""
-        for _ in range(3):
-            trouble = self._make_ready(real)
-            if not trouble:
-                self.spin_for(0.3)
-                return
-        raise SystemExit(f"the arm does not move: {Mode(self.state().state).name} {trouble}; "
-                         f"logs in {self.run_dir / 'logs'}")
-
-    def _make_ready(self, real: bool) -> str:
-        """Empty, or what kept it from moving."""
-        self.streaming, self.taking_over, self.turn, self.enabled, self.estop = False, False, TURN, True, "released"
-        self.say["robot/fault"].publish(String(data=""))
-        for route in (*ROUTES, CAMERA):
-            self.inject.publish(String(data=yaml.safe_dump({"route": route, "kind": "none"})))
-        self._end_episodes()
-        self.spin_for(0.4)
-        answer, patience = None, time.monotonic() + 60.0
-        while time.monotonic() < patience:
-            if self.state().state == SafetyState.FAULT:
-                self.ask(self.resetting, ResetFault.Request(cause=self.state().cause))
-            if self.state().state != SafetyState.DISARMED:
-                self.ask(self.arming, SetBool.Request(data=False))
-                self.spin(lambda: self.state().state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5)
-            answer = self.ask(self.arming, SetBool.Request(data=True))
-            if answer and answer.success and self.spin(lambda: self.state().state == SafetyState.ARMED, 0.5):
-                break
-            self.spin_for(0.2)
-        for _ in range(10 if real else 0):  # a server that has just died may still look ready
-            self.spin(self.runner.server_is_ready, 20.0)
-            self.goal = self.runner.send_goal_async(RunEpisodes.Goal(count=20, mode="evaluate"))
-            if self.spin(self.goal.done, 3.0) and self.goal.result().accepted:
-                break
-            self.spin_for(1.0)
-        self.streaming = not real
-        moving = self.spin(lambda: self.state().state == SafetyState.ACTIVE and time.time() - self.moved_at < 0.05, 15.0)
-        return "" if moving else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
-
-    def _end_episodes(self) -> None:
-        """The real policy falls silent: its environment's goal is cancelled, its episode aborted."""
-        handle = self.goal.result() if self.goal and self.goal.done() else None
-        if handle is not None and handle.accepted:
-            handle.cancel_goal_async()
-            self.spin_for(0.2)
-            self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
-                                                     detail="the drill's scenario is over"))
-            self.spin_for(0.5)
-        self.goal = None
+        super().__init__(run_dir, domain_id)
+        self.rows: list[Row] = []
 
     # One scenario
     def run(self, scenario: dict[str, Any]) -> None:
@@ -521,36 +311,6 @@ class Drill:
         return {"requirements_held": len(held), "traps_held": len(traps),
                 "not_held": [row.name for row in self.rows if not row.held], "rows": [asdict(row) for row in self.rows]}
 
-    def __enter__(self) -> Drill:
-        for process in self._processes():
-            self.supervisor.start(process)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.supervisor.stop()
-
-
-def make_policy(spec: StationSpec, path: Path) -> None:
-    """Save a network that always goes up, slowly."""
-    import torch
-
-    from rlinf_core.policies.actor import Actor, PolicyConfig
-    from rlinf_core.policies.files import save_policy
-
-    actor = Actor(spec, PolicyConfig(hidden=(8,), image_features=0))
-    with torch.no_grad():
-        actor.head.weight.zero_()
-        actor.head.bias.zero_()
-        actor.head.bias[2] = 0.15
-    save_policy(actor, path)
-
-
-def replace_source(chunk: ActionChunk, seq: int) -> ActionChunk:
-    """The policy's chunk beside the operator's."""
-    return ActionChunk(source="policy", session="drill-policy", seq=seq, dt=chunk.dt, control_mode=chunk.control_mode,
-                       horizon=chunk.horizon, dim=chunk.dim, data=chunk.data, execute=1,
-                       observation_stamp=chunk.observation_stamp)
-
 
 def _is(safety: SafetyState, expect: str) -> bool:
     state, _, cause = expect.partition(" ")
@@ -558,13 +318,11 @@ def _is(safety: SafetyState, expect: str) -> bool:
 
 
 def _between(sorted_ns: list[int], low: int, high: int) -> bool:
-    import bisect
-
     index = bisect.bisect_left(sorted_ns, low)
     return index < len(sorted_ns) and sorted_ns[index] <= high
 
 
-def _all_held(rows: Any) -> bool:
+def _all_held(rows: Iterable[Row]) -> bool:
     rows = list(rows)
     return bool(rows) and all(row.held for row in rows)
 

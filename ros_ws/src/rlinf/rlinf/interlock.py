@@ -10,12 +10,11 @@ import array
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -26,16 +25,18 @@ from sensor_msgs.msg import JointState, Range
 from std_msgs.msg import Bool, Float64, String
 from std_srvs.srv import SetBool
 
+from rlinf import safety_messages as messages
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import newest, profile
 from rlinf.spinning import run
-from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
+from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf_core.durable import publish_file
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import (
     Chunk,
     EStop,
+    Event,
     Inputs,
     Mode,
     Output,
@@ -71,7 +72,7 @@ class Interlock(LifecycleNode):
     def start(self) -> Interlock:
         """Configure and activate, if ``autostart``; RecipeError if the limits are not fit to start with."""
         if self._value("autostart"):
-            self.limits = load_limits(self._value("limits_file"))  # lifecycle would swallow what it raises
+            load_limits(self._value("limits_file"))  # once more by itself: a transition would swallow what it raises
             for transition in (self.trigger_configure, self.trigger_activate):
                 if transition() is not TransitionCallbackReturn.SUCCESS:
                     raise SystemExit("the interlock could not be started; see the lines above")
@@ -125,6 +126,10 @@ class Interlock(LifecycleNode):
         self.active = False
         self.destroy_timer(self.ticking)
         return super().on_deactivate(state)
+
+    def on_cleanup(self, _: LifecycleState) -> TransitionCallbackReturn:
+        self.get_logger().error("it is configured once and for all; to read its limits again, restart the process")
+        return TransitionCallbackReturn.FAILURE
 
     def _declare_limits(self) -> None:
         """One parameter per limit, with its unit, range and meaning; what may change live is tightening (S19)."""
@@ -211,8 +216,7 @@ class Interlock(LifecycleNode):
 
     # What comes in
     def _on_pose(self, message: PoseStamped) -> None:
-        p, q = message.pose.position, message.pose.orientation
-        self.pose = (p.x, p.y, p.z, q.x, q.y, q.z, q.w)
+        self.pose = messages.to_pose(message.pose)
         self.pose_stamp_ns = to_ns(message.header.stamp)
         if self.limits.control_mode == "tcp_delta":
             self.state_received_ns = time.monotonic_ns()
@@ -235,7 +239,7 @@ class Interlock(LifecycleNode):
     def _on_chunk(self, message: ActionChunk) -> None:
         if not self.active:
             return
-        chunk = _chunk(message)
+        chunk = messages.to_chunk(message)
         self.chunks.append(chunk)
         self.arrivals.append(time.monotonic())
         if not self.lockstep:
@@ -262,32 +266,38 @@ class Interlock(LifecycleNode):
             self.requests["restart"] = True
 
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        inputs = Inputs(pose=self.pose, joints=self.joints, gripper=self._opening())
-        known = measured(self.limits, inputs)
-        age_s = math.inf if known is None else 0.0 if self.lockstep else self._state_age_ns() / NS
-        standing = self._standing() if request.data else []
-        may = not standing and (age_s <= self.limits.stale_state or not request.data)
-        response.success = self.state.mode is not Mode.FAULT and may
-        if not self.active:
-            response.success, response.message = False, "cannot arm: the node is inactive (ros2 lifecycle set ... activate)"
-        elif request.data and self.requests.get("arm") is False:  # one tick must not swallow a disarming
-            response.success, response.message = False, "cannot arm: disarming is on its way. Ask again"
-        elif response.success:
+        reason = self._why_not_armed() if request.data else ""
+        if self.state.mode is Mode.FAULT:
+            reason = f"FAULT '{self.state.cause}' stands. Clear it with interlock/reset_fault first"
+        response.success, response.message = not reason, f"cannot {'arm' if request.data else 'disarm'}: {reason}"
+        if not reason:
+            response.message = "arming" if request.data else "disarming"
             if request.data:
                 self._note(Mode.ARMED)
             self._request(arm=request.data)
-            response.message = "arming" if request.data else "disarming"
-        elif self.state.mode is not Mode.FAULT and standing:
-            response.message = f"cannot arm while this stands: {', '.join(standing)}"
-        elif self.state.mode is not Mode.FAULT:
-            topic = "joint_states" if self.limits.control_mode == "joint_delta" else "current_pose"
-            got = "one that is not finite, or whose quaternion is not of length 1" if self.pose or self.joints else "none"
-            got = got if known is None else f"one {age_s:.1f} s old"
-            response.message = (f"cannot arm: expected a measured state on '{topic}' not older than "
-                                f"{self.limits.stale_state} s, got {got}. Is the robot side running?")
-        else:
-            response.message = f"cannot arm: FAULT '{self.state.cause}' stands. Clear it with interlock/reset_fault first"
         return response
+
+    def _why_not_armed(self) -> str:
+        """What stands in the way of arming; empty if nothing."""
+        if not self.active:
+            return "the node is inactive (ros2 lifecycle set ... activate)"
+        if self.requests.get("arm") is False:  # one tick must not swallow a disarming
+            return "disarming is on its way. Ask again"
+        standing = self._standing()
+        if standing:
+            return f"this stands: {', '.join(standing)}"
+        known = measured(self.limits, Inputs(pose=self.pose, joints=self.joints, gripper=self._opening()))
+        age_s = math.inf if known is None else 0.0 if self.lockstep else self._state_age_ns() / NS
+        if age_s <= self.limits.stale_state:
+            return ""
+        topic = "joint_states" if self.limits.control_mode == "joint_delta" else "current_pose"
+        got = "none"
+        if known is not None:
+            got = f"one {age_s:.1f} s old"
+        elif self.pose or self.joints:
+            got = "one that is not finite, or whose quaternion is not of length 1"
+        return (f"expected a measured state on '{topic}' not older than {self.limits.stale_state} s, got {got}. "
+                "Is the robot side running?")
 
     def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
         named = self.state.mode is Mode.FAULT and request.cause == self.state.cause
@@ -349,9 +359,10 @@ class Interlock(LifecycleNode):
         if arrivals:
             done = time.monotonic()
             self.reaction_ms += [1e3 * (done - arrival) for arrival in arrivals]
-        self._publish_applied(output)
+        for record in output.applied:
+            self.applied.publish(messages.applied(record, self.limits.hash))
         self.counts["ticks"] += 1
-        self._publish_events(events, output, now_ns)
+        self._publish_events(events, output)
         if output.mode is Mode.DISARMED and before[0] is Mode.DISARMED and self.state.still:
             self._note(Mode.DISARMED)
         said = output.mode, output.cause, output.source
@@ -365,7 +376,7 @@ class Interlock(LifecycleNode):
         new = self.pulled.stamps_ns.get("wrench", -1) != self.wrench_stamp_ns
         return {"estops": tuple(EStop(name, pressed, now - at) for name, (pressed, at) in self.estops.items()),
                 "enable": self.enable[0], "enable_age_s": now - self.enable[1], "robot_fault": self.robot_fault,
-                "wrench": _norms(self.pulled.channels["wrench"]) if new else None,
+                "wrench": messages.norms(self.pulled.channels["wrench"]) if new else None,
                 "gripper": self._opening(),
                 "distance": None if self.distance is None else (self.distance[0], now - self.distance[1])}
 
@@ -380,8 +391,7 @@ class Interlock(LifecycleNode):
     def _publish_target(self, output: Output, now_ns: int) -> None:
         if output.target is not None:
             set_stamp(self.target.header.stamp, now_ns)
-            p, q = self.target.pose.position, self.target.pose.orientation
-            p.x, p.y, p.z, q.x, q.y, q.z, q.w = output.target
+            messages.set_pose(self.target.pose, output.target)
             self.targets.publish(self.target)
         elif output.joints:
             set_stamp(self.target_joints.header.stamp, now_ns)
@@ -390,66 +400,23 @@ class Interlock(LifecycleNode):
         if output.gripper is not None:
             self.openings.publish(Float64(data=output.gripper))
 
-    def _publish_applied(self, output: Output) -> None:
-        for record in output.applied:
-            message = Applied(
-                source=record.source, session=record.session, seq=record.seq, index=record.index,
-                policy_version=record.policy_version, observation_stamp=to_stamp(record.observation_stamp_ns),
-                requested=list(record.requested), executed=list(record.executed), limits=list(record.limits),
-                limits_hash=self.limits.hash)
-            set_stamp(message.header.stamp, record.start_ns)
-            self.applied.publish(message)
-
-    def _publish_events(self, events: tuple, output: Output, now_ns: int) -> None:
+    def _publish_events(self, events: tuple[Event, ...], output: Output) -> None:
         """S20: every intervention, on a topic and in the recording."""
         for event in events:
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode"):
                 self.get_logger().info(f"{event.kind}: {event.cause}")
-            message = SafetyEvent(kind=event.kind, cause=event.cause, tick=self.counts["ticks"], source=event.source,
-                                  session=event.session, seq=max(event.seq, 0), requested=list(event.requested),
-                                  commanded=list(output.target or output.joints), limits_hash=self.limits.hash)
-            set_stamp(message.header.stamp, now_ns)
-            self.events.publish(message)
+            self.events.publish(messages.safety_event(event, output, self.counts["ticks"], self.limits.hash))
 
     def _publish_safety(self, output: Output, now_ns: int) -> None:
-        message = SafetyState(state=int(output.mode), source=output.source, cause=output.cause,
-                              limits_hash=self.limits.hash, ticks=self.counts["ticks"], holds=self.counts["holds"],
-                              refused=self.counts["refused"], dropped=self.counts["dropped"],
-                              limited=self.counts["limited"])
-        set_stamp(message.header.stamp, now_ns)
         self.said = output.mode, output.cause, output.source
-        self.safety.publish(message)
+        self.safety.publish(messages.safety_state(output, self.counts, self.limits.hash, now_ns))
 
     def _publish_diagnostics(self) -> None:
-        values = dict(self.counts)
-        for name, times in (("tick_late", self.late_ms), ("reaction", self.reaction_ms)):
-            if times:
-                ranked = sorted(times)
-                values |= {f"{name}_p50_ms": ranked[len(ranked) // 2], f"{name}_p99_ms": ranked[int(0.99 * len(ranked))],
-                           f"{name}_worst_ms": ranked[-1]}
-        level = {Mode.FAULT: DiagnosticStatus.ERROR, Mode.HOLD: DiagnosticStatus.WARN}
-        status = DiagnosticStatus(name=f"{self.get_namespace().strip('/')}/interlock", hardware_id=self.limits.hash,
-                                  level=level.get(self.state.mode, DiagnosticStatus.OK),
-                                  message=f"{self.state.mode.name} {self.state.cause}".strip(),
-                                  values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])
-        array = DiagnosticArray(status=[status])
-        array.header.stamp = self.get_clock().now().to_msg()
-        self.diagnostics.publish(array)
-
-
-def _norms(wrench: Sequence[float]) -> tuple[float, float]:
-    return math.hypot(*wrench[:3]), math.hypot(*wrench[3:6])
-
-
-def _chunk(message: ActionChunk) -> Chunk:
-    """The message as the core's type; a size that does not fit becomes an empty plan, which the core refuses."""
-    data, dim = message.data.tolist(), message.dim
-    fits = dim > 0 and len(data) == dim * message.horizon
-    actions = tuple(tuple(data[i:i + dim]) for i in range(0, len(data), dim)) if fits else ()
-    return Chunk(message.source, message.session, message.seq, message.policy_version,
-                 to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute,
-                 message.header.frame_id, tuple(message.joint_names))
+        message = messages.diagnostics(f"{self.get_namespace().strip('/')}/interlock", self.state, self.counts,
+                                       {"tick_late": self.late_ms, "reaction": self.reaction_ms}, self.limits.hash)
+        message.header.stamp = self.get_clock().now().to_msg()
+        self.diagnostics.publish(message)
 
 
 def main() -> None:

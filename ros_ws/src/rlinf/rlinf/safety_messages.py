@@ -1,0 +1,85 @@
+"""Between the interlock core's types and the messages of its topics."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from geometry_msgs.msg import Pose as PoseMessage
+from rlinf_msgs.msg import ActionChunk, Applied, SafetyEvent, SafetyState
+
+from rlinf.stamps import set_stamp, to_ns, to_stamp
+from rlinf_core import interlock as core
+
+LEVELS = {core.Mode.FAULT: DiagnosticStatus.ERROR, core.Mode.HOLD: DiagnosticStatus.WARN}
+
+
+def to_chunk(message: ActionChunk) -> core.Chunk:
+    """The message as the core's type; a size that does not fit becomes an empty plan, which the core refuses."""
+    data, dim = message.data.tolist(), message.dim
+    fits = dim > 0 and len(data) == dim * message.horizon
+    actions = tuple(tuple(data[i:i + dim]) for i in range(0, len(data), dim)) if fits else ()
+    return core.Chunk(message.source, message.session, message.seq, message.policy_version,
+                      to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute,
+                      message.header.frame_id, tuple(message.joint_names))
+
+
+def to_pose(message: PoseMessage) -> core.Pose:
+    """x y z [m] and the quaternion x y z w."""
+    p, q = message.position, message.orientation
+    return p.x, p.y, p.z, q.x, q.y, q.z, q.w
+
+
+def set_pose(message: PoseMessage, pose: core.Pose) -> None:
+    """The reverse of ``to_pose``, in place."""
+    p, q = message.position, message.orientation
+    p.x, p.y, p.z, q.x, q.y, q.z, q.w = pose
+
+
+def norms(wrench: Sequence[float]) -> tuple[float, float]:
+    """Force [N] and torque [Nm] of a wrench of six numbers."""
+    return math.hypot(*wrench[:3]), math.hypot(*wrench[3:6])
+
+
+def applied(record: core.Applied, limits_hash: str) -> Applied:
+    """One action's outcome."""
+    message = Applied(source=record.source, session=record.session, seq=record.seq, index=record.index,
+                      policy_version=record.policy_version, observation_stamp=to_stamp(record.observation_stamp_ns),
+                      requested=list(record.requested), executed=list(record.executed), limits=list(record.limits),
+                      limits_hash=limits_hash)
+    set_stamp(message.header.stamp, record.start_ns)
+    return message
+
+
+def safety_event(event: core.Event, output: core.Output, tick: int, limits_hash: str) -> SafetyEvent:
+    """One intervention, with what is commanded instead (S20)."""
+    message = SafetyEvent(kind=event.kind, cause=event.cause, tick=tick, source=event.source, session=event.session,
+                          seq=max(event.seq, 0), requested=list(event.requested),
+                          commanded=list(output.target or output.joints), limits_hash=limits_hash)
+    set_stamp(message.header.stamp, event.now_ns)
+    return message
+
+
+def safety_state(output: core.Output, counts: Counter[str], limits_hash: str, now_ns: int) -> SafetyState:
+    """Who commands, or what holds it, and how often so far."""
+    message = SafetyState(state=int(output.mode), source=output.source, cause=output.cause, limits_hash=limits_hash,
+                          **{name: counts[name] for name in ("ticks", "holds", "refused", "dropped", "limited")})
+    set_stamp(message.header.stamp, now_ns)
+    return message
+
+
+def diagnostics(name: str, state: core.State, counts: Counter[str], times_ms: dict[str, Iterable[float]],
+                limits_hash: str) -> DiagnosticArray:
+    """For /diagnostics: counts, and p50, p99 and the worst of each series of times."""
+    values: dict[str, float] = dict(counts)
+    for series, times in times_ms.items():
+        ranked = sorted(times)
+        if ranked:
+            values |= {f"{series}_p50_ms": ranked[len(ranked) // 2], f"{series}_p99_ms": ranked[int(0.99 * len(ranked))],
+                       f"{series}_worst_ms": ranked[-1]}
+    return DiagnosticArray(status=[DiagnosticStatus(
+        name=name, hardware_id=limits_hash, level=LEVELS.get(state.mode, DiagnosticStatus.OK),
+        message=f"{state.mode.name} {state.cause}".strip(),
+        values=[KeyValue(key=key, value=str(value)) for key, value in values.items()])])
