@@ -135,7 +135,8 @@ def node_times(hz: int, loaded: bool, seconds: float) -> dict[str, float]:
         while time.monotonic() < end:
             executor.spin_once(timeout_sec=0.05)
     for burner in burners:
-        burner.terminate()
+        burner.kill()  # a copy of this process, it has rclpy's signal handlers
+        burner.join()
     executor.shutdown()
     node.destroy_node()
     if "reaction_p99_ms" not in diagnostics:

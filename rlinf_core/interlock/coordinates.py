@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from operator import sub
 
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Numbers
-from rlinf_core.interlock.rotation import Quaternion, inverse, product, to_quaternion, to_vector, unit
+from rlinf_core.interlock.rotation import inverse, product, to_quaternion, to_vector, unit
 from rlinf_core.interlock.types import Chunk, Inputs, Pose
 
 Coordinates = tuple[Numbers, ...]  # one entry per group
@@ -17,7 +18,7 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
     if limits.control_mode == "joint_delta":
         arm = None if not _finite(inputs.joints, len(limits.joint_low)) else (tuple(inputs.joints),)
     elif _finite(inputs.pose, 7) and abs(math.hypot(*inputs.pose[3:]) - 1.0) < 0.01:
-        arm = (tuple(inputs.pose[:3]), to_vector(product(inverse(_nominal(limits)), unit(inputs.pose[3:]))))
+        arm = (tuple(inputs.pose[:3]), to_vector(product(inverse(limits.nominal), unit(inputs.pose[3:]))))
     else:
         arm = None
     if arm is None or not limits.gripper_width:
@@ -29,7 +30,7 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
 
 def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
     """The pose at ``coordinates`` of ``tcp_delta``."""
-    return coordinates[0] + product(_nominal(limits), to_quaternion(coordinates[1]))
+    return coordinates[0] + product(limits.nominal, to_quaternion(coordinates[1]))
 
 
 def parts(limits: Limits, action: Numbers) -> Coordinates:
@@ -43,22 +44,23 @@ def parts(limits: Limits, action: Numbers) -> Coordinates:
 
 def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -> Coordinates:
     """The velocity of each group's coordinates that plays ``action`` from ``at``."""
-    asked = tuple(tuple(value / chunk.dt_s for value in part) for part in parts(limits, action))
+    dt_s = chunk.dt_s
+    asked = tuple([tuple([value / dt_s for value in part]) for part in parts(limits, action)])
     if limits.control_mode == "joint_delta" or not any(asked[1]):
         return asked
-    turn = to_quaternion(tuple(value * limits.tick for value in asked[1]))
-    nominal = _nominal(limits)
+    turn = to_quaternion([value * limits.tick for value in asked[1]])
+    nominal = limits.nominal
     then = to_vector(product(inverse(nominal), product(turn, product(nominal, to_quaternion(at[1])))))
-    return (asked[0], tuple((b - a) / limits.tick for a, b in zip(at[1], then, strict=True)), *asked[2:])
+    return (asked[0], tuple([(b - a) / limits.tick for a, b in zip(at[1], then, strict=True)]), *asked[2:])
 
 
 def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
     """From ``start`` to ``end`` in the words of an action of ``size`` numbers."""
-    difference = [tuple(b - a for a, b in zip(first, last, strict=True)) for first, last in zip(start, end, strict=True)]
+    difference = [tuple(map(sub, last, first)) for first, last in zip(start, end, strict=True)]
     if limits.control_mode == "joint_delta":
         arm = difference[0]
     elif size >= 6:
-        nominal = _nominal(limits)
+        nominal = limits.nominal
         first, last = (product(nominal, to_quaternion(each[1])) for each in (start, end))
         arm = difference[0] + to_vector(product(last, inverse(first)))
     else:
@@ -88,10 +90,6 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int, frame: str) -> str:
            for action in chunk.actions for group, part in zip(limits.groups, parts(limits, action), strict=True)):
         return "jump"
     return ""
-
-
-def _nominal(limits: Limits) -> Quaternion:
-    return unit(limits.orientation)
 
 
 def _finite(values: Numbers | None, size: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import replace
 
 from rlinf_core.interlock.coordinates import Coordinates, invalid, measured, moved, pose_of, velocities
@@ -40,7 +41,7 @@ def adopt(limits: Limits, state: State) -> tuple[State, str]:
     """The state under tightened limits (S19), or why it cannot have them yet."""
     motions = []
     for group, motion in zip(limits.groups, state.motions, strict=True):
-        if not group.inside(motion.set_point) or not group.can_stop(motion.position, motion.velocity):
+        if not all(map(group.inside, motion.trail)) or not group.can_stop(motion.position, motion.velocity):
             return state, f"the set-point could not stop inside the new limits of its {group.name}"
         if group.points != len(motion.trail):
             if not motion.still:
@@ -207,7 +208,7 @@ class _Tick:
         """How far each group's set-point is from where the arm was measured."""
         if self.measured is None:
             return [0.0] * len(self.motions)
-        return [group.norm(tuple(a - b for a, b in zip(motion.set_point, at, strict=True)))
+        return [group.distance(motion.set_point, at)
                 for group, motion, at in zip(self.limits.groups, self.motions, self.measured, strict=True)]
 
     def divergences(self) -> tuple[float, ...]:
@@ -228,7 +229,8 @@ class _Tick:
                    for group, motion, velocity in zip(self.limits.groups, self.motions, wanted, strict=True)]
         self.motions = tuple(motion for motion, _ in results)
         if self.window is not None and not self.window.done:
-            self.window = replace(self.window, limits=self.window.limits.union(*(bit for _, bit in results)))
+            for _, bit in results:
+                self.bite(bit)
             if self.now + round(self.limits.tick * NS) >= window_end:
                 self.finish_window()
 
@@ -259,7 +261,7 @@ class _Tick:
         share = self.inputs.distance[0] / self.limits.slow_distance
         if share >= 1.0:
             return wanted
-        self.bite("distance")
+        self.bite({"distance"})
         return tuple(tuple(value * share for value in velocity) for velocity in wanted)
 
     def near(self, wanted: Coordinates) -> Coordinates:
@@ -270,13 +272,13 @@ class _Tick:
         for index, (far, most) in enumerate(zip(self.apart(), self.divergences(), strict=False)):
             away = zip(self.motions[index].set_point, self.measured[index], wanted[index], strict=True)
             if far > most and sum((a - b) * v for a, b, v in away) > 0.0:
-                self.bite("divergence")
+                self.bite({"divergence"})
                 result[index] = (0.0,) * len(wanted[index])
         return tuple(result)
 
-    def bite(self, limit: str) -> None:
-        if self.window is not None:
-            self.window = replace(self.window, limits=self.window.limits | {limit})
+    def bite(self, limits: Set[str]) -> None:
+        if self.window is not None and not limits <= self.window.limits:
+            self.window = replace(self.window, limits=self.window.limits | limits)
 
     def set_points(self) -> Coordinates:
         return tuple(motion.set_point for motion in self.motions)

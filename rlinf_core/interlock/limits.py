@@ -14,6 +14,7 @@ import yaml
 
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.interlock.motion import Group
+from rlinf_core.interlock.rotation import Quaternion, unit
 
 UNLIMITED = "unlimited"
 MAXIMUM_FILE = "maximum.yaml"
@@ -80,6 +81,11 @@ class Limits:
     def hash(self) -> str:
         """Twelve hex digits over every value in force."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    @cached_property
+    def nominal(self) -> Quaternion:
+        """``orientation``, at length 1."""
+        return unit(self.orientation)
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

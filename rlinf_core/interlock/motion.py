@@ -14,13 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from math import fsum
+from operator import sub
+from typing import NamedTuple
 
-_BISECTIONS = 7
+_BISECTIONS = 5
 _ROUNDING = 1e-12
 Numbers = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Group:
     """Coordinates that move and stop together, and their limits (SI units).
 
@@ -42,7 +46,7 @@ class Group:
     radius: float = math.inf
     together: bool = False
 
-    @property
+    @cached_property
     def points(self) -> int:
         """How many points of the plan the set-point is the mean of."""
         if math.isinf(self.jerk) or math.isinf(self.acceleration):
@@ -52,12 +56,29 @@ class Group:
     def norm(self, vector: Numbers) -> float:
         return max(map(abs, vector)) if self.together else math.hypot(*vector)
 
+    def distance(self, a: Numbers, b: Numbers) -> float:
+        return max(map(abs, map(sub, a, b))) if self.together else math.dist(a, b)
+
     def inside(self, position: Numbers) -> bool:
         """Whether the workspace holds ``position``, to rounding."""
-        if self.low and not all(lo - _ROUNDING <= p <= hi + _ROUNDING
-                                for lo, p, hi in zip(self.low, position, self.high, strict=True)):
-            return False
+        for lo, p, hi in zip(self.low, position, self.high, strict=False):
+            if not lo - _ROUNDING <= p <= hi + _ROUNDING:
+                return False
         return math.isinf(self.radius) or math.hypot(*position) <= self.radius + _ROUNDING
+
+    def far_from_walls(self, position: Numbers, velocity: Numbers) -> bool:
+        """Whether no wall is near enough to matter. Faster than allowed, as after tightening, every wall is near."""
+        if self.norm(velocity) > self.speed * (1.0 + 1e-9):
+            return False
+        for lo, p, hi in zip(self.low, position, self.high, strict=False):
+            if not lo + self.reach <= p <= hi - self.reach:
+                return False
+        return math.isinf(self.radius) or math.hypot(*position) + self.reach <= self.radius
+
+    @cached_property
+    def reach(self) -> float:
+        """More than the way it takes to stop from full speed with half the acceleration, and two ticks."""
+        return self.speed * (self.speed / self.acceleration + 2.0 * self.tick)
 
     def can_stop(self, position: Numbers, velocity: Numbers) -> bool:
         """Whether one tick at ``velocity``, and then braking straight, ends inside (and so stays inside: it is convex)."""
@@ -65,33 +86,37 @@ class Group:
         if speed == 0.0:
             return True
         reach = self.tick + braking_distance(speed, self.acceleration, self.tick) / speed
-        return self.inside(tuple(p + v * reach for p, v in zip(position, velocity, strict=True)))
+        return self.inside(tuple([p + v * reach for p, v in zip(position, velocity, strict=True)]))
 
 
-@dataclass(frozen=True, slots=True)
-class Motion:
-    """A group's state: the plan's newest position and velocity, and its last ``points`` positions, oldest first."""
+class Motion(NamedTuple):
+    """A group's state.
+
+    Attributes:
+        position, velocity: the plan's newest.
+        trail: its last ``points`` positions, oldest first.
+        set_point: their mean.
+        still: whether neither the plan nor the set-point moves any more.
+    """
 
     position: Numbers
     velocity: Numbers
     trail: tuple[Numbers, ...]
+    set_point: Numbers
+    still: bool
 
     @classmethod
     def at_rest(cls, group: Group, position: Numbers) -> Motion:
-        return cls(position, (0.0,) * len(position), (position,) * group.points)
+        return cls(position, (0.0,) * len(position), (position,) * group.points, position, True)
 
-    @property
-    def set_point(self) -> Numbers:
-        """The mean of the trail."""
-        if self.trail[0] == self.trail[-1] and self.still:
-            return self.position
-        count = len(self.trail)
-        return tuple(math.fsum(values) / count for values in zip(*self.trail, strict=True))
-
-    @property
-    def still(self) -> bool:
-        """Whether neither the plan nor the set-point moves any more."""
-        return not any(self.velocity) and all(point == self.position for point in self.trail)
+    def moved_to(self, position: Numbers, velocity: Numbers) -> Motion:
+        """One tick on."""
+        trail = (*self.trail[1:], position)
+        if position == trail[0] and not any(velocity) and all(point == position for point in trail):
+            return Motion(position, velocity, trail, position, True)
+        count = len(trail)
+        mean = tuple([fsum(values) / count for values in zip(*trail, strict=True)])
+        return Motion(position, velocity, trail, mean, False)
 
 
 def resting(motions: Iterable[Motion]) -> bool:
@@ -106,24 +131,25 @@ def advance(group: Group, motion: Motion, wanted: Numbers) -> tuple[Motion, froz
     """
     if not any(wanted) and motion.still:
         return motion, frozenset()
-    bit: set[str] = set()
+    bit: frozenset[str] = frozenset()
     speed = group.norm(wanted)
     if speed > group.speed:
-        bit.add("speed")
-        wanted = tuple(v * group.speed / speed for v in wanted)
-    goal = _towards_walls(group, motion.position, wanted)
+        bit |= {"speed"}
+        wanted = tuple([v * group.speed / speed for v in wanted])
+    walls = not group.far_from_walls(motion.position, motion.velocity)
+    goal = _towards_walls(group, motion.position, wanted) if walls else wanted
     if goal != wanted:
-        bit.add(group.name)
+        bit |= {group.name}
     velocity = _within_acceleration(group, motion.velocity, goal)
     if velocity is not goal:
-        bit.add("acceleration")
-    if not group.can_stop(motion.position, velocity):
-        bit.add(group.name)
+        bit |= {"acceleration"}
+    if walls and not group.can_stop(motion.position, velocity):
+        bit |= {group.name}
         velocity = _last_that_can_stop(group, motion, velocity)
-    position = tuple(p + v * group.tick for p, v in zip(motion.position, velocity, strict=True))
+    position = motion.position
     if any(velocity):
-        return Motion(position, velocity, (*motion.trail[1:], position)), frozenset(bit)
-    return Motion(motion.position, velocity, (*motion.trail[1:], motion.position)), frozenset(bit)
+        position = tuple([p + v * group.tick for p, v in zip(position, velocity, strict=True)])
+    return motion.moved_to(position, velocity), bit
 
 
 def braking_distance(speed: float, acceleration: float, tick: float) -> float:
@@ -157,8 +183,9 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
         return wanted if speed <= most else tuple(v * most / speed for v in wanted)
     if group.low:
         braking, tick = group.acceleration / math.sqrt(len(wanted)), group.tick
-        wanted = tuple(min(max(v, -stopping_speed(p - lo, braking, tick)), stopping_speed(hi - p, braking, tick))
-                       for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True))
+        wanted = tuple([min(v, stopping_speed(hi - p, braking, tick)) if v >= 0.0 else
+                        max(v, -stopping_speed(p - lo, braking, tick))
+                        for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)])
     if math.isfinite(group.radius) and any(position):
         away = math.hypot(*position)
         outward = sum(p * v for p, v in zip(position, wanted, strict=True)) / away
@@ -170,11 +197,11 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
 
 def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numbers:
     """As far towards ``goal`` as one tick's acceleration goes."""
-    change = tuple(g - v for g, v in zip(goal, velocity, strict=True))
-    size, most = group.norm(change), group.acceleration * group.tick
+    size, most = group.distance(goal, velocity), group.acceleration * group.tick
     if size <= most:
         return goal
-    return tuple(v + c * most / size for v, c in zip(velocity, change, strict=True))
+    share = most / size
+    return tuple([v + (g - v) * share for g, v in zip(goal, velocity, strict=True)])
 
 
 def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numbers:

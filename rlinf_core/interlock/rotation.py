@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 Quaternion = tuple[float, float, float, float]
 Vector = tuple[float, float, float]
@@ -27,7 +28,7 @@ def unit(q: tuple[float, ...]) -> Quaternion:
     return (q[0] / size, q[1] / size, q[2] / size, q[3] / size)
 
 
-def to_quaternion(vector: tuple[float, ...]) -> Quaternion:
+def to_quaternion(vector: Sequence[float]) -> Quaternion:
     """Exponential map."""
     angle = math.hypot(*vector)
     half = 0.5 * angle

@@ -5,7 +5,9 @@ about 1e-12 and 1e-9; the tolerances below say so.
 """
 
 import math
+import os
 from collections import defaultdict
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -14,19 +16,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from rlinf_core.interlock import EStop, Mode
+from rlinf_core.interlock import EStop, Mode, adopt
 from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
 
+SEQUENCES = int(os.environ.get("RLINF_SEQUENCES", "100000"))  # of each shape, at length
 TOLERANCE = {"position": 1e-9, "speed": 1e-9, "acceleration": 1e-8, "jerk": 1e-5}
 EDGES = [math.nan, math.inf, -math.inf, 0.0, 1e300, -0.0, 0.02, -0.02, 5e-324]
 RANDOM = st.randoms(use_true_random=False)
 WORST: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(lambda: -math.inf))  # excess over the limit, by shape
 
+WIDE = dict(box_low=(0.4, -0.1, 0.1), box_high=(0.6, 0.1, 0.3), cone=0.25)  # far from any wall in the middle
 S9 = dict(acceleration=1.0, jerk=10.0, rotation_speed=0.5, rotation_acceleration=2.5, rotation_jerk=25.0)
 NARROW = dict(box_low=(0.47, -0.02, 0.17), box_high=(0.54, 0.03, 0.25), cone=0.06)  # the walls are never far
 SHAPES = {
     "tool, no jerk limit": limits(**NARROW),
-    "tool and rotation, jerk limited": limits(**NARROW, **S9),
+    "tool and rotation, jerk limited": limits(**WIDE, **S9),
     "tool, rotation, gripper, 250 Hz": limits(**NARROW, **S9, gripper_width=0.08, tick=0.004),
     "joints, jerk limited": joint_limits(joint_low=tuple(q - 0.17 for q in JOINTS),
                                          joint_high=tuple(q + 0.14 for q in JOINTS)),
@@ -209,6 +213,21 @@ class AnyInput(RuleBasedStateMachine):
         self.distance = random.choice([None, (0.01, 0.0), (0.0, 0.0), (1.0, 0.0), (1.0, 9.0), (math.nan, 0.0)])
         self.tick()
 
+    @rule(random=RANDOM)
+    def limits_are_tightened(self, random):
+        """S19, live: the smaller workspace holds at once; what is faster than allowed from now on brakes."""
+        old, less = self.limits, random.uniform(0.9, 1.0)
+        changes = {name: getattr(old, name) * less for name in ("speed", "rotation_speed", "joint_speed", "cone")}
+        changes |= {name: tuple(value + sign * random.uniform(0.0, 5e-3) for value in getattr(old, name))
+                    for name, sign in (("box_low", 1), ("box_high", -1), ("joint_low", 1), ("joint_high", -1))}
+        new = replace(old, **changes)
+        state, refused = adopt(new, self.rig.state)
+        if not refused:
+            self.limits, self.rig.limits, self.rig.state = new, new, state
+            for envelope, group in zip(self.envelopes, new.groups, strict=True):
+                envelope.group = replace(group, speed=envelope.group.speed)
+        self.tick()
+
     @invariant()
     def something_is_always_commanded(self):
         if hasattr(self, "rig"):
@@ -237,7 +256,7 @@ def test_s08_s12_s13_hold_for_any_input_at_length(shape, evidence):
     """The same machine with its rules drawn by seed, which is ten times as fast."""
     rules = [function for function in vars(AnyInput).values() if hasattr(function, "hypothesis_stateful_rule")]
     assert len(rules) > 10
-    for seed in range(100_000):
+    for seed in range(SEQUENCES):
         random, machine = Random(seed), AnyInput()
         machine.shape = shape
         machine.start()
@@ -246,4 +265,4 @@ def test_s08_s12_s13_hold_for_any_input_at_length(shape, evidence):
                 random.choice(rules)(machine, random=random)
         except AssertionError as error:
             raise AssertionError(f"seed {seed} of '{shape}'") from error
-    kept(shape, 100_000, evidence)
+    kept(shape, SEQUENCES, evidence)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.interlock import Chunk, EStop, Mode, adopt, load_limits, loosened, with_values
+from rlinf_core.interlock import Chunk, EStop, Mode, State, adopt, load_limits, loosened, with_values
+from rlinf_core.interlock.motion import Motion
 from rlinf_core.interlock.rotation import angle, inverse, product, to_quaternion
 from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
 
@@ -226,6 +227,17 @@ def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, eviden
         with_values(old, {"speed": 100.0})
     evidence("S19", f"speed limit 0.25 to 0.05 while moving: {speed:.3f} m/s, hash {old.hash} to {slower.hash}; "
              "3 of 3 loosened limits found", "0.05 m/s; refused")
+
+
+def test_s19_a_workspace_is_not_taken_that_the_path_just_left_was_outside_of():
+    """The set-point is a mean of the plan's last points: all of them count, not only where it is."""
+    old = limits(jerk=20.0)
+    group = old.groups[0]
+    trail = tuple((0.5 + 0.01 * (0 < index < 9), 0.0, 0.2) for index in range(group.points))
+    inside = Motion((0.5, 0.0, 0.2), (0.0, 0.0, 0.0), trail, (0.5, 0.0, 0.2), False)
+    state = State(motions=(inside, Motion.at_rest(old.groups[1], (0.0, 0.0, 0.0))))
+    assert adopt(replace(old, box_high=(0.52, 0.25, 0.45)), state)[1] == ""
+    assert "position" in adopt(replace(old, box_high=(0.505, 0.25, 0.45)), state)[1]
 
 
 def test_s20_an_event_says_what_was_asked_by_whom_and_when(rig, evidence):
