@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py"]
+TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py", "tests/ros/test_station.py", "-k", "interlock or s18"]
 REQUIREMENTS = {
     "S1": "reaction: from bad or missing input to a safe output one tick and 2 ms at p99",
     "S2": "stale command: hold; nothing is extrapolated past a chunk's end",

@@ -34,6 +34,22 @@ def until(rig, condition, most=1000, **inputs):
     raise AssertionError(f"not within {most} ticks")
 
 
+@pytest.mark.parametrize("bad, inputs", [
+    ((math.nan, 0.0, 0.0), {}), ((9.0, 0.0, 0.0), {}), (None, {"pose_age_ns": 51_000_000}),
+    (None, {"estops": (EStop("pendant", True, 0.0),)}), (None, {"wrench": (math.nan, 0.0)}),
+    (None, {"robot_fault": "reflex"})])
+def test_s01_the_tick_that_sees_something_bad_is_the_first_to_brake(bad, inputs, evidence):
+    """From input to safe output no tick passes: what is left of S1 is when the node ticks (drill, benchmarks)."""
+    rig = Rig(limits(contact_samples=1)).arm()
+    stream(rig, (0.01, 0.0, 0.0), actions=4)
+    rig.tick(chunk(seq=50, stamp_ns=rig.now, actions=((0.01, 0.0, 0.0),)))
+    before = math.hypot(*rig.state.motions[0].velocity)
+    rig.tick(*([chunk(seq=51, stamp_ns=rig.now, actions=(bad,))] if bad else []), **inputs)
+    assert rig.state.mode in (Mode.HOLD, Mode.FAULT) and rig.output.target is not None
+    assert math.hypot(*rig.state.motions[0].velocity) < before
+    evidence("S1", "brakes 0 ticks after the input that demands it", "0 ticks")
+
+
 def test_s02_silence_holds_in_time(rig, evidence):
     stream(rig, (0.01, 0.0, 0.0), actions=3)
     ticks = until(rig, lambda: rig.state.mode is Mode.HOLD)

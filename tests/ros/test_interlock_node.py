@@ -1,171 +1,103 @@
-"""The interlock as a process on the real middleware, with this test as robot side and policy."""
+"""The interlock as a process on the real middleware, with this test as robot side, policy and operator."""
 
 import math
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import yaml
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent, SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64
+from std_srvs.srv import SetBool
+
+from rlinf.qos import profile
+from rlinf_core.recipes import load_recipe
+from rlinf_core.station import station_processes
+from tests.ros.stand import Arm, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
-rclpy = pytest.importorskip("rclpy")
-
-from geometry_msgs.msg import PoseStamped  # noqa: E402
-from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyState  # noqa: E402
-from rlinf_msgs.srv import ResetFault  # noqa: E402
-from std_srvs.srv import SetBool  # noqa: E402
-
-from rlinf.qos import profile  # noqa: E402
-
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 
 
-class Bench:
-    """Publishes a perfectly following arm at 100 Hz and keeps what the interlock says."""
-
-    def __init__(self, tmp_path):
-        rclpy.init(domain_id=85)
-        self.node = rclpy.create_node("bench", namespace="/t")
-        self.executor = rclpy.executors.SingleThreadedExecutor()
-        self.executor.add_node(self.node)
-        self.pose = PoseStamped()
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
-        self.pose.pose.orientation.w = 0.0
-        self.targets, self.applied, self.safety, self.publish_state = [], [], SafetyState(), True
-        node = self.node
-        self.poses = node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
-        self.actions = node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
-        self.teleop = node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
-        self.episodes = node.create_publisher(EpisodeEvent, "episode", profile("episode"))
-        node.create_subscription(PoseStamped, "target_pose", self._on_target, profile("target_pose"))
-        node.create_subscription(Applied, "applied", self.applied.append, profile("applied"))
-        node.create_subscription(SafetyState, "safety", lambda m: setattr(self, "safety", m), profile("safety"))
-        self.arming = node.create_client(SetBool, "interlock/arm")
-        self.resetting = node.create_client(ResetFault, "interlock/reset_fault")
-        node.create_timer(0.01, self._publish)
-        parameters = tmp_path / "p.yaml"
-        parameters.write_text(yaml.safe_dump({"/**": {"ros__parameters": {
-            "limits_file": "robots/franka_sim/limits.yaml", "lockstep": False}}}))
-        import os
-
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-r", "__ns:=/t", "--params-file", str(parameters)],
-            env=os.environ | {"ROS_DOMAIN_ID": "85"})
-        self.seq = 0
-
-    def _on_target(self, message):
-        self.targets.append((time.monotonic(), message.pose.position.x))
-        self.pose.pose = message.pose
-
-    def _publish(self):
-        if self.publish_state:
-            self.pose.header.stamp = self.node.get_clock().now().to_msg()
-            self.poses.publish(self.pose)
-
-    def spin(self, until, timeout_s=10.0):
-        deadline = time.monotonic() + timeout_s
-        while not until():
-            self.executor.spin_once(timeout_sec=0.01)
-            assert time.monotonic() < deadline, (self.safety, len(self.targets))
-
-    def for_s(self, seconds):
-        end = time.monotonic() + seconds
-        self.spin(lambda: time.monotonic() > end)
-
-    def call(self, client, request):
-        assert client.wait_for_service(10.0)
-        future = client.call_async(request)
-        self.spin(future.done)
-        return future.result()
-
-    def arm(self):
-        self.spin(lambda: self.targets)
-        assert self.call(self.arming, SetBool.Request(data=True)).success
-        self.spin(lambda: self.safety.state == ARMED)
-
-    def send(self, x=0.01, publisher=None, source="policy", session="s", dt=0.1):
-        self.seq += 1
-        message = ActionChunk(source=source, session=session, seq=self.seq, policy_version=1, dt=dt,
-                              control_mode="tcp_delta", horizon=1, dim=3, execute=1)
-        message.observation_stamp = self.node.get_clock().now().to_msg()
-        message.data = [x, 0.0, 0.0]
-        (publisher or self.actions).publish(message)
-
-    def close(self):
-        self.process.terminate()
-        self.process.wait(10)
-        self.node.destroy_node()
-        rclpy.try_shutdown()
-
-
 @pytest.fixture
-def bench(tmp_path):
-    bench = Bench(tmp_path)
-    yield bench
-    bench.close()
+def arm(peer):
+    """An arm under the FR3's limits, armed; the test sends the chunks."""
+    arm = Arm(peer, streams=False)
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    arm.arm()
+    arm.reach(ARMED)
+    return arm
 
 
-def test_s02_s12_a_policy_that_falls_silent_is_answered_with_a_stop_and_a_held_target(bench):
-    bench.arm()
+@pytest.mark.domain(85)
+def test_s02_s12_a_policy_that_falls_silent_is_answered_with_a_stop_and_a_held_target(arm):
     for _ in range(5):
-        bench.send()
-        bench.for_s(0.1)
-    assert bench.safety.state == ACTIVE and bench.pose.pose.position.x > 0.52
-    bench.spin(lambda: bench.safety.state == HOLD and bench.safety.cause == "stale_command", 2.0)
-    bench.for_s(0.2)
-    count, held = len(bench.targets), bench.targets[-1][1]
-    bench.for_s(0.5)
-    assert len(bench.targets) - count > 30, "it holds by publishing, never by silence"
-    assert {x for _, x in bench.targets[count:]} == {held}
+        arm.send(0.01)
+        arm.peer.for_s(0.1)
+    assert arm.x > 0.52
+    arm.reach(HOLD, "stale_command")
+    arm.peer.for_s(0.5)
+    count, held = len(arm.targets), arm.x
+    arm.peer.for_s(0.5)
+    assert len(arm.targets) - count > 30, "it holds by publishing, never by silence"
+    assert {target.pose.position.x for target in arm.targets[count:]} == {held}
 
 
-def test_s05_nan_is_held_at_once_and_three_latch_until_reset_by_name(bench):
-    bench.arm()
+@pytest.mark.domain(85)
+def test_s05_nan_is_held_at_once_and_three_latch_until_reset_by_name(arm):
     for _ in range(3):
-        bench.send(math.nan)
-    bench.spin(lambda: bench.safety.state == FAULT)
-    assert bench.safety.cause == "invalid_command"
-    answer = bench.call(bench.arming, SetBool.Request(data=True))
+        arm.send(math.nan)
+    arm.reach(FAULT, "invalid_command")
+    answer = arm.ask(arm.arming, SetBool.Request(data=True))
     assert not answer.success and "FAULT 'invalid_command' stands" in answer.message
-    answer = bench.call(bench.resetting, ResetFault.Request(cause="e_stop"))
+    answer = arm.clear("e_stop")
     assert not answer.success and "FAULT 'invalid_command' stands" in answer.message
-    assert bench.call(bench.resetting, ResetFault.Request(cause="invalid_command")).success
-    bench.spin(lambda: bench.safety.state == DISARMED)
-    assert len({x for _, x in bench.targets}) == 1, "the arm never moved"
+    arm.peer.spin(lambda: arm.clear("invalid_command").success, what="the reset")
+    arm.reach(DISARMED)
+    assert len({target.pose.position.x for target in arm.targets}) == 1, "the arm never moved"
 
 
-def test_s03_a_robot_side_that_falls_silent_faults(bench):
-    bench.arm()
-    bench.send()
-    bench.spin(lambda: bench.safety.state == ACTIVE)
-    bench.publish_state = False
-    bench.spin(lambda: bench.safety.state == FAULT and bench.safety.cause == "stale_state", 3.0)
+@pytest.mark.domain(85)
+def test_s03_a_robot_side_that_falls_silent_faults(arm):
+    arm.streams = True
+    arm.reach(ACTIVE)
+    arm.known = False
+    arm.reach(FAULT, "stale_state")
 
 
-def test_s06_the_operator_takes_over_and_the_record_says_so(bench):
-    bench.arm()
-    bench.send()
-    bench.for_s(0.1)
-    bench.send(-0.01, bench.teleop, "operator", "o")
-    bench.spin(lambda: bench.safety.source == "operator")
-    bench.send()
-    bench.for_s(0.15)
-    assert {record.source for record in bench.applied} == {"policy", "operator"}
-    assert bench.safety.dropped >= 1
-    assert all(len(record.limits_hash) == 12 for record in bench.applied)
+@pytest.mark.domain(85)
+def test_s06_s16_the_operator_takes_over_and_the_record_says_so(arm):
+    applied = listen(arm.peer, Applied, "applied")
+    arm.send(0.01)
+    arm.reach(ACTIVE)
+    arm.send(-0.01, source="operator")
+    arm.peer.spin(lambda: arm.states[-1].source == "operator", what="the operator")
+    arm.send(0.01)
+    arm.peer.for_s(0.15)
+    assert {record.source for record in applied} == {"policy", "operator"}
+    assert arm.states[-1].dropped >= 1
+    assert all(len(record.limits_hash) == 12 for record in applied)
 
 
-def test_trap09_the_end_of_an_episode_drops_the_rest_of_the_chunk(bench):
-    bench.arm()
-    bench.send(0.02, dt=0.5)
-    bench.for_s(0.1)
-    bench.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="e"))
-    bench.spin(lambda: bench.safety.state == ARMED)
-    bench.for_s(0.2)
-    held = bench.targets[-1][1]
-    bench.for_s(0.3)
-    assert bench.targets[-1][1] == held < 0.515
+@pytest.mark.domain(85)
+def test_trap09_the_end_of_an_episode_drops_the_rest_of_the_chunk(arm):
+    episodes = arm.peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
+    arm.peer.spin(episodes.get_subscription_count, what="the interlock to listen to episodes")
+    arm.send(0.2, dt=2.0)
+    arm.reach(ACTIVE)
+    arm.peer.for_s(0.1)
+    episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="e"))
+    arm.reach(ARMED)
+    arm.peer.for_s(0.5)
+    held = arm.x
+    arm.peer.for_s(0.3)
+    assert arm.x == held < 0.62, "of 20 cm in two seconds"
 
 
 def test_the_node_refuses_to_start_without_limits(tmp_path):
@@ -174,3 +106,168 @@ def test_the_node_refuses_to_start_without_limits(tmp_path):
         [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-p", f"limits_file:={tmp_path / 'limits.yaml'}"],
         text=True, capture_output=True, timeout=30)
     assert result.returncode != 0 and "'box_low' is missing" in result.stderr
+
+
+@pytest.mark.domain(88)
+def test_trap10_trap11_only_the_interlock_commands_and_no_image_reaches_it(peer, evidence):
+    """A whole station: resets go through the robot side's own action, and a camera can stall nothing that commands."""
+    processes = station_processes(load_recipe("demo", ["station.observe_cameras=[front]", "station.image_size=[32, 32]"]),
+                                  peer.supervisor.run_dir)
+    for process in processes:
+        peer.supervisor.start(process)
+    nodes = {process.name for process in processes}
+    peer.spin(lambda: nodes <= set(peer.node.get_node_names()), 60.0, f"{nodes}")
+    commands = ["target_pose", "target_joints", "gripper/command"]
+    peer.spin(lambda: peer.node.count_publishers("/station_a/target_pose"), what="the commands")
+    commanding = {info.node_name for topic in commands
+                  for info in peer.node.get_publishers_info_by_topic(f"/station_a/{topic}")}
+    assert commanding == {"interlock"}
+    heard = peer.node.get_subscriber_names_and_types_by_node("interlock", "/station_a")
+    assert "/station_a/current_pose" in dict(heard)
+    images = [topic for topic, kinds in heard if any("Image" in kind for kind in kinds)]
+    assert images == []
+    assert any("Image" in kind for _, kinds in peer.node.get_topic_names_and_types() for kind in kinds), "there are some"
+    evidence("trap 10", f"of {len(nodes)} processes, {', '.join(commanding)} alone publishes commands", "1")
+    evidence("trap 11", f"images among the {len(heard)} topics that the interlock hears: {len(images)}", "0")
+
+
+@pytest.mark.domain(78)
+def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
+    arm = Arm(peer)
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    arm.heard = False
+    arm.reach(SafetyState.DISARMED)
+    peer.spin(lambda: arm.targets, what="targets")
+    refused = arm.ask(arm.arming, SetBool.Request(data=True))
+    assert not refused.success and "estop_silent:pendant" in refused.message
+    arm.heard = True
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    arm.enabled = False
+    arm.reach(SafetyState.HOLD, "enable")
+    arm.enabled = True
+    arm.reach(SafetyState.ACTIVE)
+    arm.pressed = True
+    arm.reach(SafetyState.FAULT, "estop:pendant")
+    refused = arm.clear("estop:pendant")
+    assert not refused.success and "has not gone" in refused.message
+    arm.pressed = False
+    peer.spin(lambda: arm.clear("estop:pendant").success, what="the pendant's release, and the fault to be cleared")
+    arm.reach(SafetyState.DISARMED)
+    peer.for_s(0.3)
+    assert arm.states[-1].state == SafetyState.DISARMED, "a reset never resumes motion"
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    arm.heard = False
+    arm.reach(SafetyState.FAULT, "estop_silent:pendant")
+
+
+@pytest.mark.domain(76)
+def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
+    arm, settings = Arm(peer), {"memory_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]}
+
+    def restart():
+        peer.supervisor.stop()
+        peer.supervisor.children.clear()
+        arm.states.clear(), arm.targets.clear()
+        start(peer, "interlock", "station.robot=franka_fr3", **settings)
+
+    restart()
+    arm.reach(SafetyState.DISARMED)
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    restart()
+    arm.reach(SafetyState.FAULT, "restarted")
+    peer.spin(lambda: arm.clear("restarted").success, what="the pendant to be heard again, and the fault to be cleared")
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    arm.arm(False)
+    arm.reach(SafetyState.DISARMED)
+    peer.for_s(0.3)
+    restart()
+    arm.reach(SafetyState.DISARMED)
+
+
+@pytest.mark.domain(72)
+def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tmp_path):
+    """joint_delta through topics, live parameters, and a lifecycle that refuses to leave an armed arm alone."""
+    names = [f"fr3_joint{number}" for number in range(1, 8)]
+    limits = yaml.safe_load(Path("robots/franka_fr3/limits.yaml").read_text())
+    limits |= {"control_mode": "joint_delta", "gripper_width": 0.08, "enable_lease": "unlimited"}
+    (tmp_path / "limits.yaml").write_text(yaml.safe_dump(limits))
+    states, targets = listen(peer, SafetyState, "safety"), listen(peer, JointState, "target_joints")
+    openings = listen(peer, Float64, "gripper/command")
+    joints = peer.node.create_publisher(JointState, "joint_states", profile("joint_states"))
+    gripper = peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    arming = peer.node.create_client(SetBool, "interlock/arm")
+    setting = peer.node.create_client(SetParameters, "interlock/set_parameters")
+    changing = peer.node.create_client(ChangeState, "interlock/change_state")
+    angles, seq = dict(zip(names, (0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785), strict=True)), [0]
+
+    def hundred_hertz():
+        seq[0] += 1
+        if targets:
+            angles.update(zip(targets[-1].name, targets[-1].position, strict=True))
+        joints.publish(JointState(name=["elsewhere", *reversed(names)], position=[9.0, *reversed(list(angles.values()))]))
+        gripper.publish(JointState(name=["width"], position=[0.04]))
+        if seq[0] % 5 == 0:
+            chunk = ActionChunk(source="policy", session="s", seq=seq[0], dt=0.1, control_mode="joint_delta", horizon=1,
+                                dim=8, data=[0.01] + [0.0] * 6 + [0.001], joint_names=names)
+            chunk.observation_stamp = peer.node.get_clock().now().to_msg()
+            chunks.publish(chunk)
+
+    def ask(client, request):
+        peer.spin(client.service_is_ready, what=client.srv_name)
+        future = client.call_async(request)
+        peer.spin(future.done, what="the answer")
+        return future.result()
+
+    def set_limit(name, value):
+        value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
+        return ask(setting, SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=value)])).results[0]
+
+    peer.node.create_timer(0.01, hundred_hertz)
+    start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), memory_file="")
+    peer.spin(lambda: ask(arming, SetBool.Request(data=True)).success, what="arming")
+    peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].data > 0.041, what="motion")
+    assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
+    refused = set_limit("joint_speed", 0.6)
+    assert not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason
+    assert "expected a number in" in set_limit("joint_speed", 99.0).reason
+    before = states[-1].limits_hash
+    assert set_limit("joint_speed", 0.3).successful
+    peer.spin(lambda: states[-1].limits_hash != before, what="the new hash")
+    deactivate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_DEACTIVATE))
+    assert not ask(changing, deactivate).success, "armed, it stays active"
+    peer.for_s(0.2)
+    assert states[-1].state == SafetyState.ACTIVE
+    ask(arming, SetBool.Request(data=False))
+    peer.for_s(1.0)
+    assert set_limit("joint_speed", 0.5).successful, "disarmed, it may be loosened"
+    assert ask(changing, deactivate).success
+    peer.for_s(0.2)
+    count = len(targets)
+    peer.for_s(0.3)
+    assert len(targets) <= count + 1, "inactive, it commands nothing"
+
+
+@pytest.mark.domain(71)
+def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
+    arm = Arm(peer)
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    start(peer, "recorder", "station.robot=franka_fr3", "station.lockstep=false")
+    events = listen(peer, SafetyEvent, "safety/events")
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    peer.for_s(1.0)
+    arm.pressed = True
+    arm.reach(SafetyState.FAULT, "estop:pendant")
+    folder = tmp_path / "faults/closed"
+    peer.spin(lambda: list(folder.glob("fault-*-estop_pendant")), what="the recording")
+    (kept,) = folder.iterdir()
+    topics = yaml.safe_load((kept / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    counts = {entry["topic_metadata"]["name"].removeprefix("/station_a/"): entry["message_count"]
+              for entry in topics["topics_with_message_count"]}
+    assert counts["current_pose"] > 20 and counts["target_pose"] > 20 and counts["policy/action"] > 3
+    assert "FAULT:estop:pendant" in [event.cause for event in events if event.kind == "mode"]

@@ -145,7 +145,7 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     assert np.median(periods) == pytest.approx(0.1, abs=0.02), "fixed rate; single steps may be late on a busy machine"
 
 
-def test_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path):
+def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidence):
     """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
     with Run(tmp_path, "online.max_env_steps=2500", "online.max_minutes=6", "checkpoint.every_minutes=0.1",
              domain=82) as run:
@@ -158,10 +158,11 @@ def test_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path):
         restarted = [event for event in run.supervisor.events if "SIGKILL" in event]
     assert len(restarted) == 6, restarted
     check_nothing_lost(run)
+    evidence("S18", f"{len(restarted)} of 6 killed processes came back, every closed episode kept", "6")
 
 
 @pytest.mark.parametrize("name, domain", [("interlock", 83), ("sim_bridge", 84)])
-def test_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_message(tmp_path, name, domain):
+def test_s18_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_message(tmp_path, name, domain, evidence):
     with Run(tmp_path, domain=domain) as run:
         run.wait(lambda: len(run.events("episode")) >= 1, 60, "the first episode")
         run.kill(name)
@@ -169,6 +170,7 @@ def test_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_mess
             run.wait(lambda: False, 20, "the supervisor to notice")
         children = [child.popen for child in run.supervisor.children.values()]
     assert all(child.poll() is not None for child in children), "nobody is left behind"
+    evidence("S18", f"{name} killed: {len(children)} processes ended, 0 left", "0 left")
 
 
 def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):

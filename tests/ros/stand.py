@@ -1,0 +1,87 @@
+"""What the tests of nodes stand in with: a robot side, a policy and the people around it."""
+
+from geometry_msgs.msg import PoseStamped
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import Bool
+from std_srvs.srv import SetBool
+
+from rlinf.qos import profile
+from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.station import station_processes
+
+
+def start(peer, name, *overrides, **parameters):
+    recipe = load_recipe("demo", overrides)
+    process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
+    process.parameters.update(parameters)
+    peer.supervisor.start(process)
+    return station_task(recipe).spec
+
+
+def listen(peer, kind, topic):
+    got = []
+    peer.node.create_subscription(kind, topic, got.append, profile(topic))
+    return got
+
+
+class Arm:
+    """A perfectly following arm at 100 Hz, a policy at 10 Hz, an enable and one e-stop source.
+
+    ``streams`` is False where a test sends its own chunks; ``known`` is False while the arm says nothing of itself.
+    """
+
+    def __init__(self, peer, streams=True):
+        self.peer, self.seq, self.streams = peer, 0, streams
+        self.pressed, self.heard, self.enabled, self.known = False, True, True, True
+        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
+        kinds = {"estop/pendant": Bool, "enable": Bool, "current_pose": PoseStamped, "policy/action": ActionChunk,
+                 "teleop/action": ActionChunk}
+        self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+        self.pose = PoseStamped()
+        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
+        self.pose.pose.orientation.w = 0.0
+        peer.node.create_timer(0.01, self.hundred_hertz)
+        peer.node.create_timer(0.1, self.ten_hertz)
+
+    def hundred_hertz(self):
+        self.pose.header.stamp = self.peer.node.get_clock().now().to_msg()
+        self.pose.pose = self.targets[-1].pose if self.targets else self.pose.pose
+        if self.known:
+            self.say["current_pose"].publish(self.pose)
+        if self.heard:
+            self.say["estop/pendant"].publish(Bool(data=self.pressed))
+        self.say["enable"].publish(Bool(data=self.enabled))
+
+    def ten_hertz(self):
+        if self.streams:
+            self.send(0.0, 0.0, 0.001)
+
+    def send(self, x, y=0.0, z=0.0, source="policy", dt=0.1):
+        self.seq += 1
+        self.say["teleop/action" if source == "operator" else "policy/action"].publish(ActionChunk(
+            source=source, session=source, seq=self.seq, dt=dt, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
+            data=[x, y, z], observation_stamp=self.peer.node.get_clock().now().to_msg()))
+
+    @property
+    def x(self):
+        return self.targets[-1].pose.position.x
+
+    def ask(self, client, request):
+        self.peer.spin(client.service_is_ready, what="the interlock's services")
+        future = client.call_async(request)
+        self.peer.spin(future.done, what="the answer")
+        return future.result()
+
+    def arm(self, value=True):
+        self.peer.spin(lambda: self.targets, what="targets")
+        self.peer.spin(lambda: self.ask(self.arming, SetBool.Request(data=value)).success, what="arming")
+
+    def clear(self, cause):
+        return self.ask(self.clearing, ResetFault.Request(cause=cause))
+
+    def reach(self, state, cause=""):
+        self.peer.spin(lambda: self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause),
+                       what=f"{state} {cause}")
