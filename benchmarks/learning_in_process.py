@@ -81,7 +81,7 @@ def main() -> None:
             demonstrations.insert_episode(*episode)
     actor = Actor(task.spec)
     actor.encoder.fit_normalisation(demonstrations.vectors())
-    cloner = sft.SFT(actor, sft.Config(), arguments.seed)
+    cloner = sft.Learner(actor, sft.Config(), arguments.seed)
     for _ in range(arguments.sft_steps):
         metrics = cloner.update(demonstrations.sample(256, random))
     before = evaluate(station, actor, 50, random)
@@ -89,7 +89,7 @@ def main() -> None:
           f"SFT loss {metrics['sft_loss']:.2f}, success {before:.2f}", flush=True)
     overrides = dict(item.split("=", 1) for item in arguments.set)
     config = rlpd.Config(**{key: type(getattr(rlpd.Config, key))(float(value)) for key, value in overrides.items()})
-    learner = rlpd.RLPD(actor, config, arguments.seed)
+    learner = rlpd.Learner(actor, config, arguments.seed)
     recent, started, curve, metrics = deque(maxlen=50), time.time(), [], {}
 
     def learn() -> None:

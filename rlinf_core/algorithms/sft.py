@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
 from rlinf_core.policies.actor import Actor, Batch, log_prob
 
 
@@ -40,7 +40,7 @@ def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Genera
     return -log_prob(raw, mean, log_std).mean()
 
 
-class SFT:
+class Learner:
     """Behaviour cloning of one actor."""
 
     def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:

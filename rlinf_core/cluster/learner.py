@@ -35,9 +35,9 @@ class Learner:
         self.policies, self.seed, self.version = policies, seed, 0
         self.warm_start, self.algorithm_config = warm_start, algorithm
         self.actor = Actor(spec, policy)
-        self.cloner: sft.SFT | None = sft.SFT(self.actor, warm_start, seed)
+        self.cloner: sft.Learner | None = sft.Learner(self.actor, warm_start, seed)
         self.sft_steps = 0
-        self.algorithm: rlpd.RLPD | None = None
+        self.algorithm: rlpd.Learner | None = None
         self.metrics: dict[str, float] = {}
 
     @property
@@ -66,7 +66,7 @@ class Learner:
     def begin_online(self) -> None:
         """Build the online learner around the fine-tuned actor."""
         self.cloner = None
-        self.algorithm = rlpd.RLPD(self.actor, self.algorithm_config, self.seed)
+        self.algorithm = rlpd.Learner(self.actor, self.algorithm_config, self.seed)
 
     def improve(self, batches: list[Batch]) -> None:
         """Online updates, half online and half demonstrations."""

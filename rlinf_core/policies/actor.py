@@ -29,11 +29,17 @@ class PolicyConfig:
         image_features: features kept of each camera image; 0 for a policy that does not look at images, though they
             are observed and recorded.
         channels: output channels of the convolutions, each with stride 2.
+        kind: tanh_gaussian (SAC and its kin, SFT), gaussian (PPO and its kin) or flow (flow matching).
+        horizon: actions of a chunk that are decided together.
+        flow_steps: of a flow policy, from noise to action.
     """
 
     hidden: tuple[int, ...] = (256, 256)
     image_features: int = 64
     channels: tuple[int, ...] = (16, 32, 32)
+    kind: str = "tanh_gaussian"
+    horizon: int = 1
+    flow_steps: int = 4
 
 
 class Encoder(nn.Module):
@@ -68,22 +74,19 @@ class Actor(nn.Module):
         self.spec, self.config = spec, config or PolicyConfig()
         self.encoder = Encoder(spec, self.config)
         self.trunk = mlp(self.encoder.size, self.config.hidden)
-        self.head = nn.Linear(self.config.hidden[-1], 2 * spec.action.dim)
+        self.head = nn.Linear(self.config.hidden[-1], 2 * spec.action.dim * self.config.horizon)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before the tanh, each (B, A)."""
+        """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""
         mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
         return mean, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """A reparameterised action (B, A) and its log-probability (B,)."""
-        mean, log_std = self(batch)
-        noise = torch.randn(mean.shape, generator=generator)
-        raw = mean + log_std.exp() * noise
-        return torch.tanh(raw), log_prob(raw, mean, log_std)
+        return squashed(*self(batch), generator)
 
     def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
-        """One observation to a chunk of one normalised action (1, A); explores only if asked."""
+        """One observation to a chunk of normalised actions (H, A); explores only if asked."""
         vectors = self.spec.flatten(observation)[None]
         if self.encoder.image_names:
             batch = {name: torch.as_tensor(np.ascontiguousarray(observation[name]))[None]
@@ -92,8 +95,7 @@ class Actor(nn.Module):
                 outputs = self.head(self.trunk(self.encoder({**batch, "vectors": torch.as_tensor(vectors)}))).numpy()
         else:
             outputs = self._on_vectors(vectors)
-        size = self.spec.action.dim
-        mean, log_std = outputs[:, :size], outputs[:, size:]
+        mean, log_std = np.split(outputs.reshape(2 * self.config.horizon, -1), 2)
         if not explore:
             return np.tanh(mean)
         log_std = LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (np.tanh(log_std) + 1.0)
@@ -120,6 +122,12 @@ class Actor(nn.Module):
 
 def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().numpy()
+
+
+def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """A reparameterised sample (B, A) of the tanh-Gaussian, and its log-probability (B,)."""
+    raw = mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
+    return torch.tanh(raw), log_prob(raw, mean, log_std)
 
 
 def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -73,12 +73,12 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
             demonstrations.insert_episode(*episode)
     actor = Actor(SPEC, PolicyConfig(hidden=(64, 64)))
     actor.encoder.fit_normalisation(demonstrations.vectors())
-    cloner = sft.SFT(actor, sft.Config(), seed=0)
+    cloner = sft.Learner(actor, sft.Config(), seed=0)
     for _ in range(60):
         cloner.update(demonstrations.sample(64, random))
     before = world.success(lambda o: actor.act(o, False, random)[0])
     world.limited = world.played = 0
-    learner = rlpd.RLPD(actor, rlpd.Config(critic_hidden=(64, 64), batch_size=64, critics=3, critic_warmup=200,
+    learner = rlpd.Learner(actor, rlpd.Config(critic_hidden=(64, 64), batch_size=64, critics=3, critic_warmup=200,
                                            discount=0.95), seed=0)
     online = ReplayBuffer(SPEC, 20_000)
     while online.inserted < 2500:

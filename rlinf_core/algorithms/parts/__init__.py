@@ -1,0 +1,1 @@
+"""What several algorithms share: tensors, advantages, clipped objectives, critics, checkpoints."""

@@ -1,0 +1,172 @@
+"""Soft actor-critic machinery: an ensemble of critics, their slow targets, a stochastic actor and its temperature.
+
+Haarnoja et al. 2018, arXiv 1812.05905; ensembles and random subsets for the target: REDQ, arXiv 2101.05982.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.algorithms.parts.learner import Checkpointed, Scalar, descend, follow
+from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
+from rlinf_core.policies.actor import Actor, Batch, Encoder
+
+
+class Settings(Protocol):
+    """What every actor-critic's ``Config`` has; each says what it means and has its own defaults."""
+
+    critics: int
+    target_critics: int
+    critic_hidden: tuple[int, ...]
+    discount: float
+    target_rate: float
+    learning_rate: float
+    initial_temperature: float
+    target_entropy: float
+    entropy_backup: bool
+    actor_every: int
+    critic_warmup: int
+    clip_gradient: float
+    image_shift: int
+
+
+class Critics(nn.Module):
+    """E critics Q_e(s, a) evaluated together: features (B, F) and actions (B, A) to values (E, B)."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], size: int) -> None:
+        super().__init__()
+        widths = (inputs, *hidden, 1)
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+            bound = fan_in ** -0.5
+            self.weights.append(nn.Parameter(torch.empty(size, fan_in, fan_out).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.zeros(size, 1, fan_out)))
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = torch.baddbmm(bias, x, weight)
+            x = F.relu(F.layer_norm(x, x.shape[-1:]))
+        return torch.baddbmm(self.biases[-1], x, self.weights[-1]).squeeze(-1)
+
+
+def critic_target(reward: Tensor, discount: Tensor, next_values: Tensor, gamma: float | Tensor,
+                  entropy_bonus: Tensor | float = 0.0) -> Tensor:
+    """y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), with next_values (subset, B)."""
+    return reward + gamma * discount * (next_values.min(dim=0).values - entropy_bonus)
+
+
+def critic_loss(values: Tensor, target: Tensor) -> Tensor:
+    """Mean over batch of squared errors, summed over the ensemble (E, B)."""
+    return ((values - target) ** 2).mean(dim=1).sum()
+
+
+def actor_loss(value: Tensor, log_probs: Tensor, temperature: Tensor) -> Tensor:
+    """E[alpha log pi(a | s) - Q(s, a)] with value (B,)."""
+    return (temperature * log_probs - value).mean()
+
+
+def gammas(batch: Batch, gamma: float) -> float | Tensor:
+    """gamma, or gamma to the power of the time steps that a transition of a chunk spans (``steps``, (B,))."""
+    return gamma ** batch["steps"] if "steps" in batch else gamma
+
+
+class ActorCritic(Checkpointed):
+    """Off-policy learner of one actor; ``update`` takes a batch of transitions as a replay buffer samples them.
+
+    Args:
+        actor: anything with ``sample(batch, generator) -> action, log-probability`` and an ``encoder``.
+        config: of the algorithm.
+        seed: of weights and noise.
+    """
+
+    def __init__(self, actor: Actor, config: Settings, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.actor, self.config, self.updates = actor, config, 0
+        self.encoder = Encoder(actor.spec, actor.config)
+        self.encoder.load_state_dict(actor.encoder.state_dict())
+        self.critics = self.make_critics(self.encoder.size + self.action_size)
+        self.target = copy.deepcopy(nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
+        self.temperature = Scalar(config.initial_temperature)
+        rate = config.learning_rate
+        self.optimisers = {
+            "critic": torch.optim.Adam([*self.encoder.parameters(), *self.critics.parameters()], lr=rate),
+            "actor": torch.optim.Adam([p for p in actor.parameters() if p.requires_grad], lr=rate),
+            "temperature": torch.optim.Adam(self.temperature.parameters(), lr=rate)}
+        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "target": self.target,
+                        "temperature": self.temperature}
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @property
+    def action_size(self) -> int:
+        """Numbers of the action that critics judge and batches hold."""
+        return self.actor.spec.action.dim * self.actor.config.horizon
+
+    def make_critics(self, inputs: int) -> nn.Module:
+        return Critics(inputs, self.config.critic_hidden, self.config.critics)
+
+    def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        """One critic step, and every ``actor_every``-th time an actor and a temperature step."""
+        tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
+        metrics = self.update_critics(tensors)
+        self.updates += 1
+        if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
+            metrics |= self.update_actor(tensors)
+        return metrics
+
+    def target_of(self, batch: Batch) -> Tensor:
+        """What the critics should say (B,)."""
+        config, next_batch = self.config, following(batch)
+        with torch.no_grad():
+            next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
+            subset = torch.randperm(config.critics, generator=self.generator)[: config.target_critics]
+            next_values = self.target[1](self.target[0](next_batch), next_action)[subset]
+            bonus = self.temperature() * next_log_prob if config.entropy_backup else 0.0
+            return critic_target(batch["reward"], batch["discount"], next_values, gammas(batch, config.discount), bonus)
+
+    def update_critics(self, batch: Batch) -> dict[str, float]:
+        target = self.target_of(batch)
+        values = self.critics(self.encoder(batch), batch["action"])
+        loss = critic_loss(values, target)
+        descend(self.optimisers["critic"], loss, self.config.clip_gradient)
+        follow(self.target.parameters(), [*self.encoder.parameters(), *self.critics.parameters()], self.config.target_rate)
+        return {"critic_loss": loss.item(), "q": values.mean().item()}
+
+    def value(self, values: Tensor) -> Tensor:
+        """What the actor climbs, of the ensemble's values (E, B)."""
+        return values.min(dim=0).values
+
+    def judge(self, batch: Batch, action: Tensor) -> Tensor:
+        """Values (E, B) through which the actor's gradient flows, with the critics themselves held still."""
+        with torch.no_grad():
+            features = self.encoder(batch)
+        self.critics.requires_grad_(False)
+        values = self.critics(features, action)
+        self.critics.requires_grad_(True)
+        return values
+
+    def update_actor(self, batch: Batch) -> dict[str, float]:
+        action, log_probs, mean = self.decide(batch)
+        loss = actor_loss(self.value(self.judge(batch, action)), log_probs, self.temperature().detach())
+        more, metrics = self.regularise(batch, mean)
+        descend(self.optimisers["actor"], loss + more, self.config.clip_gradient)
+        entropy = -log_probs.detach().mean()
+        target_entropy = self.config.target_entropy * self.action_size
+        descend(self.optimisers["temperature"], self.temperature() * (entropy - target_entropy))
+        return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
+
+    def decide(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """A reparameterised action, its log-probability, and the most likely action before any squashing."""
+        action, log_probs = self.actor.sample(batch, self.generator)
+        return action, log_probs, action
+
+    def regularise(self, batch: Batch, mean: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
+        """A term added to the actor's loss, and what it has to say."""
+        return 0.0, {}
