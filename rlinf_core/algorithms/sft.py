@@ -1,4 +1,7 @@
-"""Supervised fine-tuning: maximum likelihood of the demonstrated actions."""
+"""Supervised fine-tuning: maximum likelihood of the demonstrated actions.
+
+A flow policy matches its velocity field instead (Lipman et al. 2022, arXiv 2210.02747).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rlinf_core.algorithms.parts.learner import Checkpointed, descend
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
 from rlinf_core.policies.actor import Actor, Batch, log_prob
 
@@ -35,24 +39,26 @@ def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Genera
     action = batch["action"]
     if noise_floor:
         action = action + noise_floor * torch.randn(action.shape, generator=generator)
+    if hasattr(actor, "matching_loss"):
+        return actor.matching_loss(batch, action, generator)
     raw = torch.atanh(action.clamp(-0.97, 0.97))
     mean, log_std = actor(batch)
     return -log_prob(raw, mean, log_std).mean()
 
 
-class Learner:
+class Learner(Checkpointed):
     """Behaviour cloning of one actor."""
 
     def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
-        self.actor, self.config = actor, config
-        self.optimiser = torch.optim.Adam(actor.parameters(), lr=config.learning_rate)
+        self.actor, self.config, self.updates = actor, config, 0
+        self.modules = {"actor": actor}
+        self.optimisers = {"actor": torch.optim.Adam(actor.parameters(), lr=config.learning_rate)}
         self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One gradient step on a batch of demonstrations."""
         tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
         value = loss(self.actor, tensors, self.config.noise_floor, self.generator)
-        self.optimiser.zero_grad()
-        value.backward()
-        self.optimiser.step()
+        descend(self.optimisers["actor"], value)
+        self.updates += 1
         return {"sft_loss": value.item()}

@@ -32,6 +32,7 @@ class PolicyConfig:
         kind: tanh_gaussian (SAC and its kin, SFT), gaussian (PPO and its kin) or flow (flow matching).
         horizon: actions of a chunk that are decided together.
         flow_steps: of a flow policy, from noise to action.
+        initial_log_std: of a gaussian policy.
     """
 
     hidden: tuple[int, ...] = (256, 256)
@@ -40,6 +41,7 @@ class PolicyConfig:
     kind: str = "tanh_gaussian"
     horizon: int = 1
     flow_steps: int = 4
+    initial_log_std: float = -0.5
 
 
 class Encoder(nn.Module):

@@ -50,7 +50,8 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
     import torch
     from safetensors import SafetensorError, safe_open
 
-    from rlinf_core.policies.actor import Actor, PolicyConfig
+    from rlinf_core.policies import make_policy
+    from rlinf_core.policies.actor import PolicyConfig
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -65,7 +66,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
         raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
     config = {key: tuple(value) if isinstance(value, list) else value
               for key, value in json.loads(metadata["config"]).items()}
-    actor = Actor(StationSpec.from_dict(json.loads(metadata["spec"])), PolicyConfig(**config))
+    actor = make_policy(StationSpec.from_dict(json.loads(metadata["spec"])), PolicyConfig(**config))
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:

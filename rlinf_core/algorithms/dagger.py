@@ -1,0 +1,63 @@
+"""DAgger: the policy drives, an expert says what it should have done, and cloning goes on over everything so far.
+
+Ross, Gordon, Bagnell 2011, arXiv 1011.0686. Human-gated (HG-DAgger, Kelly et al. 2018, arXiv 1810.02890): a person takes
+over when they must, and only what they did is learned from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinf_core.algorithms import sft
+
+Observation = dict[str, np.ndarray]
+Act = Callable[[Observation], np.ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(sft.Config):
+    """Hyper-parameters of DAgger: those of supervised fine-tuning, and
+
+    Attributes:
+        beta: share of decisions that the expert drives in the first episode.
+        beta_decay: factor of that share from episode to episode.
+        beta_floor: below which it does not fall.
+        gated: learn only from decisions in which the expert drove (HG-DAgger).
+        updates_per_step: gradient steps per new decision.
+    """
+
+    beta: float = 0.5
+    beta_decay: float = 0.99
+    beta_floor: float = 0.05
+    gated: bool = False
+    updates_per_step: float = 1.0
+
+
+class Learner(sft.Learner):
+    """Cloning over all labelled decisions; ``driver`` says who drives an episode."""
+
+    config: Config
+
+    def share(self, episode: int) -> float:
+        """The expert's share of decisions in an episode."""
+        return max(self.config.beta * self.config.beta_decay ** episode, self.config.beta_floor)
+
+    def driver(self, policy: Act, expert: Act, episode: int, random: np.random.Generator) -> Callable[
+            [Observation], tuple[np.ndarray, np.ndarray, str]]:
+        """A function from an observation to what is played, what the expert would play, and who drives."""
+        share = self.share(episode)
+
+        def decide(observation: Observation) -> tuple[np.ndarray, np.ndarray, str]:
+            label = expert(observation)
+            if random.random() < share:
+                return label, label, "operator"
+            return policy(observation), label, "policy"
+
+        return decide
+
+    def learned_from(self, sources: Sequence[str]) -> np.ndarray:
+        """Which decisions of an episode count, by who drove each."""
+        return np.array([not self.config.gated or source == "operator" for source in sources])

@@ -1,0 +1,62 @@
+"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups that teach nothing, and shapes length.
+
+Yu et al. 2025, arXiv 2503.14476.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms import grpo
+from rlinf_core.algorithms.parts.advantages import group_advantages
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.policies.actor import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(grpo.Config):
+    """Hyper-parameters of DAPO: those of GRPO, and
+
+    Attributes:
+        max_resample: rollouts that may be drawn again until enough groups teach something.
+        safe_length: decisions up to which an episode is not punished for its length; 0 for no shaping.
+        length_buffer: decisions beyond, over which the punishment grows to 1.
+    """
+
+    clip_high: float = 0.28
+    max_resample: int = 5
+    safe_length: int = 0
+    length_buffer: int = 10
+
+
+class Learner(grpo.Learner):
+    """GRPO's groups; those whose returns are all alike have no weight."""
+
+    config: Config
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        config = self.config
+        returns = rollout.returns
+        if config.safe_length:
+            returns = returns + length_penalty(rollout.mask.sum(dim=0), config.safe_length, config.length_buffer)
+        taught = teaches(returns, config.group)
+        advantages = group_advantages(returns, config.group)
+        return {"advantages": advantages.expand(rollout.mask.shape), "weights": rollout.mask * taught}
+
+    def enough(self, rollout: Rollout) -> bool:
+        """Whether every group teaches something, so that none need be drawn again."""
+        return bool(teaches(rollout.returns, self.config.group).all())
+
+
+def teaches(returns: Tensor, group: int) -> Tensor:
+    """1 for the episodes of groups in which returns differ, (N,)."""
+    grouped = returns.view(-1, group)
+    return (grouped.max(dim=1).values - grouped.min(dim=1).values > 1e-6).float().repeat_interleave(group)
+
+
+def length_penalty(lengths: Tensor, safe: int, buffer: int) -> Tensor:
+    """0 up to ``safe`` decisions, then falling to -1 over ``buffer`` more (equation 13)."""
+    return -torch.clamp((lengths - safe) / buffer, 0.0, 1.0)

@@ -1,0 +1,137 @@
+"""What PPO and its kin share: the data of a rollout, and epochs of minibatches over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.parts.clipped import masked_mean, policy_loss, to_level
+from rlinf_core.algorithms.parts.learner import Checkpointed, descend
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies.actor import Batch
+from rlinf_core.policies.gaussian import GaussianActor
+
+
+@dataclass
+class Rollout:
+    """T decisions of N environments, each a chunk of H actions.
+
+    Attributes:
+        observations: name to (T, N, ...).
+        following: what was observed after the decision, before any reset.
+        actions: as drawn, (T, N, H, A).
+        log_probs: of the policy that drew them, (T, N, H).
+        rewards: summed over the chunk, (T, N).
+        terminated: the task ended, (T, N).
+        ended: terminated, or cut off by time, (T, N).
+        mask: 0 for what came after an environment's only episode, (T, N).
+        versions: of the policy that drew them, (T, N).
+    """
+
+    observations: Batch
+    following: Batch
+    actions: Tensor
+    log_probs: Tensor
+    rewards: Tensor
+    terminated: Tensor
+    ended: Tensor
+    mask: Tensor
+    versions: Tensor
+
+    @property
+    def returns(self) -> Tensor:
+        """Undiscounted, of each environment, (N,)."""
+        return (self.rewards * self.mask).sum(dim=0)
+
+
+class Settings(Protocol):
+    """What every on-policy ``Config`` has; each says what it means and has its own defaults."""
+
+    epochs: int
+    minibatches: int
+    learning_rate: float
+    clip_low: float
+    clip_high: float
+    dual_clip: float
+    entropy: float
+    level: str
+    clip_gradient: float
+
+
+class OnPolicy(Checkpointed):
+    """Learner of a Gaussian actor; ``update`` takes one rollout. A subclass says what the advantages are.
+
+    Args:
+        policy: the actor.
+        config: of the algorithm.
+        seed: of minibatches.
+    """
+
+    def __init__(self, policy: GaussianActor, config: Settings, seed: int = 0) -> None:
+        if config.level not in ("action", "chunk"):
+            raise RlinfError(f"algorithm.level: expected action or chunk, got '{config.level}'")
+        torch.manual_seed(seed)
+        self.policy, self.config, self.updates = policy, config, 0
+        self.modules = {"policy": policy} | self.more_modules()
+        parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
+        self.optimisers = {"policy": torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5)}
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def more_modules(self) -> dict[str, torch.nn.Module]:
+        """Modules that are trained beside the policy."""
+        return {}
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        """What the minibatches need beside the rollout, each (T, N, ...): ``advantages`` and ``weights`` at least."""
+        raise NotImplementedError
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Epochs of minibatches over one rollout; returns their mean metrics."""
+        with torch.no_grad():
+            data = self.prepare(rollout)
+        data |= rollout.observations | {"actions": rollout.actions, "log_probs": rollout.log_probs}
+        flat = {name: values.flatten(0, 1) for name, values in data.items()}
+        kept = torch.nonzero(flat["weights"]).squeeze(-1)
+        totals: dict[str, float] = {}
+        count = 0
+        for _ in range(self.config.epochs):
+            order = kept[torch.randperm(len(kept), generator=self.generator)]
+            for index in order.chunk(self.config.minibatches):
+                if len(index) < 2:
+                    continue
+                metrics = self.step({name: values[index] for name, values in flat.items()})
+                count += 1
+                for name, value in metrics.items():
+                    totals[name] = totals.get(name, 0.0) + value
+        self.updates += 1
+        return {name: value / max(count, 1) for name, value in totals.items()}
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """One gradient step on a minibatch."""
+        loss, metrics = self.loss(batch)
+        descend(self.optimisers["policy"], loss, self.config.clip_gradient)
+        return metrics | {"loss": loss.item()}
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped objective, less the entropy bonus."""
+        config = self.config
+        log_probs, entropy = self.policy.log_probs(batch, batch["actions"])
+        now, then = to_level(log_probs, config.level), to_level(batch["log_probs"], config.level)
+        objective = self.objective(now, then, batch)
+        weights = batch["weights"].unsqueeze(-1).expand(now.shape)
+        bonus = masked_mean(to_level(entropy, config.level), weights)
+        loss = masked_mean(objective, weights) - config.entropy * bonus
+        with torch.no_grad():
+            ratio = (now - then).exp()
+            clipped = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)
+            metrics = {"entropy": bonus.item(), "kl": (ratio - 1.0 - (now - then)).mean().item(),
+                       "clipped": clipped.float().mean().item()}
+        return loss, metrics
+
+    def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+        """Loss of each element; ``now`` and ``then`` are log-probabilities (B, H or 1)."""
+        config, advantages = self.config, batch["advantages"].unsqueeze(-1)
+        return policy_loss(now, then, advantages, config.clip_low, config.clip_high, config.dual_clip)

@@ -1,0 +1,98 @@
+"""PPO: clipped policy gradient with a learned value and generalised advantages.
+
+Schulman et al. 2017, arXiv 1707.06347; details after Huang et al. 2022, "The 37 implementation details of PPO". An episode
+that was only cut off by time still counts the value of what came next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.parts.advantages import gae, normalised
+from rlinf_core.algorithms.parts.clipped import value_loss
+from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
+from rlinf_core.algorithms.parts.running import RunningReturn
+from rlinf_core.policies.actor import Batch
+from rlinf_core.policies.gaussian import Value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Hyper-parameters of PPO.
+
+    Attributes:
+        decisions: per environment and rollout.
+        epochs: over each rollout.
+        minibatches: an epoch is cut into.
+        learning_rate: of Adam.
+        discount: gamma per decision.
+        gae_lambda: of the generalised advantages.
+        clip_low, clip_high: how far the ratio may fall below and rise above 1.
+        dual_clip: bound of the objective for negative advantages, above 1; 0 for none.
+        value_clip: how far a value may move per update; 0 for no limit.
+        huber: width of the value loss's quadratic part; 0 for squared error.
+        value_weight: of the value loss.
+        entropy: weight of the entropy bonus.
+        level: ratios of single actions of a chunk (action) or of the whole (chunk).
+        bootstrap: what follows an episode cut off by time counts (truncation), what follows its end too (always), or never.
+        normalise: centre and scale advantages, per rollout.
+        scale_rewards: divide rewards by the running deviation of the return.
+        clip_gradient: norm bound.
+    """
+
+    decisions: int = 64
+    epochs: int = 8
+    minibatches: int = 8
+    learning_rate: float = 3e-4
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float = 3.0
+    value_clip: float = 0.2
+    huber: float = 10.0
+    value_weight: float = 0.5
+    entropy: float = 0.0
+    level: str = "action"
+    bootstrap: str = "truncation"
+    normalise: bool = True
+    scale_rewards: bool = False
+    clip_gradient: float = 0.5
+
+
+class Learner(OnPolicy):
+    """Trains a Gaussian actor and a value function beside it."""
+
+    config: Config
+
+    def more_modules(self) -> dict[str, torch.nn.Module]:
+        self.value = Value(self.policy.spec, self.policy.config)
+        self.value.encoder.load_state_dict(self.policy.encoder.state_dict())
+        self.returns = RunningReturn(self.config.discount)
+        return {"value": self.value, "returns": self.returns}
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        config = self.config
+        rewards = self.returns.scaled(rollout.rewards, rollout.ended) if config.scale_rewards else rollout.rewards
+        values, following = self.value(_flat(rollout.observations)), self.value(_flat(rollout.following))
+        values, following = values.view(rewards.shape), following.view(rewards.shape)
+        stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.ended}
+        advantages = gae(rewards, values, following, stops[config.bootstrap], rollout.ended, config.discount,
+                         config.gae_lambda)
+        returns = advantages + values
+        if config.normalise:
+            advantages = normalised(advantages, rollout.mask)
+        return {"advantages": advantages, "returns": returns, "values": values, "weights": rollout.mask}
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        loss, metrics = super().loss(batch)
+        config = self.config
+        value = value_loss(self.value(batch), batch["values"], batch["returns"], config.value_clip, config.huber).mean()
+        return loss + config.value_weight * value, metrics | {"value_loss": value.item()}
+
+
+def _flat(batch: Batch) -> Batch:
+    return {name: values.flatten(0, 1) for name, values in batch.items()}

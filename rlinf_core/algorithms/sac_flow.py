@@ -1,0 +1,26 @@
+"""SAC-Flow: soft actor-critic whose actor is a flow, differentiated through its few steps from noise to action.
+
+Zhang et al. 2025, arXiv 2509.25756. The entropy is that of the noisy path, whose density is known step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rlinf_core.algorithms import sac
+from rlinf_core.algorithms.parts.actor_critic import ActorCritic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(sac.Config):
+    """Hyper-parameters of SAC-Flow: those of SAC. The target entropy counts every step's noise, and so lies lower."""
+
+    target_entropy: float = -4.0
+    initial_temperature: float = 0.01
+    actor_every: int = 2
+
+
+class Learner(ActorCritic):
+    """The actor is a ``FlowActor``."""
+
+    config: Config

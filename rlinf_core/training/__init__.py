@@ -1,0 +1,1 @@
+"""Training against vectorised environments: rollouts, loops and what they log."""

@@ -1,0 +1,90 @@
+"""N points that must be brought into small holes: the toy of ``toy.py`` as a vector of environments."""
+
+import numpy as np
+
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from rlinf_core.training.rollouts import Steps
+
+SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+STEPS, RADIUS = 25, 0.08
+TURN = np.array([[0.5, -0.866], [0.866, 0.5]])  # the world turns every action by 60 degrees
+
+
+class Points:
+    """Reward 1 in the hole, and ``shaping`` times the way gained towards it; the episode ends there, or after 25 steps."""
+
+    def __init__(self, size, shaping=1.0):
+        self.spec, self.size, self.shaping, self.next = SPEC, size, shaping, 10**6
+        self.at, self.steps = np.zeros((size, 2)), np.zeros(size, int)
+
+    def start(self, seed):
+        return np.random.default_rng(seed).uniform(-1, 1, 2)
+
+    def reset(self, seeds):
+        self.at, self.steps[:] = np.array([self.start(seed) for seed in seeds]), 0
+        return self.seen()
+
+    def seen(self):
+        return {"vectors": self.at.astype(np.float32)}
+
+    def step(self, actions):
+        away = np.linalg.norm(self.at, axis=1)
+        self.at = np.clip(self.at + 0.1 * np.clip(actions, -1, 1) @ TURN.T, -1.5, 1.5)
+        self.steps += 1
+        now = np.linalg.norm(self.at, axis=1)
+        terminated = now < RADIUS
+        ended = terminated | (self.steps >= STEPS)
+        following = self.seen()
+        for index in np.flatnonzero(ended):
+            self.next += 1
+            self.at[index], self.steps[index] = self.start(self.next), 0
+        return Steps(following, terminated + self.shaping * (away - now), terminated.astype(float), ended.astype(float),
+                     self.seen())
+
+
+def success(act, episodes=64):
+    """Share of held-out scenes solved by ``act(observation of one) -> chunk (H, A)``, each chunk played to its end."""
+    env, solved = Points(1), 0
+    for seed in range(10**7, 10**7 + episodes):
+        observation, done = env.reset([seed]), False
+        while not done:
+            for action in act({"offset": observation["vectors"][0]}):
+                steps = env.step(action[None])
+                observation, done = steps.observation, steps.ended[0]
+                if done:
+                    break
+        solved += steps.terminated[0]
+    return solved / episodes
+
+
+def expert(observation):
+    """Straight to the hole."""
+    return np.clip(-(TURN.T @ observation["offset"]) / 0.1, -1, 1)
+
+
+def misled(random, share=0.35):
+    """The expert now and then; otherwise 100 degrees past it. What it does on average leads nowhere."""
+    aside = np.array([[np.cos(1.75), -np.sin(1.75)], [np.sin(1.75), np.cos(1.75)]])
+
+    def act(observation):
+        action = expert(observation)
+        return (action if random.random() < share else aside @ action)[None]
+
+    return act
+
+
+def play(act, seed, shaping=1.0):
+    """One episode of ``act(observation of one) -> chunk (H, A)``, as a replay takes it."""
+    env = Points(1, shaping)
+    seen, actions, rewards, discounts, done = [env.reset([seed])["vectors"][0]], [], [], [], False
+    while not done:
+        for action in act({"offset": seen[-1]}):
+            steps = env.step(np.clip(action, -1, 1)[None])
+            seen.append(steps.following["vectors"][0])
+            actions.append(np.clip(action, -1, 1))
+            rewards.append(steps.reward[0])
+            discounts.append(1.0 - steps.terminated[0])
+            done = bool(steps.ended[0])
+            if done:
+                break
+    return {"vectors": np.array(seen)}, np.array(actions), np.array(rewards), np.array(discounts)

@@ -1,0 +1,257 @@
+"""SAC, CrossQ, SAC-Flow, DSRL, IQL and DAgger: their formulas by independent computations, and that they learn."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, sac, sac_flow, sft
+from rlinf_core.algorithms.parts.actor_critic import gammas
+from rlinf_core.algorithms.parts.chunks import chunked
+from rlinf_core.algorithms.parts.tensors import following, to_tensors
+from rlinf_core.cluster import checkpoint
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.replay import ReplayBuffer
+from tests.algorithms.point import SPEC, expert, misled, play, success
+
+
+def make(kind="tanh_gaussian", seed=0, **config):
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    return make_policy(SPEC, PolicyConfig(kind=kind, **({"hidden": (64, 64)} | config)))
+
+
+def buffer_of(act, episodes, capacity=50_000, first=0):
+    buffer = ReplayBuffer(SPEC, capacity)
+    for seed in range(first, first + episodes):
+        buffer.insert_episode(*play(act, seed))
+    return buffer
+
+
+def noisy(random, noise):
+    return lambda observation: (expert(observation) + noise * random.normal(size=2))[None]
+
+
+def online(learner, random, steps, batch=128, kept=None):
+    """Play, keep, learn: one update a step; ``kept`` says what of a played chunk the replay holds."""
+    actor, buffer, seed = learner.actor, ReplayBuffer(SPEC, 50_000), 0
+    while buffer.inserted < steps:
+        choices = []
+
+        def act(observation):
+            if buffer.inserted < 300 and kept is None:
+                return random.uniform(-1, 1, (1, 2))
+            action = actor.act(observation, True, random)
+            choices.append(getattr(actor, "choice", None))  # noqa: B023
+            return action
+
+        observations, actions, rewards, discounts = play(act, seed)
+        buffer.insert_episode(observations, np.array(choices) if kept else actions, rewards, discounts)
+        seed += 1
+        while buffer.inserted >= 300 and learner.updates < buffer.inserted - 300:
+            learner.update(buffer.sample(batch, random))
+    return success(lambda o: actor.act(o, False, random))
+
+
+SMALL = dict(critic_hidden=(64, 64), discount=0.95, learning_rate=1e-3)
+
+
+@pytest.mark.parametrize("config", [sac.Config(**SMALL), crossq.Config(**SMALL, actor_every=1, renorm_warmup=200)],
+                         ids=["sac", "crossq"])
+def test_sac_and_crossq_learn_where_random_fails(config, random):
+    """Thresholds: before at most 20 %, after 3,000 steps at least 90 % of 64 held-out scenes, seed 0."""
+    learner = sys.modules[type(config).__module__].Learner(make(), config, seed=0)
+    before = success(lambda o: learner.actor.act(o, False, random))
+    after = online(learner, random, 3000)
+    assert before <= 0.20 and after >= 0.90, (before, after)
+
+
+def test_sac_flow_learns_where_random_fails(random):
+    """Thresholds as above, after 2,000 steps."""
+    learner = sac_flow.Learner(make("flow"), sac_flow.Config(**SMALL), seed=0)
+    before = success(lambda o: learner.actor.act(o, False, random))
+    after = online(learner, random, 2000)
+    assert before <= 0.20 and after >= 0.90, (before, after)
+
+
+def test_dsrl_steers_a_frozen_flow_to_what_it_seldom_does(random):
+    """Thresholds: the cloned flow alone at most 70 %, steered at least 90 %; its weights do not change."""
+    clumsy = buffer_of(misled(random), 60)
+    flow = make("flow")
+    cloner = sft.Learner(flow, sft.Config(noise_floor=0.0, learning_rate=1e-3))
+    for _ in range(1500):
+        cloner.update(clumsy.sample(128, random))
+    alone = success(lambda o: flow.act(o, False, random))
+    weights = [p.clone() for p in flow.parameters()]
+    learner = dsrl.Learner(dsrl.SteeredActor(flow, dsrl.Config(hidden=(64, 64))), dsrl.Config(**SMALL), seed=0)
+    steered = online(learner, random, 2500, kept=True)
+    assert alone <= 0.70 and steered >= 0.90, (alone, steered)
+    assert all(torch.equal(a, b) for a, b in zip(weights, flow.parameters(), strict=True))
+
+
+def test_iql_beats_the_cloning_of_its_own_data(random):
+    """Thresholds: cloning at most 70 %, IQL on the same transitions at least 90 %, seed 0."""
+    data = buffer_of(misled(random), 200)
+    cloned = make()
+    cloner = sft.Learner(cloned, sft.Config(noise_floor=0.0, learning_rate=1e-3))
+    learner = iql.Learner(make(), iql.Config(steps=3000, **(SMALL | {"expectile": 0.8, "temperature": 10.0})), seed=0)
+    for _ in range(3000):
+        batch = data.sample(128, random)
+        cloner.update(batch)
+        learner.update(batch)
+    before = success(lambda o: cloned.act(o, False, random))
+    after = success(lambda o: learner.actor.act(o, False, random))
+    assert before <= 0.70 and after >= 0.90, (before, after)
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["dagger", "hg-dagger"])
+def test_dagger_learns_what_the_expert_would_do_where_the_policy_goes(gated, random):
+    """Thresholds: before at most 20 %, after 60 episodes at least 90 %, seed 0."""
+    actor = make()
+    learner = dagger.Learner(actor, dagger.Config(gated=gated, learning_rate=1e-3, noise_floor=0.02), seed=0)
+    before = success(lambda o: actor.act(o, False, random))
+    data = {"vectors": np.zeros((0, 2), np.float32), "action": np.zeros((0, 2), np.float32)}
+    for episode in range(60):
+        labels, sources = [], []
+        decide = learner.driver(lambda o: actor.act(o, True, random)[0], expert, episode, random)
+
+        def act(observation):
+            played, label, source = decide(observation)  # noqa: B023
+            labels.append(label)  # noqa: B023
+            sources.append(source)  # noqa: B023
+            return played[None]
+
+        observations, *_ = play(act, episode)
+        counts = learner.learned_from(sources)
+        data["vectors"] = np.concatenate([data["vectors"], observations["vectors"][:-1][counts]])
+        data["action"] = np.concatenate([data["action"], np.array(labels, np.float32)[counts]])
+        for _ in range(25):
+            index = random.integers(0, len(data["action"]), 128)
+            learner.update({name: values[index] for name, values in data.items()})
+    after = success(lambda o: actor.act(o, False, random))
+    assert before <= 0.20 and after >= 0.90, (before, after)
+    assert (learner.share(0), learner.share(10**4)) == (0.5, 0.05)
+
+
+def test_transitions_of_chunks_equal_the_sum_of_their_steps(random):
+    observations = {"vectors": random.normal(size=(8, 3))}
+    actions, rewards = random.normal(size=(7, 2)), random.normal(size=7)
+    discounts = np.array([1, 1, 1, 1, 1, 1, 0.0])
+    got = chunked(observations, actions, rewards, discounts, 3, 0.9)
+    assert got["steps"].tolist() == [3, 3, 1] and got["discount"].tolist() == [1, 1, 0]
+    assert got["reward"][1] == pytest.approx(rewards[3] + 0.9 * rewards[4] + 0.81 * rewards[5], abs=1e-6)
+    assert got["action"][0] == pytest.approx(actions[:3].ravel(), abs=1e-6)
+    assert got["action"][2] == pytest.approx(np.tile(actions[6], 3), abs=1e-6), "what was not played repeats the last"
+    assert np.array_equal(got["vectors"], observations["vectors"][[0, 3, 6]])
+    assert np.array_equal(got["next/vectors"], observations["vectors"][[3, 6, 7]])
+    powers = gammas({"steps": torch.tensor(got["steps"])}, 0.9).numpy()
+    assert powers == pytest.approx([0.729, 0.729, 0.9], abs=1e-6) and gammas({}, 0.9) == 0.9
+
+
+def test_sac_targets_equal_an_independent_computation(random):
+    learner = sac.Learner(make(), sac.Config(**SMALL), seed=3)
+    batch = to_tensors(buffer_of(noisy(random, 1.0), 8).sample(16, random))
+    state = learner.generator.get_state()
+    got = learner.target_of(batch).numpy()
+    learner.generator.set_state(state)
+    with torch.no_grad():
+        action, log_prob = learner.actor.sample(following(batch), learner.generator)
+        values = learner.target[1](learner.target[0](following(batch)), action).numpy()
+    alpha = float(np.exp(learner.temperature.log.item()))
+    for i in range(16):
+        soft = min(values[0, i], values[1, i]) - alpha * log_prob[i].item()
+        assert got[i] == pytest.approx(batch["reward"][i].item() + 0.95 * batch["discount"][i].item() * soft, abs=1e-6)
+
+
+def test_batch_renormalisation_equals_its_definition(random):
+    norm = crossq.BatchRenorm(2, 3, momentum=0.1, warmup=0).double()
+    mean, std = np.zeros((2, 1, 3)), np.ones((2, 1, 3))
+    for number in range(4):
+        x = random.normal(1.0, 2.0, (2, 16, 3))
+        got = norm(torch.tensor(x)).detach().numpy()
+        m, s = x.mean(axis=1, keepdims=True), np.sqrt(x.var(axis=1, keepdims=True) + 1e-3)
+        r, d = np.clip(s / std, 1 / 3, 3), np.clip((m - mean) / std, -5, 5)
+        if number == 0:
+            r, d = np.ones_like(r), np.zeros_like(d)
+        assert got == pytest.approx((x - m) / s * r + d, abs=1e-6)
+        mean, std = 0.9 * mean + 0.1 * m, 0.9 * std + 0.1 * s
+    norm.eval()
+    assert norm(torch.tensor(x)).detach().numpy() == pytest.approx((x - mean) / std, abs=1e-6)
+
+
+def test_iql_losses_equal_their_definitions(random):
+    difference = random.normal(size=20)
+    expected = np.mean([(0.7 if u > 0 else 0.3) * u * u for u in difference])
+    assert iql.expectile_loss(torch.tensor(difference), 0.7).item() == pytest.approx(expected, abs=1e-9)
+    assert iql.preference(torch.tensor([0.1, 9.0]), 3.0, 100.0).numpy() == pytest.approx([np.exp(0.3), 100.0], abs=1e-5)
+
+
+def test_the_density_of_a_flow_is_that_of_its_path(random):
+    """By torch's own distributions, step by step; and what it decodes is the path without noise."""
+    flow = make("flow").double()
+    batch = {"vectors": torch.tensor(random.normal(size=(5, 2)))}
+    real, draws = torch.randn, []
+    torch.manual_seed(1)
+
+    def keep(*shape, generator=None):
+        draws.append(real(*shape, dtype=torch.float64))
+        return draws[-1]
+
+    torch.randn = keep
+    try:
+        action, log_prob = flow.sample(batch, torch.Generator())
+    finally:
+        torch.randn = real
+    features, point = flow.encoder(batch), draws[0]
+    expected = torch.distributions.Normal(0.0, 1.0).log_prob(point).sum(-1)
+    for k in range(4):
+        velocity, log_std = flow.velocity(features, point, torch.full((5, 1), k / 4, dtype=torch.float64))
+        step = torch.distributions.Normal(point + velocity / 4, log_std.exp())
+        point = step.mean + log_std.exp() * draws[k + 1]
+        expected = expected + step.log_prob(point).sum(-1)
+    expected = expected - torch.log(1 - torch.tanh(point) ** 2).sum(-1)
+    assert torch.allclose(action, torch.tanh(point)) and torch.allclose(log_prob, expected, atol=1e-6)
+
+
+def test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions(random):
+    """What a Gaussian would average."""
+    flow = make("flow", hidden=(128, 128), flow_steps=8)
+    cloner = sft.Learner(flow, sft.Config(noise_floor=0.0, learning_rate=1e-3))
+    for _ in range(1200):
+        side = np.sign(random.normal(size=(128, 1)))
+        cloner.update({"vectors": np.zeros((128, 2), np.float32), "action": (0.8 * side * [1, -1]).astype(np.float32)})
+    batch = {"vectors": torch.zeros(400, 2)}
+    with torch.no_grad():
+        actions = flow.decode(batch, torch.randn(400, 2, generator=torch.Generator().manual_seed(0))).numpy()
+    right = actions[:, 0] > 0
+    assert 0.3 < right.mean() < 0.7
+    near = np.abs(np.abs(actions) - 0.8).max(axis=1) < 0.2
+    assert near.mean() > 0.75, near.mean()
+
+
+@pytest.mark.parametrize("kind", ["tanh_gaussian", "gaussian", "flow"])
+def test_policies_of_every_kind_come_back_from_their_file(kind, tmp_path, random):
+    policy = make(kind, horizon=3)
+    again = load_policy(save_policy(policy, tmp_path / "policy.safetensors"), SPEC)
+    observation = {"offset": np.array([0.3, -0.2], np.float32)}
+    action = policy.act(observation, False, random)
+    assert action.shape == (3, 2) and np.abs(action).max() <= 1.0
+    assert np.array_equal(action, again.act(observation, False, random))
+
+
+@pytest.mark.parametrize("name", ["sac", "crossq", "sac_flow", "iql"])
+def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path, random):
+    module, kind = algorithm(name), "flow" if name == "sac_flow" else "tanh_gaussian"
+    data = buffer_of(noisy(random, 1.0), 10)
+    one = module.Learner(make(kind), module.Config(**SMALL), seed=0)
+    for seed in range(5):
+        one.update(data.sample(32, np.random.default_rng(seed)))
+    folder = checkpoint.save(tmp_path, "updates-5", one.state_dict())
+    two = module.Learner(make(kind, seed=9), module.Config(**SMALL), seed=9)
+    two.load_state_dict(checkpoint.load(folder))
+    for seed in range(5, 10):
+        assert one.update(data.sample(32, np.random.default_rng(seed))) == two.update(
+            data.sample(32, np.random.default_rng(seed)))

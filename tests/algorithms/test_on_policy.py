@@ -1,0 +1,194 @@
+"""PPO, asynchronous PPO, GRPO, DAPO and REINFORCE++: their formulas by independent computations, and that they learn."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolated
+from rlinf_core.algorithms.dapo import length_penalty, teaches
+from rlinf_core.algorithms.grpo import k3
+from rlinf_core.algorithms.parts.advantages import gae, group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.parts.clipped import policy_loss, to_level, value_loss
+from rlinf_core.algorithms.parts.running import RunningReturn, update_moments
+from rlinf_core.cluster import checkpoint
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.training.rollouts import Collector
+from tests.algorithms.point import SPEC, Points, success
+
+
+def tensors(random, *shapes):
+    return [torch.tensor(random.normal(size=shape)) for shape in shapes]
+
+
+def test_gae_equals_the_sum_of_its_definition(random):
+    rewards, values, following = tensors(random, (7, 3), (7, 3), (7, 3))
+    terminated = torch.tensor(random.random((7, 3)) < 0.2).double()
+    ended = torch.maximum(terminated, torch.tensor(random.random((7, 3)) < 0.2).double())
+    got = gae(rewards, values, following, terminated, ended, 0.9, 0.8).numpy()
+    for n in range(3):
+        for t in range(7):
+            total, weight = 0.0, 1.0
+            for k in range(t, 7):
+                delta = rewards[k, n] + 0.9 * (0.0 if terminated[k, n] else following[k, n]) - values[k, n]
+                total, weight = total + weight * float(delta), weight * 0.9 * 0.8
+                if ended[k, n]:
+                    break
+            assert got[t, n] == pytest.approx(total, abs=1e-9)
+
+
+def test_the_clipped_objective_equals_an_independent_computation(random):
+    now, then, advantages = tensors(random, (50,), (50,), (50,))
+    for low, high, dual in ((0.2, 0.2, 0.0), (0.2, 0.28, 0.0), (0.2, 0.2, 3.0)):
+        expected = []
+        for a, b, advantage in zip(now.tolist(), then.tolist(), advantages.tolist(), strict=True):
+            ratio = np.exp(a - b)
+            term = min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
+            expected.append(-(max(term, dual * advantage) if dual and advantage < 0 else term))
+        assert policy_loss(now, then, advantages, low, high, dual).numpy() == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_value_loss_is_the_worse_of_clipped_and_unclipped(random):
+    values, old, returns = tensors(random, (40,), (40,), (40,))
+
+    def huber(x, delta=0.5):
+        x = abs(x)
+        return 0.5 * x * x if x <= delta else delta * (x - 0.5 * delta)
+
+    expected = [max(huber(v - r), huber(o + min(max(v - o, -0.2), 0.2) - r))
+                for v, o, r in zip(values.tolist(), old.tolist(), returns.tolist(), strict=True)]
+    assert value_loss(values, old, returns, 0.2, 0.5).numpy() == pytest.approx(expected, abs=1e-9)
+    assert value_loss(values, old, returns, 0.0, 0.0).numpy() == pytest.approx(0.5 * (values - returns).numpy() ** 2)
+
+
+def test_group_advantages_and_rewards_to_go(random):
+    returns, rewards = tensors(random, (12,), (5, 2))
+    by_hand = np.concatenate([(g - g.mean()) / (g.std(ddof=1) + 1e-6) for g in returns.numpy().reshape(3, 4)])
+    assert group_advantages(returns, 4).numpy() == pytest.approx(by_hand, abs=1e-9)
+    mask = torch.tensor([[1, 1], [1, 1], [1, 0], [1, 0], [0, 0]]).double()
+    got = rewards_to_go(rewards, mask, 0.9).numpy()
+    assert got[1, 0] == pytest.approx(float(rewards[1, 0] + 0.9 * rewards[2, 0] + 0.81 * rewards[3, 0]))
+    assert got[1, 1] == pytest.approx(float(rewards[1, 1])) and got[4, 0] == 0
+    kept = normalised(rewards, mask)[mask > 0].numpy()
+    assert (kept.mean(), kept.std(ddof=1)) == (pytest.approx(0, abs=1e-9), pytest.approx(1, abs=1e-6))
+
+
+def test_the_decoupled_objective_weighs_by_how_far_the_behaviour_was(random):
+    now, proximal, behaviour, advantages = tensors(random, (30,), (30,), (30,), (30,))
+    expected = []
+    for a, p, b, advantage in zip(*(x.tolist() for x in (now, proximal, behaviour, advantages)), strict=True):
+        weight, ratio = np.exp(p - b), np.exp(a - p)
+        weight = weight if weight <= 2.0 else 0.0
+        expected.append(-weight * min(ratio * advantage, min(max(ratio, 0.8), 1.2) * advantage))
+    got = decoupled_loss(now, proximal, behaviour, advantages, 0.2, 0.2, 0.0, 2.0).numpy()
+    assert got == pytest.approx(expected, abs=1e-9)
+    same = decoupled_loss(now, behaviour, behaviour, advantages, 0.2, 0.2, 0.0, 2.0)
+    assert torch.equal(same, policy_loss(now, behaviour, advantages, 0.2, 0.2)), "on policy it is PPO's"
+    line = interpolated(torch.tensor(2.0), torch.tensor(0.0), torch.tensor(1.0), 3)
+    assert line.item() == pytest.approx(2.0 * 2 / 3), "versions 1 and 4: the proximal one is 3"
+
+
+def test_dapo_leaves_out_what_teaches_nothing_and_shapes_length():
+    returns = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
+    assert teaches(returns, 2).tolist() == [0, 0, 1, 1, 0, 0]
+    assert length_penalty(torch.tensor([5.0, 10.0, 15.0, 40.0]), 10, 10).tolist() == [0, 0, -0.5, -1]
+
+
+def test_k3_is_never_negative_and_its_mean_is_the_divergence():
+    torch.manual_seed(0)
+    p, q = torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(0.3, 1.2)
+    x = p.sample((200_000,))
+    values = k3(p.log_prob(x), q.log_prob(x))
+    assert values.min() >= 0
+    assert values.mean().item() == pytest.approx(torch.distributions.kl_divergence(p, q).item(), abs=2e-3)
+
+
+def test_ratios_of_a_chunk_are_the_product_of_its_actions(random):
+    log_probs, = tensors(random, (4, 3))
+    assert to_level(log_probs, "action") is log_probs
+    assert to_level(log_probs, "chunk")[:, 0].exp().numpy() == pytest.approx(log_probs.exp().prod(dim=1).numpy())
+
+
+def test_the_running_return_follows_its_definition(random):
+    rewards, ended = random.normal(size=(40, 3)), (random.random((40, 3)) < 0.2).astype(float)
+    running, seen = np.zeros(3), []
+    for reward, end in zip(rewards, ended, strict=True):
+        running = running * 0.9 + reward
+        seen.extend(running)
+        running = running * (1 - end)
+    scale = RunningReturn(0.9)
+    got = scale.scaled(*(torch.tensor(x, dtype=torch.float32) for x in (rewards, ended)))
+    assert got.numpy() == pytest.approx(np.clip(rewards / np.sqrt(np.var(seen) + 1e-8), -10, 10), rel=1e-3)
+    count, mean, var = torch.tensor(0.0), torch.zeros(()), torch.zeros(())
+    for part in np.array_split(np.array(seen), 4):
+        update_moments(count, mean, var, torch.tensor(part))
+    assert (mean.item(), var.item()) == (pytest.approx(np.mean(seen), abs=1e-5), pytest.approx(np.var(seen), rel=1e-4))
+
+
+def test_an_unknown_algorithm_is_answered_with_the_nearest():
+    with pytest.raises(RecipeError, match="got 'pppo'.*ppo"):
+        algorithm("pppo")
+
+
+CONFIGS = {
+    "ppo": dict(decisions=32, learning_rate=1e-3, epochs=6, minibatches=4),
+    "async_ppo": dict(decisions=32, learning_rate=1e-3, epochs=6, minibatches=4),
+    "grpo": dict(group=8, groups=8, learning_rate=3e-3, epochs=4, minibatches=4),
+    "dapo": dict(group=8, groups=8, learning_rate=3e-3, epochs=4, minibatches=4),
+    "reinforce": dict(group=8, groups=8, learning_rate=3e-3, epochs=4, minibatches=4),
+}
+
+
+def learner_of(name, seed=0, **changes):
+    module = algorithm(name)
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    policy = make_policy(SPEC, PolicyConfig(kind="gaussian", hidden=(64, 64), horizon=changes.pop("horizon", 1)))
+    return module.Learner(policy, module.Config(**(CONFIGS[name] | changes)), seed)
+
+
+def train(learner, seed, rollouts=60, size=64, stale=0):
+    """Returns the success before and after; ``stale`` acts by a policy that many updates old."""
+    collector = Collector(Points(size), learner.policy, seed)
+    random = np.random.default_rng(seed)
+    before = success(lambda o: learner.policy.act(o, False, random))
+    waiting = []
+    for _ in range(rollouts):
+        collector.version = learner.updates
+        config = learner.config
+        waiting.append(collector.decisions(config.decisions) if hasattr(config, "decisions")
+                       else collector.episodes(config.group))
+        if len(waiting) > stale:
+            learner.update(waiting.pop(0))
+    return before, success(lambda o: learner.policy.act(o, False, random))
+
+
+@pytest.mark.parametrize("name, changes", [
+    ("ppo", {}), ("async_ppo", {}), ("async_ppo", {"proximal": "interpolated"}), ("grpo", {}), ("dapo", {}),
+    ("reinforce", {}), ("reinforce", {"baseline": True})], ids=str)
+def test_it_learns_where_random_fails(name, changes):
+    """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0; async rollouts are two old."""
+    before, after = train(learner_of(name, **changes), seed=0, stale=2 if name == "async_ppo" else 0)
+    assert before <= 0.20 and after >= 0.90, (before, after)
+
+
+@pytest.mark.parametrize("level", ["action", "chunk"])
+def test_ppo_learns_chunks_of_actions(level):
+    """Threshold as above, with chunks of two actions that are played to their end."""
+    before, after = train(learner_of("ppo", horizon=2, level=level, decisions=16), seed=0, rollouts=110)
+    assert before <= 0.20 and after >= 0.90, (before, after)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path):
+    one = learner_of(name)
+    collector = Collector(Points(16), one.policy, 0)
+    rollouts = [collector.decisions(8) if hasattr(one.config, "decisions") else collector.episodes(8) for _ in range(3)]
+    one.update(rollouts[0])
+    folder = checkpoint.save(tmp_path, "updates-1", one.state_dict())
+    two = learner_of(name, seed=5)
+    two.load_state_dict(checkpoint.load(folder))
+    for rollout in rollouts[1:]:
+        assert one.update(rollout) == two.update(rollout)
