@@ -49,3 +49,17 @@ def test_the_safety_page_has_every_requirement_and_trap_and_names_tests_that_exi
     assert len(named) >= 25 and all(f"def {name}(" in written for name in named)
     scenarios = (ROOT / "configs/drill.yaml").read_text()
     assert all(f"name: {name}," in scenarios for name in ("commands stop", "actions are NaN", "the interlock is killed"))
+
+
+def test_the_python_of_the_algorithms_page_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/algorithms.md").read_text(), re.S)
+    found: dict = {}
+    exec(code, found)  # noqa: S102
+    assert found["action"].shape == (1, 2) and found["metrics"]["critic_loss"] > 0
+
+
+def test_the_algorithms_page_names_every_algorithm():
+    from rlinf_core.algorithms import algorithms
+
+    named = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/algorithms.md").read_text(), re.M)
+    assert sorted(named) == algorithms()

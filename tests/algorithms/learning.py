@@ -1,0 +1,240 @@
+"""One learning run of every algorithm on the points of ``point.py``: random fails, the algorithm succeeds.
+
+The tests take one seed of each, ``benchmarks/algorithms.py`` three, with curves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.replay import ReplayBuffer, mix
+from rlinf_core.training.rollouts import Collector
+from tests.algorithms.point import SPEC, Points, expert, misled, play, success
+
+SMALL = dict(critic_hidden=(64, 64), discount=0.95, learning_rate=1e-3)
+EPISODE_RETURNS = dict(group=8, groups=8, learning_rate=3e-3, epochs=4, minibatches=4)
+ROLLOUTS = dict(decisions=32, learning_rate=1e-3, epochs=6, minibatches=4)
+CONFIGS = {"ppo": ROLLOUTS, "async_ppo": ROLLOUTS, "grpo": EPISODE_RETURNS, "dapo": EPISODE_RETURNS,
+           "reinforce": EPISODE_RETURNS, "sac": SMALL, "crossq": SMALL | dict(actor_every=1, renorm_warmup=200),
+           "sac_flow": SMALL, "rlpd": SMALL | dict(critics=3, critic_warmup=200)}
+
+
+@dataclass
+class Run:
+    """What came of it.
+
+    Attributes:
+        before, after: success over 64 held-out scenes.
+        at_most, at_least: the thresholds of the two.
+        steps: environment steps that were played.
+        curve: (environment steps, success) on the way, where asked for.
+    """
+
+    before: float
+    after: float
+    steps: int
+    at_most: float = 0.20
+    at_least: float = 0.90
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def learned(self) -> bool:
+        return self.before <= self.at_most and self.after >= self.at_least
+
+
+def make(kind="tanh_gaussian", seed=0, **config):
+    """A small policy."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    return make_policy(SPEC, PolicyConfig(kind=kind, **({"hidden": (64, 64)} | config)))
+
+
+def learner_of(name, seed=0, horizon=1, kind="gaussian", **changes):
+    """An algorithm with its configuration for the points."""
+    module = algorithm(name)
+    return module.Learner(make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed)
+
+
+def solved(actor):
+    """Success of a policy that does not explore."""
+    random = np.random.default_rng(0)
+    return success(lambda observation: actor.act(observation, False, random))
+
+
+def buffer_of(act, episodes):
+    """A replay of so many episodes."""
+    buffer = ReplayBuffer(SPEC, 50_000)
+    for seed in range(episodes):
+        buffer.insert_episode(*play(act, seed))
+    return buffer
+
+
+def on_policy(name, seed=0, rollouts=60, size=64, stale=0, curve=False, **changes) -> Run:
+    """``size`` environments; with ``stale``, every rollout is learned from only so many updates later."""
+    learner = learner_of(name, seed, **changes)
+    collector = Collector(Points(size), learner.policy, seed)
+    run, waiting, config = Run(solved(learner.policy), 0.0, 0), [], learner.config
+    for number in range(rollouts):
+        collector.version = learner.updates
+        waiting.append(collector.decisions(config.decisions) if hasattr(config, "decisions")
+                       else collector.episodes(config.group))
+        run.steps += int(waiting[-1].mask.sum()) * learner.policy.config.horizon
+        if len(waiting) > stale:
+            learner.update(waiting.pop(0))
+        if curve and number % (rollouts // 12) == 0:
+            run.curve.append((run.steps, solved(learner.policy)))
+    run.after = solved(learner.policy)
+    return run
+
+
+def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", curve=False, **changes) -> Run:
+    """One environment, one update a step."""
+    return online(learner_of(name, seed, kind=kind, **changes), np.random.default_rng(seed), steps, curve=curve)
+
+
+def online(learner, random, steps, batch=128, curve=False, demonstrations=None, choices=False) -> Run:
+    """Play, keep, learn. ``demonstrations`` fill half of every batch; ``choices`` keeps the noise that was chosen instead
+    of the action that came of it (DSRL)."""
+    actor, buffer, seed = learner.actor, ReplayBuffer(SPEC, 50_000), 0
+    run = Run(solved(actor), 0.0, 0)
+    by_chance = 0 if choices or demonstrations else 300
+    while buffer.inserted < steps:
+        chosen = []
+
+        def act(observation):
+            if buffer.inserted < by_chance:
+                return random.uniform(-1, 1, (1, 2))
+            action = actor.act(observation, True, random)
+            chosen.append(getattr(actor, "choice", None))  # noqa: B023
+            return action
+
+        observations, actions, rewards, discounts = play(act, seed)
+        buffer.insert_episode(observations, np.array(chosen) if choices else actions, rewards, discounts)
+        seed += 1
+        while buffer.inserted >= 300 and learner.updates < buffer.inserted - by_chance:
+            learner.update(buffer.sample(batch, random) if demonstrations is None else
+                           mix(buffer.sample(batch // 2, random), demonstrations.sample(batch // 2, random)))
+        if curve and buffer.inserted >= len(run.curve) * steps / 12:
+            run.curve.append((buffer.inserted, solved(actor)))
+    run.after, run.steps = solved(actor), buffer.inserted
+    return run
+
+
+def rlpd_run(seed=0, curve=False) -> Run:
+    """Twelve demonstrations of a misled hand, cloned a little, then RLPD."""
+    random = np.random.default_rng(seed)
+    demonstrations = buffer_of(misled(random, 0.8), 12)
+    actor = make(seed=seed)
+    cloner = sft.Learner(actor, sft.Config(learning_rate=1e-3), seed)
+    for _ in range(20):
+        cloner.update(demonstrations.sample(64, random))
+    learner = rlpd.Learner(actor, rlpd.Config(**CONFIGS["rlpd"]), seed)
+    run = online(learner, random, 2500, curve=curve, demonstrations=demonstrations)
+    run.at_most = 0.70
+    return run
+
+
+def sft_run(seed=0, kind="tanh_gaussian", curve=False) -> Run:
+    """Cloning of sixty good demonstrations."""
+    random, actor = np.random.default_rng(seed), make(kind, seed)
+    data = buffer_of(lambda o: expert(o)[None], 60)
+    cloner = sft.Learner(actor, sft.Config(noise_floor=0.1, learning_rate=3e-3), seed)
+    run = Run(solved(actor), 0.0, data.inserted)
+    for number in range(2000):
+        if curve and number % 200 == 0:
+            run.curve.append((number, solved(actor)))
+        cloner.update(data.sample(128, random))
+    run.after = solved(actor)
+    return run
+
+
+def dsrl_run(seed=0, curve=False) -> Run:
+    """A frozen flow, cloned from misled demonstrations, is steered; before is the flow alone."""
+    random, flow = np.random.default_rng(seed), make("flow", seed)
+    data = buffer_of(misled(random), 60)
+    cloner = sft.Learner(flow, sft.Config(noise_floor=0.0, learning_rate=1e-3), seed)
+    for _ in range(1500):
+        cloner.update(data.sample(128, random))
+    alone = solved(flow)
+    config = dsrl.Config(hidden=(64, 64), **SMALL)
+    run = online(dsrl.Learner(dsrl.SteeredActor(flow, config), config, seed), random, 2500, curve=curve, choices=True)
+    run.before, run.at_most = alone, 0.70
+    return run
+
+
+def iql_run(seed=0, curve=False) -> Run:
+    """From misled transitions alone; before is the cloning of the same."""
+    random, cloned = np.random.default_rng(seed), make(seed=seed)
+    data = buffer_of(misled(random), 200)
+    cloner = sft.Learner(cloned, sft.Config(noise_floor=0.0, learning_rate=1e-3), seed)
+    learner = iql.Learner(make(seed=seed), iql.Config(steps=3000, **(SMALL | dict(expectile=0.8, temperature=10.0))), seed)
+    run = Run(0.0, 0.0, data.inserted, at_most=0.70)
+    for number in range(3000):
+        if curve and number % 250 == 0:
+            run.curve.append((number, solved(learner.actor)))
+        batch = data.sample(128, random)
+        cloner.update(batch)
+        learner.update(batch)
+    run.before, run.after = solved(cloned), solved(learner.actor)
+    return run
+
+
+def dagger_run(seed=0, gated=False, curve=False) -> Run:
+    """Sixty episodes, 25 gradient steps after each."""
+    random, actor = np.random.default_rng(seed), make(seed=seed)
+    learner = dagger.Learner(actor, dagger.Config(gated=gated, learning_rate=1e-3, noise_floor=0.02), seed)
+    run = Run(solved(actor), 0.0, 0)
+    data = {"vectors": np.zeros((0, 2), np.float32), "action": np.zeros((0, 2), np.float32)}
+    for episode in range(60):
+        labels, sources = [], []
+        decide = learner.driver(lambda o: actor.act(o, True, random)[0], expert, episode, random)
+
+        def act(observation):
+            played, label, source = decide(observation)  # noqa: B023
+            labels.append(label)  # noqa: B023
+            sources.append(source)  # noqa: B023
+            return played[None]
+
+        observations, actions, *_ = play(act, episode)
+        run.steps += len(actions)
+        counts = learner.learned_from(sources)
+        data["vectors"] = np.concatenate([data["vectors"], observations["vectors"][:-1][counts]])
+        data["action"] = np.concatenate([data["action"], np.array(labels, np.float32)[counts]])
+        for _ in range(25):
+            index = random.integers(0, len(data["action"]), 128)
+            learner.update({name: values[index] for name, values in data.items()})
+        if curve and episode % 5 == 0:
+            run.curve.append((run.steps, solved(actor)))
+    run.after = solved(actor)
+    return run
+
+
+RUNS: dict[str, Callable[..., Run]] = {
+    "PPO": partial(on_policy, "ppo"),
+    "PPO, chunks of 2, ratios of actions": partial(on_policy, "ppo", horizon=2, decisions=16, rollouts=110),
+    "PPO, chunks of 2, ratios of chunks": partial(on_policy, "ppo", horizon=2, decisions=16, rollouts=110, level="chunk"),
+    "async PPO": partial(on_policy, "async_ppo", stale=2),
+    "async PPO, interpolated": partial(on_policy, "async_ppo", stale=2, proximal="interpolated"),
+    "GRPO": partial(on_policy, "grpo"),
+    "DAPO": partial(on_policy, "dapo"),
+    "REINFORCE++": partial(on_policy, "reinforce"),
+    "REINFORCE++ with baseline": partial(on_policy, "reinforce", baseline=True),
+    "SAC": partial(off_policy, "sac"),
+    "CrossQ": partial(off_policy, "crossq"),
+    "SAC-Flow": partial(off_policy, "sac_flow", kind="flow", steps=2000),
+    "RLPD": rlpd_run,
+    "DSRL": dsrl_run,
+    "IQL": iql_run,
+    "DAgger": dagger_run,
+    "HG-DAgger": partial(dagger_run, gated=True),
+    "SFT": sft_run,
+    "SFT of a flow": partial(sft_run, kind="flow"),
+}

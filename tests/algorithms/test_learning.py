@@ -1,0 +1,17 @@
+"""Every algorithm learns where random fails. Thresholds: ``Run.at_most`` before, ``Run.at_least`` after; seed 0."""
+
+import pytest
+
+from rlinf_core.algorithms import algorithms
+from tests.algorithms.learning import RUNS
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_it_learns_where_random_fails(name):
+    run = RUNS[name](seed=0)
+    assert run.learned, run
+
+
+def test_no_algorithm_is_left_out():
+    said = " ".join(RUNS).lower().replace("++", "").replace("-", "_").replace(" ", "_")
+    assert [name for name in algorithms() if name not in said] == []
