@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
 import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rlinf_core.environment import Task, judge, observe
 from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, State, step
 from rlinf_core.interlock.types import NS
+from rlinf_core.training.vector import Steps
 from sim_bridges.simulator import Simulator
 
 Batch = dict[str, np.ndarray]
@@ -70,30 +77,67 @@ class SimulatedStation:
         return channels
 
 
-class VectorEnv:
-    """Several simulated stations stepped together; each restarts by itself with the next seed after its last step.
+class StationEnv(gymnasium.Env):
+    """A simulated station as a Gymnasium environment: vectors in one array, images by name, actions in [-1, 1].
 
-    Args:
-        stations: one per environment.
-        first_seed: environment i begins with ``first_seed + i``; later episodes count on from there.
+    ``reset(seed=n)`` lays out scene n; without a seed, the next scene of the sequence that the last seed began.
     """
 
-    def __init__(self, stations: list[SimulatedStation], first_seed: int = 0) -> None:
-        self.stations = stations
-        self._next_seed = first_seed
+    metadata = {"render_modes": []}
 
-    def reset(self) -> list[Batch]:
-        """First observations, one per station."""
-        return [self._restart(station) for station in self.stations]
+    def __init__(self, station: SimulatedStation) -> None:
+        self.station, spec = station, station.task.spec
+        spaces = {"vectors": gymnasium.spaces.Box(-np.inf, np.inf, (spec.vector_size,), np.float32)}
+        spaces |= {image.name: gymnasium.spaces.Box(0, 255, image.shape, np.uint8) for image in spec.images}
+        self.observation_space = gymnasium.spaces.Dict(spaces)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (spec.action.dim,), np.float32)
 
-    def step(self, actions: np.ndarray) -> list[tuple[Batch, float, float, bool, Batch]]:
-        """Step all with (n, dim) normalised actions: (observation, reward, discount, last, next first observation)."""
-        results = []
-        for station, action in zip(self.stations, actions, strict=True):
-            observation, reward, discount, last = station.step(action)
-            results.append((observation, reward, discount, last, self._restart(station) if last else observation))
-        return results
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Batch, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.scene = int(self.np_random.integers(2**31)) if seed is None else seed
+        return self._arrays(self.station.reset(self.scene)), {}
 
-    def _restart(self, station: SimulatedStation) -> Batch:
-        self._next_seed += 1
-        return station.reset(self._next_seed - 1)
+    def step(self, action: np.ndarray) -> tuple[Batch, float, bool, bool, dict[str, Any]]:
+        observation, reward, discount, last = self.station.step(np.asarray(action, dtype=float))
+        terminated = last and discount == 0.0
+        return self._arrays(observation), reward, terminated, last and not terminated, {"executed": self.station.executed}
+
+    def _arrays(self, observation: Batch) -> Batch:
+        spec = self.station.task.spec
+        return {"vectors": spec.flatten(observation), **{image.name: observation[image.name] for image in spec.images}}
+
+
+class Stations:
+    """N simulated stations stepped together: a ``rlinf_core.training.vector.VectorEnv`` over Gymnasium's.
+
+    Args:
+        make: builds one station; it must be a function of a module, which other processes can import.
+        size: how many.
+        processes: one process each, started afresh (spawned); else all in this one.
+    """
+
+    def __init__(self, make: Callable[[], SimulatedStation], size: int, processes: bool = False) -> None:
+        kind = partial(AsyncVectorEnv, context="spawn") if processes else SyncVectorEnv
+        self.envs = kind([partial(_make, make)] * size, autoreset_mode=AutoresetMode.SAME_STEP)
+        self.spec, self.size = make().task.spec if processes else self.envs.envs[0].station.task.spec, size
+
+    def reset(self, seeds: Sequence[int]) -> Batch:
+        return self.envs.reset(seed=[int(seed) for seed in seeds])[0]
+
+    def step(self, actions: np.ndarray) -> Steps:
+        observation, reward, terminated, truncated, info = self.envs.step(actions.astype(np.float32))
+        ended, following = terminated | truncated, observation
+        if ended.any():
+            following = {name: values.copy() for name, values in observation.items()}
+            for index in np.flatnonzero(ended):
+                for name, values in info["final_obs"][index].items():
+                    following[name][index] = values
+        return Steps(following, reward, terminated.astype(float), ended.astype(float), observation)
+
+    def close(self) -> None:
+        """End the processes."""
+        self.envs.close()
+
+
+def _make(make: Callable[[], SimulatedStation]) -> StationEnv:
+    return StationEnv(make())

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
 
+from rlinf_core.environment import load_task
 from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import load_limits
 from sim_bridges.franka_mujoco import FrankaPegInsertion
 from sim_bridges.scripted import InsertionOperator
 from sim_bridges.simulator import make
-from sim_bridges.vector import SimulatedStation, VectorEnv
+from sim_bridges.vector import SimulatedStation, StationEnv, Stations
 
 
 @pytest.fixture(scope="module")
@@ -99,21 +101,36 @@ def test_cameras_see_the_socket_move(simulator):
     assert (np.abs(pictures[0] - pictures[1]).max(-1) > 40).mean() > 0.01
 
 
-def test_the_vectorised_environment_is_the_station_stepped_together(task, limits):
-    stations = [SimulatedStation(FrankaPegInsertion(), task, limits) for _ in range(2)]
-    vector, single = VectorEnv(stations, first_seed=5), SimulatedStation(FrankaPegInsertion(), task, limits)
-    observations = vector.reset()
-    alone = single.reset(6)
-    for _ in range(5):
-        action = np.array([0.3, -0.2, -0.5])
-        results = vector.step(np.stack([action, action]))
-        alone, reward, discount, last = single.step(action)
-    for name in alone:
-        assert np.array_equal(results[1][0][name], alone[name])
-        assert not np.array_equal(observations[0][name], results[0][0][name]) or name == "force"
-    for _ in range(45):
-        results = vector.step(np.zeros((2, 3)))
-    assert results[0][3] and results[0][4]["tcp_position"] is not results[0][0]["tcp_position"]
+def one_station():
+    return SimulatedStation(FrankaPegInsertion(), load_task("configs/tasks/peg_insertion.yaml"),
+                            load_limits("robots/franka_sim/limits.yaml"))
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["together", "processes"])
+def test_the_vectorised_environment_is_the_station_stepped_together(processes):
+    vector, alone = Stations(one_station, 2, processes), one_station()
+    first = vector.reset([5, 6])
+    flatten = alone.task.spec.flatten
+    assert np.array_equal(first["vectors"][1], flatten(alone.reset(6)))
+    action = np.array([0.3, -0.2, -0.5])
+    for _ in range(alone.task.max_steps):
+        steps = vector.step(np.stack([action, action]))
+        observation, reward, discount, last = alone.step(action.astype(np.float32).astype(float))
+        assert np.array_equal(steps.following["vectors"][1], flatten(observation))
+        assert (steps.reward[1], steps.ended[1], steps.terminated[1]) == (reward, last, last and not discount)
+        if last:
+            break
+    assert steps.ended.all() and not steps.terminated.any(), "cut off by time"
+    assert not np.array_equal(steps.observation["vectors"], steps.following["vectors"]), "the next episode has begun"
+    again = vector.reset([5, 6])
+    assert np.array_equal(again["vectors"], first["vectors"])
+    vector.close()
+
+
+def test_a_station_is_a_gymnasium_environment_as_its_checker_wants_it():
+    from gymnasium.utils.env_checker import check_env
+
+    check_env(StationEnv(one_station()), skip_render_check=True)
 
 
 def test_executed_actions_show_what_the_interlock_changed(station):

@@ -1,0 +1,47 @@
+"""What a vector of environments is: several of one task, stepped together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rlinf_core.specs import StationSpec
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Steps:
+    """One time step of N environments.
+
+    Attributes:
+        following: what was observed after the action, before any reset, name to (N, ...).
+        reward: (N,).
+        terminated: the task ended, (N,).
+        ended: terminated, or cut off by time, (N,).
+        observation: what to act on next: ``following``, or the first observation of a new episode.
+    """
+
+    following: Arrays
+    reward: np.ndarray
+    terminated: np.ndarray
+    ended: np.ndarray
+    observation: Arrays
+
+
+class VectorEnv(Protocol):
+    """N environments of one task; each begins its next episode by itself."""
+
+    spec: StationSpec
+    size: int
+
+    def reset(self, seeds: Sequence[int]) -> Arrays:
+        """Begin an episode of scene ``seeds[i]`` in each; name to (N, ...), vectors under ``vectors``."""
+        ...
+
+    def step(self, actions: np.ndarray) -> Steps:
+        """Play normalised actions (N, A) for one time step."""
+        ...
