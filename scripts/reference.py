@@ -18,9 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core import environment  # noqa: E402
+from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.interlock.limits import Limits, schema  # noqa: E402
-from rlinf_core.recipes.schema import Recipe  # noqa: E402
+from rlinf_core.recipes.schema import AlgorithmConfig, Recipe  # noqa: E402
 from rlinf_core.rewards import REWARDS  # noqa: E402
 
 
@@ -34,7 +35,7 @@ def page() -> str:
     """The whole page as Markdown."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
-                      *_commands(), *_recipes(), *_limits(), *_tasks(), *_messages()])
+                      *_commands(), *_recipes(), *_algorithms(), *_limits(), *_tasks(), *_messages()])
 
 
 def _commands() -> list[str]:
@@ -63,6 +64,10 @@ def _rows(kind: type, prefix: str) -> list[str]:
         if dataclasses.is_dataclass(types[item.name]):
             rows += _rows(types[item.name], f"{prefix}{item.name}.")
             continue
+        if types[item.name] is AlgorithmConfig:
+            rows.append(f"| `{item.name}.name` | `rlpd` | one of the [algorithms](#algorithms); beside it, its "
+                        "hyper-parameters |")
+            continue
         default = item.default if item.default is not dataclasses.MISSING else (
             item.default_factory() if item.default_factory is not dataclasses.MISSING else "required")
         rows.append(f"| `{prefix}{item.name}` | `{default}` | {texts.get(item.name, '')} |")
@@ -70,10 +75,21 @@ def _rows(kind: type, prefix: str) -> list[str]:
 
 
 def attributes(kind: type) -> dict[str, str]:
-    """Name to text of the ``Attributes:`` section of a docstring."""
-    _, _, section = inspect.getdoc(kind).partition("Attributes:")
-    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8,}.*)*)", section, re.M)
-    return {name: re.sub(r"\s+", " ", text) for name, text in entries}
+    """Name to text of the ``Attributes:`` section of a docstring, and of those of the classes it extends."""
+    texts: dict[str, str] = {}
+    for each in reversed(kind.__mro__[:-1]):
+        _, _, section = inspect.cleandoc(each.__doc__ or "").partition("Attributes:")
+        for names, text in re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8,}.*)*)", section, re.M):
+            texts |= dict.fromkeys(names.split(", "), re.sub(r"\s+", " ", text))
+    return texts
+
+
+def _algorithms() -> list[str]:
+    lines = ["## Algorithms", ""]
+    for name in algorithms():
+        config = algorithm(name).Config
+        lines += [f"### `{name}`", "", "| key | default | meaning |", "|---|---|---|", *_rows(config, "algorithm."), ""]
+    return lines
 
 
 def _limits() -> list[str]:

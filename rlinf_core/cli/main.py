@@ -16,6 +16,8 @@ EXAMPLES = """examples:
   rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after
   rlinf demo demo_vision --set seed=3       another recipe, another seed
   rlinf train demo                          the trainer alone, waiting for stations
+  rlinf train sim_sac --out runs/sac        SAC in simulation alone, without ROS; sim_ppo for PPO
+  rlinf compare runs/sac runs/ppo           their curves in one picture
   rlinf up demo --out runs/a                the station alone, for such a trainer
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
@@ -49,7 +51,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo = _recipe_command(commands, "demo", _demo, "run a recipe from demonstrations to a report", default="demo")
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    _recipe_command(commands, "train", _train, "run the trainer of a recipe until Ctrl-C; resumes what is in --out")
+    _recipe_command(commands, "train", _train, "train a recipe in simulation, or on what stations send until Ctrl-C; "
+                    "resumes what is in --out")
+    compare = commands.add_parser("compare", help="success over time steps of several simulation runs, in one picture")
+    compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
+    compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
+    compare.set_defaults(run=_compare)
     _recipe_command(commands, "up", _up, "start the station of a recipe without ROS's launch package, until Ctrl-C")
     direct = _recipe_command(commands, "direct", _direct, "take a running station through its recipe's phases")
     direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
@@ -100,10 +107,23 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from rlinf_core.cluster.train import train
     from rlinf_core.recipes import load_recipe
 
-    train(load_recipe(arguments.recipe, arguments.set), _run_dir(arguments))
+    recipe = load_recipe(arguments.recipe, arguments.set)
+    if recipe.simulation.environments:
+        from rlinf_core.cli.simulate import train_in_simulation
+
+        train_in_simulation(recipe, _run_dir(arguments))
+        return
+    from rlinf_core.cluster.train import train
+
+    train(recipe, _run_dir(arguments))
+
+
+def _compare(arguments: argparse.Namespace) -> None:
+    from rlinf_core.cli.simulate import compare
+
+    compare(arguments.runs, arguments.out)
 
 
 def _up(arguments: argparse.Namespace) -> None:

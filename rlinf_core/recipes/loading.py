@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
+from rlinf_core.algorithms import algorithm
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.places import shared
-from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.schema import AlgorithmConfig, Recipe
 
 LINE = "__line__"
 
@@ -38,7 +39,14 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
 def resolved(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as YAML."""
-    return yaml.safe_dump(_plain(dataclasses.asdict(recipe)), sort_keys=False)
+    data = _plain(dataclasses.asdict(recipe))
+    data["algorithm"] = {"name": algorithm_name(recipe)} | data["algorithm"]
+    return yaml.safe_dump(data, sort_keys=False)
+
+
+def algorithm_name(recipe: Recipe) -> str:
+    """Of the recipe's algorithm."""
+    return type(recipe.algorithm).__module__.rpartition(".")[2]
 
 
 def _path(name: str | Path) -> Path:
@@ -98,6 +106,10 @@ def _build(kind: type, data: Any, source: str, where: str) -> Any:
 
 
 def _value(kind: Any, value: Any, source: str, where: str, line: int | None) -> Any:
+    if kind is AlgorithmConfig:
+        name = value.get("name", "rlpd") if isinstance(value, dict) else "rlpd"
+        rest = {key: item for key, item in value.items() if key != "name"} if isinstance(value, dict) else value
+        return _build(algorithm(name).Config, rest, source, where)
     if dataclasses.is_dataclass(kind):
         return _build(kind, value, source, where)
     origin = typing.get_origin(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import yaml
 
@@ -150,12 +151,40 @@ class Bridge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """Training in vectorised simulators, without stations.
+
+    Attributes:
+        environments: simulators stepped together; 0 trains on what stations send.
+        processes: one process for each of them.
+        env_steps: stop after so many time steps, over all environments.
+        updates_per_step: gradient updates per time step, of learners that replay.
+        start_steps: time steps of random actions before the first update, of learners that replay.
+        evaluate_every: time steps between two evaluations.
+        evaluate_episodes: held-out episodes of each.
+    """
+
+    environments: int = 0
+    processes: bool = False
+    env_steps: int = 50_000
+    updates_per_step: float = 1.0
+    start_steps: int = 500
+    evaluate_every: int = 2_000
+    evaluate_episodes: int = 20
+
+
+class AlgorithmConfig(Protocol):
+    """The ``Config`` of any algorithm, by its ``name``."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything about a run.
 
     Attributes:
         name: of the recipe.
         seed: of weights, noise and sampling.
+        algorithm: ``name`` (rlpd by default) and that algorithm's hyper-parameters.
     """
 
     name: str
@@ -164,7 +193,8 @@ class Recipe:
     collect: Collect = field(default_factory=Collect)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     sft: sft.Config = field(default_factory=sft.Config)
-    algorithm: rlpd.Config = field(default_factory=rlpd.Config)
+    algorithm: AlgorithmConfig = field(default_factory=rlpd.Config)
+    simulation: Simulation = field(default_factory=Simulation)
     replay: Replay = field(default_factory=Replay)
     online: Online = field(default_factory=Online)
     evaluate: Evaluate = field(default_factory=Evaluate)

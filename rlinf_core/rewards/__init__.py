@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinf_core.errors import RecipeError, nearest
 
-REWARDS = {"insertion": "rlinf_core.rewards.insertion:Insertion"}
+REWARDS = {"insertion": "rlinf_core.rewards.insertion:Insertion", "reach": "rlinf_core.rewards.reach:Reach"}
 
 
 class Success(Protocol):

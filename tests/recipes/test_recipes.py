@@ -4,7 +4,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import load_recipe, resolved, station_task
 
 
-@pytest.mark.parametrize("name", ["demo", "demo_tiny", "demo_vision"])
+@pytest.mark.parametrize("name", ["demo", "demo_tiny", "demo_vision", "sim_sac", "sim_ppo"])
 def test_every_shipped_recipe_loads_and_survives_being_written_down(name, tmp_path):
     recipe = load_recipe(name, ["seed=5"])
     (tmp_path / "again.yaml").write_text(resolved(recipe))

@@ -1,0 +1,21 @@
+"""Success of a reach: the tool is at a height above an object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """True when the TCP is within ``radius`` [m] of the point ``height`` [m] above ``object_pose``."""
+
+    height: float = 0.03
+    radius: float = 0.02
+
+    channels = ("current_pose", "object_pose")
+
+    def __call__(self, channels: dict[str, np.ndarray]) -> bool:
+        offset = channels["current_pose"][:3] - channels["object_pose"][:3]
+        return bool(np.linalg.norm(offset - [0.0, 0.0, self.height]) < self.radius)

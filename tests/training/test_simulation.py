@@ -1,0 +1,103 @@
+"""Training in simulation alone, on the points of the algorithms' tests and on the simulated arm."""
+
+import json
+
+import numpy as np
+import pytest
+
+from rlinf_core.cli.main import main
+from rlinf_core.cli.simulate import read_evaluations
+from rlinf_core.cluster import checkpoint
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.policies.files import load_policy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.training import simulation
+from tests.algorithms.point import SPEC, Points
+
+POINTS = {"sac": ["policy.hidden=[64, 64]", "algorithm.critic_hidden=[64, 64]", "algorithm.learning_rate=0.001",
+                  "simulation.env_steps=3000", "simulation.start_steps=300", "simulation.environments=2"],
+          "ppo": ["algorithm.decisions=32", "simulation.env_steps=90000", "simulation.environments=64",
+                  "simulation.evaluate_every=30000"]}
+
+
+def recipe_of(name, *more):
+    return load_recipe(f"sim_{name}", [*POINTS[name], *more])
+
+
+def points(recipe, size):
+    return Points(size)
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_it_learns_and_says_where_the_time_went(name, tmp_path):
+    """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0."""
+    last = simulation.train(recipe_of(name, "simulation.evaluate_episodes=64"), tmp_path, points)
+    entries = read_evaluations(tmp_path)
+    assert entries[0]["success"] <= 0.20 and last["success"] >= 0.90, entries
+    spent = sum(value for part, value in last.items() if part.startswith("seconds_"))
+    assert 0.8 * last["seconds"] < spent < 1.05 * last["seconds"]
+    assert list((tmp_path / "tensorboard").iterdir())
+    policy = load_policy(max((tmp_path / "policies").iterdir()), SPEC)
+    random = np.random.default_rng(0)
+    again, _ = simulation.evaluate(Points(8), policy, 64)
+    assert again == last["success"] and policy.act({"offset": np.zeros(2, np.float32)}, False, random).shape == (1, 2)
+
+
+def test_a_run_goes_on_from_its_checkpoint(tmp_path):
+    half = recipe_of("sac", "simulation.env_steps=600", "simulation.evaluate_every=300")
+    simulation.train(half, tmp_path, points)
+    before = read_evaluations(tmp_path)[-1]
+    whole = recipe_of("sac", "simulation.env_steps=1000", "simulation.evaluate_every=300")
+    last = simulation.train(whole, tmp_path, points)
+    assert (before["env_steps"], last["env_steps"]) == (600, 1000) and last["updates"] > before["updates"]
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0, 300, 600, 600, 900, 1000]
+
+
+def test_a_run_that_diverges_stops_and_keeps_what_was_good(tmp_path, monkeypatch):
+    from rlinf_core.algorithms import sac
+
+    def update(self, batch):
+        self.updates += 1
+        return {"critic_loss": float("nan") if self.updates > 5 else 1.0}
+
+    monkeypatch.setattr(sac.Learner, "update", update)
+    with pytest.raises(RlinfError, match="training diverged: critic_loss is nan after"):
+        simulation.train(recipe_of("sac"), tmp_path, points)
+    assert checkpoint.checkpoints(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("overrides, said", [
+    (["algorithm.name=sacc"], "did you mean 'sac'"),
+    (["policy.kind=gaussian"], "policy.kind: sac trains tanh_gaussian, got 'gaussian'"),
+    (["policy.kind=gausian"], "policy.kind: sac trains tanh_gaussian, got 'gausian'"),
+    (["algorithm={name: iql}"], "expected one of crossq, sac"),
+    (["algorithm={name: grpo}", "policy.kind=gaussian", "simulation.environments=3"], "a multiple of algorithm.group = 8"),
+    (["algorithm.gama=0.9"], "unknown key 'algorithm.gama'"),
+])
+def test_what_does_not_go_together_is_refused(overrides, said, tmp_path):
+    with pytest.raises(RecipeError) as error:
+        simulation.train(recipe_of("sac", *overrides), tmp_path, points)
+    assert said in str(error.value)
+
+
+def test_the_command_trains_the_simulated_arm_and_compare_draws_its_runs(tmp_path, capsys):
+    for name in ("a", "b"):
+        assert main(["train", "sim_sac", "--out", str(tmp_path / name), "--set", "simulation.env_steps=40",
+                     "simulation.start_steps=20", "simulation.evaluate_episodes=2", "policy.hidden=[8]"]) == 0
+    assert "success" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (tmp_path / "a/progress.jsonl").read_text().splitlines()]
+    assert [line["env_steps"] for line in lines] == [0, 40]
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c.png")]) == 0
+    assert (tmp_path / "c.png").stat().st_size > 5000
+    assert main(["compare", str(tmp_path)]) == 1
+    assert "expected the folder of a simulation run" in capsys.readouterr().err
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path):
+    runs = []
+    for name in ("a", "b"):
+        recipe = recipe_of("sac", "simulation.env_steps=500", "simulation.evaluate_every=250")
+        simulation.train(recipe, tmp_path / name, points)
+        runs.append([{key: value for key, value in entry.items() if "second" not in key}
+                     for entry in read_evaluations(tmp_path / name)])
+    assert runs[0] == runs[1]
