@@ -30,14 +30,7 @@ fi
 
 say "2/4 Python packages (.venv)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-if .venv/bin/python -m pip install -q uv 2>/dev/null; then
-  # uv does not read pip's own settings: hand it the folder of wheels, if pip has one.
-  links=$(.venv/bin/python -m pip config get global.find-links 2>/dev/null || true)
-  UV_FIND_LINKS=${UV_FIND_LINKS:-$links} .venv/bin/uv pip install --python .venv/bin/python --no-deps -r locks/python311.lock
-else
-  grep -v '^ *--hash' locks/python311.lock | sed 's/ *\\$//' >.venv/requirements.txt
-  .venv/bin/python -m pip install --no-deps -r .venv/requirements.txt
-fi
+scripts/install_lock.sh locks/python311.lock
 
 say "3/4 ROS 2 messages"
 if [ -n "${ROS_DISTRO:-}" ]; then

@@ -14,7 +14,10 @@ vulkan() {
     apt-get update -qq && apt-get install -y -qq --no-install-recommends libvulkan1 mesa-vulkan-drivers
   fi
 }
-if ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1 && ldconfig -p | grep -q libvulkan.so.1; then
+new_enough() {
+  ! grep -q bookworm /etc/os-release || dpkg-query -W -f '${Version}' mesa-vulkan-drivers 2>/dev/null | grep -q bpo
+}
+if ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1 && ldconfig -p | grep -q libvulkan.so.1 && new_enough; then
   echo "  there is one"
 elif [ "$(id -u)" = 0 ]; then
   vulkan || echo "  not installed; ManiSkill will not start"
@@ -25,11 +28,5 @@ else
 fi
 
 say "2/2 Python packages (.venv)"
-if .venv/bin/python -m pip install -q uv 2>/dev/null; then
-  links=$(.venv/bin/python -m pip config get global.find-links 2>/dev/null || true)
-  UV_FIND_LINKS=${UV_FIND_LINKS:-$links} .venv/bin/uv pip install --python .venv/bin/python --no-deps -r locks/simulators311.lock
-else
-  grep -v '^ *--hash' locks/simulators311.lock | sed 's/ *\\$//' >.venv/simulators.txt
-  .venv/bin/python -m pip install --no-deps -r .venv/simulators.txt
-fi
+scripts/install_lock.sh locks/simulators311.lock
 echo "done. Next: .venv/bin/rlinf check sim maniskill"

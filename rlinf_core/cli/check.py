@@ -164,7 +164,7 @@ def _faces(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
     faces: dict[str, list[bool]] = {}
     for name, override in (("vectorised", "false"), ("vectorised_interlock", "true")):
         vector = stations(load_recipe_like(recipe, f"simulation.interlock={override}"), 1)
-        agreed, started = [], time.perf_counter()
+        started = time.perf_counter()
 
         def decide(_: Any) -> tuple[np.ndarray]:
             return (vector.expert(),)  # noqa: B023
