@@ -21,7 +21,6 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from rlinf_core.cli.evaluate import newest_policy  # noqa: E402
 from rlinf_core.cli.simulate import read_evaluations, train_in_simulation  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 
@@ -54,7 +53,7 @@ def main() -> None:
     curves: dict[str, list] = {"fine-tuned": [], "from scratch": []}
     for seed in options.seeds:
         source = run("transfer_source", options.out / f"source_{seed}", [f"seed={seed}"])
-        begin = f"simulation.initial_policy={newest_policy(options.out / f'source_{seed}')}"
+        begin = f"simulation.initial_policy={options.out / f'source_{seed}'}"
         tuned = run("transfer_target", options.out / f"tuned_{seed}", [f"seed={seed}", begin])
         scratch = run("transfer_target", options.out / f"scratch_{seed}", [f"seed={seed}"])
         curves["fine-tuned"].append(tuned)

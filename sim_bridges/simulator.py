@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from rlinf_core.errors import RecipeError, RlinfError, nearest
+from sim_bridges.apart import Apart, python_of
 
 Channels = dict[str, np.ndarray]
 
@@ -58,8 +59,8 @@ def simulators() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if "\nPACKAGE, INSTALL = " in path.read_text())
 
 
-def make(name: str, **options: object) -> Simulator:
-    """Build a simulator by name.
+def make(name: str, apart: bool = True, **options: object) -> Simulator:
+    """Build a simulator by name, in a Python environment of its own if it has one (``sim_bridges.apart``).
 
     Raises:
         RecipeError: no such simulator, with the nearest name, or options that it does not have.
@@ -68,6 +69,9 @@ def make(name: str, **options: object) -> Simulator:
     known = simulators()
     if name not in known:
         raise RecipeError(f"simulator '{name}': expected one of {', '.join(known)}{nearest(name, known)}")
+    own = python_of(name) if apart else None
+    if own:
+        return Apart(own, name, options)
     module = importlib.import_module(f"sim_bridges.{name}")
     try:
         return module.Simulator(**options)

@@ -155,6 +155,11 @@ class StationEnv(gymnasium.Env):
         """A picture for people."""
         return self.station.simulator.render("video", 480, 640)
 
+    def close(self) -> None:
+        """End the simulator's process, if it has one of its own."""
+        if hasattr(self.station.simulator, "close"):
+            self.station.simulator.close()
+
     def _arrays(self, observation: Batch) -> Batch:
         spec = self.station.task.spec
         return {"vectors": spec.flatten(observation), **{image.name: observation[image.name] for image in spec.images}}

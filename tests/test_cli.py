@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from rlinf_core.cli import doctor, report
-from rlinf_core.cli.evaluate import newest_policy, wilson
+from rlinf_core.cli.evaluate import wilson
 from rlinf_core.cli.main import main
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.policies.actor import Actor, PolicyConfig
-from rlinf_core.policies.files import policy_name, save_policy
+from rlinf_core.policies.files import newest_policy, policy_name, save_policy
 from rlinf_core.recipes import load_recipe, station_task
 
 

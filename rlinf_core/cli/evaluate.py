@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf_core.errors import PolicyFileError, RecipeError
+from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import Recipe, load_recipe
 
 FPS = 10
@@ -45,6 +45,8 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> 
 def evaluate_command(arguments: argparse.Namespace) -> None:
     """``rlinf eval``."""
     from rich.progress import track
+
+    from rlinf_core.policies.files import newest_policy
 
     policy = newest_policy(arguments.checkpoint)
     seeds = [arguments.first_seed + i for i in range(arguments.episodes)]
@@ -86,16 +88,6 @@ def _recipe_of(policy: Path) -> Path | str:
     """The recipe of the run that a policy lies in."""
     found = [parent / "recipe.yaml" for parent in policy.resolve().parents if (parent / "recipe.yaml").is_file()]
     return found[0] if found else "demo"
-
-
-def newest_policy(path: Path) -> Path:
-    """A policy file, or the newest one in a run folder."""
-    if path.is_file():
-        return path
-    files = sorted(path.glob("**/policy-*.safetensors"))
-    if not files:
-        raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
-    return max(files, key=lambda file: file.name)
 
 
 def caption(pictures: list[np.ndarray], text: str) -> list[np.ndarray]:

@@ -89,3 +89,13 @@ def read_info(path: str | Path) -> dict[str, Any]:
 
     with safe_open(path, framework="np") as file:
         return json.loads((file.metadata() or {}).get("info", "{}"))
+
+
+def newest_policy(path: Path) -> Path:
+    """A policy file, or the newest one in a run folder."""
+    if path.is_file():
+        return path
+    files = sorted(path.glob("**/policy-*.safetensors"))
+    if not files:
+        raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
+    return max(files, key=lambda file: file.name)

@@ -182,7 +182,8 @@ class Simulation:
         interlock: each simulator behind its interlock, as on a station; false plays actions straight, which is faster.
         shaping: weight of the task's progress in the reward that is learned from, for learners that need a slope to climb;
             success is success all the same.
-        initial_policy: a policy file to begin with, of the same kind, sizes and task; empty to begin anew.
+        initial_policy: a policy file to begin with, of the same kind, sizes and task; or the folder of a run, whose newest
+            policy goes on together with its learner: critics, temperature, optimisers. Empty to begin anew.
         env_steps: stop after so many time steps, over all environments.
         updates_per_step: gradient updates per time step, of learners that replay.
         start_steps: time steps of random actions before the first update, of learners that replay.

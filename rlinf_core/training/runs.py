@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from rlinf_core.algorithms.parts.actor_critic import ActorCritic
 from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS
 from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
 from rlinf_core.algorithms.parts.running import RunningMoments
+from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies.actor import Encoder
-from rlinf_core.recipes import Recipe
+from rlinf_core.recipes import Recipe, algorithm_name
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.training.playing import Episodes, demonstrate, named
 from rlinf_core.training.rollouts import Collector
@@ -68,6 +70,16 @@ class Run(ABC):
         if state is not None:
             self.learner.load_state_dict(state["learner"])
             self.load_state_dict(state["run"])
+
+    def inherit(self, folder: Path) -> None:
+        """Let the learner go on from that of another run; RecipeError if it was of another kind."""
+        found = checkpoint.checkpoints(folder / "checkpoints")
+        state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
+        if state["modules"].keys() != self.learner.modules.keys():
+            raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
+                              f"{', '.join(self.learner.modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
+                              f"of {algorithm_name(self.recipe)}, or a policy file to take the policy alone")
+        self.learner.load_state_dict(state)
 
     @abstractmethod
     def advance(self) -> dict[str, float]:

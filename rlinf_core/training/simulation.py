@@ -21,7 +21,7 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
-from rlinf_core.policies.files import load_policy, policy_name, save_policy
+from rlinf_core.policies.files import load_policy, newest_policy, policy_name, save_policy
 from rlinf_core.recipes import Recipe, algorithm_name, resolved
 from rlinf_core.training.playing import evaluate
 from rlinf_core.training.runs import RUNS, PlayingRun, Run
@@ -103,8 +103,8 @@ def train(recipe: Recipe, run_dir: Path, make: Callable[[Recipe, int], VectorEnv
     held_out = make(recipe, min(settings.environments, 8))
     env = held_out if settings.workers else make(recipe, settings.environments)
     torch.manual_seed(recipe.seed)
-    policy = load_policy(settings.initial_policy, env.spec) if settings.initial_policy else make_policy(
-        env.spec, recipe.policy)
+    before = Path(settings.initial_policy) if settings.initial_policy else None
+    policy = load_policy(newest_policy(before), env.spec) if before else make_policy(env.spec, recipe.policy)
     policy.train()
     if policy.config != recipe.policy:
         raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
@@ -114,6 +114,8 @@ def train(recipe: Recipe, run_dir: Path, make: Callable[[Recipe, int], VectorEnv
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
         found, started = checkpoint.checkpoints(run_dir / "checkpoints"), time.perf_counter()
         run.start(checkpoint.load(found[-1]) if found else None)
+        if before and before.is_dir() and not found:
+            run.inherit(before)
         scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + settings.evaluate_episodes)
         with SummaryWriter(str(run_dir / "tensorboard")) as writer:
             return _loop(run, lambda: evaluate(held_out, run.policy, scenes), clock, started, run_dir, writer, tell)
