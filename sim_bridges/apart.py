@@ -1,7 +1,7 @@
 """A simulator in a Python environment of its own, for those whose packages do not go together with ours.
 
-``make genesis`` (libero, calvin) makes such an environment in ``.venvs/``; where a simulator brings its own Python, as IsaacLab
-does, ``RLINF_PYTHON_<NAME>`` names it. The processes speak over a socket: a line of JSON, and pictures as bytes after it.
+``make genesis`` (libero, calvin) makes such an environment in ``.venvs/``; where a simulator brings its own Python, as
+IsaacLab does, ``RLINF_PYTHON_<NAME>`` names it. They speak over a socket: a line of JSON, and pictures as bytes after it.
 """
 
 from __future__ import annotations

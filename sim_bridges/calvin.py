@@ -87,7 +87,8 @@ class Simulator:
     def channels(self) -> dict[str, np.ndarray]:
         pose, twist = self._link()
         return {"current_pose": pose, "current_twist": twist, "joint_states": self._angles(self._robot.arm_joint_ids),
-                "gripper/state": np.array([self.opening()]), "object_pose": self._block_pose(), "goal_pose": self._goal.copy()}
+                "gripper/state": np.array([self.opening()]), "object_pose": self._block_pose(),
+                "goal_pose": self._goal.copy()}
 
     def succeeded(self) -> bool:
         """CALVIN's own oracle: the block has left the table and only the robot touches it."""
