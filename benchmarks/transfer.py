@@ -3,10 +3,10 @@
     python benchmarks/transfer.py --json results.json --curves curves.png
 
 Learned in ManiSkill (a Panda, PhysX) with another delay, lag and perception in every scene
-(`configs/transfer_source.yaml`); taken unchanged to Gymnasium-Robotics' Fetch (another arm, MuJoCo); fine-tuned there by
-RLPD with 20 demonstrations, beside RLPD from scratch with the same demonstrations (`configs/transfer_target.yaml`). Success
-over 50 held-out scenes; steps are those in B after which an evaluation first reached 90 %. B is a simulator: what a real
-arm would say is not covered.
+(`configs/transfer_source.yaml`); taken unchanged to robosuite's Panda (MuJoCo, another controller), and to
+Gymnasium-Robotics' Fetch, another arm; fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the same
+demonstrations (`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an
+evaluation first reached 90 %. B is a simulator: what a real arm would say is not covered.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rlinf_core.recipes import load_recipe  # noqa: E402
 GOAL = 0.9
 
 
-def run(name: str, folder: Path, overrides: list[str]) -> list[dict[str, float]]:
+def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
     """The evaluations of a run, which goes on if it was begun before."""
-    recipe = load_recipe(name, overrides)
+    recipe = load_recipe(name, list(overrides))
     done = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,28 +45,34 @@ def steps_to(entries: list[dict[str, float]], goal: float = GOAL) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--robots", nargs="*", default=["panda_robosuite", "fetch"], help="those of simulator B")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/transfer", help="run folders; what is done there is kept")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--curves", type=Path, help="draw success in B over steps there")
     options = parser.parse_args()
     result: dict[str, float] = {"seeds": len(options.seeds)}
-    curves: dict[str, list] = {"fine-tuned": [], "from scratch": []}
-    for seed in options.seeds:
-        source = run("transfer_source", options.out / f"source_{seed}", [f"seed={seed}"])
-        begin = f"simulation.initial_policy={options.out / f'source_{seed}'}"
-        tuned = run("transfer_target", options.out / f"tuned_{seed}", [f"seed={seed}", begin])
-        scratch = run("transfer_target", options.out / f"scratch_{seed}", [f"seed={seed}"])
-        curves["fine-tuned"].append(tuned)
-        curves["from scratch"].append(scratch)
-        result |= {f"source_{seed}": source[-1]["success"], f"zero_shot_{seed}": tuned[0]["success"],
-                   f"cloned_{seed}": scratch[0]["success"], f"fine_tuned_{seed}": tuned[-1]["success"],
-                   f"scratch_{seed}": scratch[-1]["success"], f"fine_tuned_steps_{seed}": steps_to(tuned),
-                   f"scratch_steps_{seed}": steps_to(scratch)}
-        print(f"seed {seed}: in A {source[-1]['success']:.0%}; in B at once {tuned[0]['success']:.0%}, fine-tuned "
-              f"{tuned[-1]['success']:.0%} (90 % after {steps_to(tuned):.0f} steps), from scratch "
-              f"{scratch[-1]['success']:.0%} (90 % after {steps_to(scratch):.0f} steps)", flush=True)
-    for name in ("zero_shot", "fine_tuned", "scratch", "fine_tuned_steps", "scratch_steps"):
-        result[name] = float(np.mean([result[f"{name}_{seed}"] for seed in options.seeds]))
+    curves: dict[str, dict[str, list]] = {robot: {"fine-tuned": [], "from scratch": []} for robot in options.robots}
+    for robot in options.robots:
+        seen: dict[str, list[float]] = {}
+        for seed in options.seeds:
+            source = options.out / f"source_{seed}"
+            taught = run("transfer_source", source, f"seed={seed}")
+            target = [f"seed={seed}", f"station.robot={robot}"]
+            tuned = run("transfer_target", options.out / f"{robot}_tuned_{seed}", *target,
+                        f"simulation.initial_policy={source}")
+            scratch = run("transfer_target", options.out / f"{robot}_scratch_{seed}", *target)
+            curves[robot]["fine-tuned"].append(tuned)
+            curves[robot]["from scratch"].append(scratch)
+            figures = {"source": taught[-1]["success"], "zero_shot": tuned[0]["success"],
+                       "fine_tuned": tuned[-1]["success"], "scratch": scratch[-1]["success"],
+                       "fine_tuned_steps": steps_to(tuned), "scratch_steps": steps_to(scratch)}
+            for name, value in figures.items():
+                seen.setdefault(name, []).append(value)
+                result[f"{robot}_{name}_{seed}"] = value
+            print(f"{robot}, seed {seed}: in A {figures['source']:.0%}; in B at once {figures['zero_shot']:.0%}, fine-tuned "
+                  f"{figures['fine_tuned']:.0%} (90 % after {figures['fine_tuned_steps']:.0f} steps), from scratch "
+                  f"{figures['scratch']:.0%} (90 % after {figures['scratch_steps']:.0f} steps)", flush=True)
+        result |= {f"{robot}_{name}": float(np.mean(values)) for name, values in seen.items()}
     if options.json:
         options.json.write_text(json.dumps({key: value if np.isfinite(value) else "never" for key, value in result.items()},
                                            indent=1))
@@ -74,20 +80,23 @@ def main() -> None:
         draw(curves, options.curves)
 
 
-def draw(curves: dict[str, list], file: Path) -> None:
-    """One line a seed."""
+def draw(curves: dict[str, dict[str, list]], file: Path) -> None:
+    """One picture for every robot of B, one line for every seed."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(7, 4))
-    for (name, runs), colour in zip(curves.items(), ("tab:blue", "tab:gray"), strict=True):
-        for number, entries in enumerate(runs):
-            axis.plot([entry["env_steps"] for entry in entries], [entry["success"] for entry in entries], color=colour,
-                      marker=".", label=name if number == 0 else None)
-    axis.set(xlabel="time steps in simulator B", ylabel="success, held-out scenes", ylim=(-0.03, 1.03))
-    axis.legend()
+    figure, axes = pyplot.subplots(1, len(curves), figsize=(5 * len(curves), 3.6), sharey=True, squeeze=False)
+    for axis, (robot, kinds) in zip(axes[0], curves.items(), strict=True):
+        for (name, runs), colour in zip(kinds.items(), ("tab:blue", "tab:gray"), strict=True):
+            for number, entries in enumerate(runs):
+                axis.plot([entry["env_steps"] for entry in entries], [entry["success"] for entry in entries], color=colour,
+                          marker=".", label=name if number == 0 else None)
+        axis.axhline(GOAL, color="lightgray", linewidth=0.8, zorder=0)
+        axis.set(xlabel="time steps in simulator B", ylim=(-0.03, 1.03), title=robot)
+    axes[0, 0].set_ylabel("success, held-out scenes")
+    axes[0, 0].legend(loc="lower right")
     figure.tight_layout()
     figure.savefig(file, dpi=110)
 

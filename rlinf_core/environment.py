@@ -1,7 +1,8 @@
 """From robot-side channels to time steps: observation, reward, step type. For the ROS node and vectorised simulators.
 
 A channel is the newest content of a robot-side topic, by the topic's name: current_pose (7,), current_twist (6,),
-wrench (6,), joint_states (n,), gripper/state (1,), object_pose (7,), goal_pose (7,), camera/<name>/image (H, W, 3) uint8.
+wrench (6,), joint_states (n,), gripper/state (1,), object_pose (7,), goal_pose (7,), task/success (1,),
+camera/<name>/image (H, W, 3) uint8.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class SimBridge(ControlNode):
         self.messages = {topic: kind() for topic, kind in kinds.items()}
         for message in self.messages.values():
             message.header.frame_id = "base_link"
-        for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",))):
+        for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",)),
+                             ("task/success", ("success",))):
             if topic in self.messages:
                 self.messages[topic].name = list(names)
         self.outputs = {topic: self.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}

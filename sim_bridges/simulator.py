@@ -19,8 +19,9 @@ class Simulator(Protocol):
 
     Channels carry the names of the robot interface: current_pose (7,) xyz + quaternion xyzw [m] in the robot's base frame,
     current_twist (6,) linear and angular [m/s, rad/s], wrench (6,) force and torque on the tool in the base frame [N, Nm],
-    joint_states (n,) [rad], gripper/state (1,) opening [m], object_pose (7,), goal_pose (7,); all float64. A simulator
-    has those that make sense for it, always the same ones; current_pose always.
+    joint_states (n,) [rad], gripper/state (1,) opening [m], object_pose (7,), goal_pose (7,), task/success (1,)
+    1.0 where ``succeeded``; all float64. A simulator has those that make sense for it, always the same ones; current_pose
+    always.
 
     Attributes:
         tick_s: simulated time of one tick [s].

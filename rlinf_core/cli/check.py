@@ -22,7 +22,7 @@ from rlinf_core.training.playing import play
 from rlinf_core.training.stations import simulated_station, stations
 
 SHAPES = {"current_pose": (7,), "current_twist": (6,), "wrench": (6,), "gripper/state": (1,), "object_pose": (7,),
-          "goal_pose": (7,)}
+          "goal_pose": (7,), "task/success": (1,)}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from rlinf_core.errors import RecipeError, nearest
 
 REWARDS = {"insertion": "rlinf_core.rewards.insertion:Insertion", "place": "rlinf_core.rewards.place:Place",
-           "reach": "rlinf_core.rewards.reach:Reach"}
+           "reach": "rlinf_core.rewards.reach:Reach", "told": "rlinf_core.rewards.told:Told"}
 
 
 class Success(Protocol):

@@ -17,7 +17,7 @@ from rlinf.stamps import to_ns
 
 KINDS = {"current_pose": PoseStamped, "current_twist": TwistStamped, "wrench": WrenchStamped,
          "joint_states": JointState, "gripper/state": JointState, "object_pose": PoseStamped,
-         "goal_pose": PoseStamped}
+         "goal_pose": PoseStamped, "task/success": JointState}
 
 
 class Latest:

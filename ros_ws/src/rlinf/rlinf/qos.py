@@ -9,7 +9,7 @@ def _reliable(depth: int, *, latched: bool = False) -> QoSProfile:
                       reliability=ReliabilityPolicy.RELIABLE, durability=durability)
 
 
-STATE = _reliable(10)       # joint_states, current_pose and _twist, wrench, object_pose, goal_pose, gripper/state, /clock
+STATE = _reliable(10)       # what the robot side says of itself and its task, and /clock
 IMAGE = _reliable(2)        # camera/<name>/image
 COMMAND = _reliable(10)     # target_pose, gripper/command: depth 10 so that lockstep never loses a permit
 TIMESTEP = _reliable(50)
@@ -26,6 +26,7 @@ QOS: dict[str, QoSProfile] = {
     "object_pose": STATE,
     "goal_pose": STATE,
     "gripper/state": STATE,
+    "task/success": STATE,
     "/clock": STATE,
     "target_pose": COMMAND,
     "gripper/command": COMMAND,

@@ -1,0 +1,19 @@
+"""Success that somebody else judges: the simulator's own measure, a classifier, a person with a button."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """True when ``task/success`` is above ``threshold``."""
+
+    threshold: float = 0.5
+
+    channels = ("task/success",)
+
+    def __call__(self, channels: dict[str, np.ndarray]) -> bool:
+        return bool(channels["task/success"][0] > self.threshold)
