@@ -4,8 +4,8 @@
 
 Learned in ManiSkill (a Panda, PhysX) with another delay, lag and perception in every scene
 (`configs/transfer_source.yaml`); taken unchanged to robosuite's Panda (MuJoCo, another controller), and to
-Gymnasium-Robotics' Fetch, another arm; fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the same
-demonstrations (`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an
+Gymnasium-Robotics' Fetch, another arm; fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the
+same demonstrations (`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an
 evaluation first reached 90 %. B is a simulator: what a real arm would say is not covered.
 """
 
@@ -69,9 +69,9 @@ def main() -> None:
             for name, value in figures.items():
                 seen.setdefault(name, []).append(value)
                 result[f"{robot}_{name}_{seed}"] = value
-            print(f"{robot}, seed {seed}: in A {figures['source']:.0%}; in B at once {figures['zero_shot']:.0%}, fine-tuned "
-                  f"{figures['fine_tuned']:.0%} (90 % after {figures['fine_tuned_steps']:.0f} steps), from scratch "
-                  f"{figures['scratch']:.0%} (90 % after {figures['scratch_steps']:.0f} steps)", flush=True)
+            print(f"{robot}, seed {seed}: in A {figures['source']:.0%}; in B at once {figures['zero_shot']:.0%}, "
+                  f"fine-tuned {figures['fine_tuned']:.0%} (90 % after {figures['fine_tuned_steps']:.0f} steps), from "
+                  f"scratch {figures['scratch']:.0%} (90 % after {figures['scratch_steps']:.0f} steps)", flush=True)
         result |= {f"{robot}_{name}": float(np.mean(values)) for name, values in seen.items()}
     if options.json:
         options.json.write_text(json.dumps({key: value if np.isfinite(value) else "never" for key, value in result.items()},

@@ -14,13 +14,12 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
+from rlinf.latest import KINDS
 from rlinf.qos import profile
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from sim_bridges.simulator import make
 
-KINDS = {"current_pose": PoseStamped, "current_twist": TwistStamped, "wrench": WrenchStamped, "joint_states": JointState,
-         "gripper/state": JointState, "object_pose": PoseStamped, "goal_pose": PoseStamped}
 COMMAND_FRESH_S = 0.1
 
 
