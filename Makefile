@@ -4,7 +4,8 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
-.PHONY: help setup simulators demo test test-all lint clean
+APART := genesis libero calvin
+.PHONY: help setup simulators $(APART) demo test test-all lint clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -18,6 +19,10 @@ simulators: $(SIMULATORS)  ## add ManiSkill, robosuite, MetaWorld and Gymnasium-
 $(SIMULATORS): $(STAMP) locks/simulators311.lock scripts/simulators.sh
 	scripts/simulators.sh
 	@touch $@
+
+genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin
+$(APART): setup
+	scripts/apart.sh $@
 
 demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
 	$(VENV)/bin/rlinf demo $(DEMO)

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs a simulator whose packages do not go together with ours into an environment of its own, .venvs/NAME:
+#   make genesis | make libero | make calvin
+# LIBERO's assets and CALVIN's environment come from their repositories; LIBERO_SOURCE and CALVIN_SOURCE name a clone that
+# is there already.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+name=$1 venv=.venvs/$1
+say() { printf '\033[1m%s\033[0m\n' "$*"; }
+
+say "1/2 Python packages ($venv)"
+[ -x "$venv/bin/python" ] || .venv/bin/python -m venv "$venv"
+scripts/install_lock.sh "locks/${name}311.lock" "$venv"
+site=$(cd "$venv"/lib/python*/site-packages && pwd)
+
+source_of() { # SOURCE COMMIT; what is there stays as it is
+  [ -d "$venv/src" ] || { git clone -n "$1" "$venv/src" && git -C "$venv/src" -c advice.detachedHead=false checkout -q "$2"; }
+}
+case $name in
+libero)
+  say "2/2 its assets"
+  source_of "${LIBERO_SOURCE:-https://github.com/Lifelong-Robot-Learning/LIBERO}" 8f1084e3132a39270c3a13ebe37270a43ece2a01
+  ln -sfn "$(pwd)/$venv/src/libero/libero/assets" "$site/libero/libero/assets"
+  mkdir -p "$venv/libero"
+  for entry in benchmark_root:. bddl_files:bddl_files init_states:init_files datasets:../datasets assets:assets; do
+    echo "${entry%%:*}: $site/libero/libero/${entry#*:}"
+  done >"$venv/libero/config.yaml" # else it asks a person when it is first imported
+  ;;
+calvin)
+  say "2/2 its environment"
+  source_of "${CALVIN_SOURCE:-https://github.com/mees/calvin_env}" 797142c588c21e76717268b7b430958dbd13bf48
+  echo "$(pwd)/$venv/src" >"$site/calvin_env.pth"
+  ;;
+esac
+echo "done. Next: .venv/bin/rlinf check sim $name"
