@@ -29,11 +29,15 @@ class Scene:
         import mujoco
 
         self._mujoco, self.model, self.data = mujoco, model, data
-        self.tool, self.origin, self.cameras, self.hidden = model.site(tool).id, np.array(origin), cameras or {}, hidden
-        cos, sin = np.cos(yaw), np.sin(yaw)
+        self.tool, self.cameras, self.hidden = model.site(tool).id, cameras or {}, hidden
+        self.place(origin, yaw)
+        self._renderers: dict[tuple[int, int], object] = {}
+
+    def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
+        """Say where the base stands."""
+        self.origin, cos, sin = np.array(origin), np.cos(yaw), np.sin(yaw)
         self.rotation = np.array([[cos, -sin, 0.0], [sin, cos, 0.0], [0.0, 0.0, 1.0]])  # base to world
         self._turn = np.array([np.cos(-yaw / 2), 0.0, 0.0, np.sin(-yaw / 2)])           # world to base, wxyz
-        self._renderers: dict[tuple[int, int], object] = {}
 
     def to_base(self, position: np.ndarray) -> np.ndarray:
         """A position (3,) of the world in the base's frame."""

@@ -21,42 +21,53 @@ class Simulator:
     tick_s = 0.05
     cameras = ("front", "wrist", "video")
     joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
+    VIEWS = {"front": "frontview", "wrist": "robot0_eye_in_hand", "video": "frontview"}
 
     def __init__(self) -> None:
+        self._build("Lift", "Panda", "BASIC", hard_reset=False)
+
+    def _build(self, task: str, robot: str, controller: str | None, **options: object) -> None:
         import logging
 
         import robosuite
         from robosuite.controllers import load_composite_controller_config
 
         logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
-        control = load_composite_controller_config(controller="BASIC", robot="Panda")
+        control = load_composite_controller_config(controller=controller, robot=robot)
         control["body_parts"]["right"] |= {"input_type": "absolute", "kp": STIFFNESS}
-        self.env = robosuite.make("Lift", robots="Panda", controller_configs=control, has_renderer=False,
+        self.env = robosuite.make(task, robots=robot, controller_configs=control, has_renderer=False,
                                   has_offscreen_renderer=False, use_camera_obs=False, control_freq=round(1 / self.tick_s),
-                                  horizon=10**9, ignore_done=True, hard_reset=False)
-        self._substeps = round(self.env.control_timestep / self.env.model_timestep)
+                                  horizon=10**9, ignore_done=True, **options)
+        self._substeps, self.scene = round(self.env.control_timestep / self.env.model_timestep), None
         self.reset(0)
 
     def reset(self, seed: int) -> None:
         with numpy_seed(seed):
             self.env.rng = np.random.default_rng(seed)
             self.env.reset()
-        robot, sim = self.env.robots[0], self.env.sim
-        self._control, self._fingers = robot.part_controllers["right"], robot._ref_gripper_joint_pos_indexes["right"]
-        self.scene = Scene(sim.model._model, sim.data._data, robot.gripper["right"].important_sites["grip_site"],
-                           self._control.origin_pos, hidden=(0,),
-                           cameras={"front": "frontview", "wrist": "robot0_eye_in_hand", "video": "frontview"})
-        block = self.scene.to_base(sim.data.body_xpos[self.env.cube_body_id])
+        self._robot, model = self.env.robots[0], self.env.sim.model._model
+        arm, self._fingers = self._robot.part_controllers["right"], self._robot._ref_gripper_joint_pos_indexes["right"]
+        if self.scene is None or self.scene.model is not model:  # a hard reset makes another
+            if self.scene is not None:
+                self.scene.close()
+            self.scene = Scene(model, self.env.sim.data._data, self._robot.gripper["right"].important_sites["grip_site"],
+                               hidden=(0,), cameras=self.VIEWS)
+        self.scene.place(arm.origin_pos, float(np.arctan2(arm.origin_ori[1, 0], arm.origin_ori[0, 0])))
+        self._begin()
+        self._command = self.tcp_pose(), self.opening()
+
+    def _begin(self) -> None:
+        block = self.scene.to_base(self.env.sim.data.body_xpos[self.env.cube_body_id])
         table = self.env.model.mujoco_arena.table_offset[2] - self.scene.origin[2]
         self._goal = np.array([*block[:2], table + GOAL_M, 0.0, 0.0, 0.0, 1.0])
-        self._command = self.tcp_pose(), self.opening()
 
     def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
                                        self._command[1] if opening is None else opening)
-        apart = self.opening() - width
+        apart, sim = self.opening() - width, self.env.sim
         grip = 0.0 if abs(apart) < DEAD_M and width > DEAD_M else np.sign(apart)
-        action, sim = np.concatenate([pose[:3], _rotation_vector(pose[3:]), [grip]]), self.env.sim
+        action = self._robot.create_action_vector({"right": np.concatenate([pose[:3], _rotation_vector(pose[3:])]),
+                                                   "right_gripper": np.array([grip])})
         for substep in range(self._substeps):
             sim.step1() if self.env.lite_physics else sim.forward()
             self.env._pre_action(action, policy_step=substep == 0)
@@ -69,10 +80,16 @@ class Simulator:
         return float(np.abs(self.env.sim.data.qpos[self._fingers]).sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        data, cube = self.env.sim.data, self.env.cube_body_id
+        return self._of_the_robot() | {"object_pose": self._body(self.env.cube_body_id), "goal_pose": self._goal.copy()}
+
+    def _of_the_robot(self) -> dict[str, np.ndarray]:
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([self.opening()]),
-                "object_pose": self.scene.pose(data.body_xpos[cube], data.body_xquat[cube]), "goal_pose": self._goal.copy()}
+                "joint_states": self.env.sim.data.qpos[self._robot._ref_arm_joint_pos_indexes].astype(float),
+                "gripper/state": np.array([self.opening()])}
+
+    def _body(self, index: int) -> np.ndarray:
+        data = self.env.sim.data
+        return self.scene.pose(data.body_xpos[index], data.body_xquat[index])
 
     def succeeded(self) -> bool:
         return bool(self.env._check_success())
