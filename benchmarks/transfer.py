@@ -3,10 +3,10 @@
     python benchmarks/transfer.py --json results.json --curves curves.png
 
 Learned in ManiSkill (a Panda, PhysX) with another delay, lag and perception in every scene
-(`configs/transfer_source.yaml`); taken unchanged to robosuite's Panda (MuJoCo, another controller), and to
-Gymnasium-Robotics' Fetch, another arm; fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the
-same demonstrations (`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an
-evaluation first reached 90 %. B is a simulator: what a real arm would say is not covered.
+(`configs/transfer_source.yaml`); taken unchanged to Gymnasium-Robotics' Fetch: another arm, hand, controller and physics
+(MuJoCo); fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the same demonstrations
+(`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an evaluation first
+reached 90 %. B is a simulator: what a real arm would say is not covered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def steps_to(entries: list[dict[str, float]], goal: float = GOAL) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--robots", nargs="*", default=["panda_robosuite", "fetch"], help="those of simulator B")
+    parser.add_argument("--robots", nargs="*", default=["fetch"], help="those of simulator B")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/transfer", help="run folders; what is done there is kept")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--curves", type=Path, help="draw success in B over steps there")
