@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 
 from rlinf_core.errors import RecipeError, SpecError, nearest
+from rlinf_core.interlock.rotation import to_vector
 from rlinf_core.rewards import Success, make_success
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
@@ -105,16 +106,10 @@ def _image(channels: Channels, item: ArraySpec) -> np.ndarray:
     return cv2.resize(image, (item.shape[1], item.shape[0]), interpolation=cv2.INTER_AREA)
 
 
-def _rotation_vector(channels: Channels, item: ArraySpec) -> np.ndarray:
-    x, y, z, w = channels[item.source][3:7]
-    axis, norm = np.array([x, y, z]), float(np.sqrt(x * x + y * y + z * z))
-    return axis * (2.0 * np.arctan2(norm, abs(w)) * np.sign(w or 1.0) / max(norm, 1e-12))
-
-
 _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
     "all": lambda channels, item: channels[item.source],
     "position": lambda channels, item: channels[item.source][:3],
-    "rotation": _rotation_vector,
+    "rotation": lambda channels, item: np.array(to_vector(channels[item.source][3:7])),
     "linear": lambda channels, item: channels[item.source][:3],
     "angular": lambda channels, item: channels[item.source][3:6],
     "force": lambda channels, item: channels[item.source][:3],

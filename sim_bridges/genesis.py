@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinf_core.interlock.rotation import turned
+
 PACKAGE, INSTALL = "genesis", "make genesis"
 HOME = (0.0, 0.3927, 0.0, -1.9635, 0.0, 2.3562, 0.7854, 0.04, 0.04)  # [rad], fingers [m]
 HALF_M = 0.02          # of the cube
@@ -69,7 +71,7 @@ class Simulator:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
                                        self._command[1] if opening is None else opening)
         joints = _array(self._robot.inverse_kinematics(
-            link=self._hand, pos=pose[:3] - _rotation(pose[3:])[:, 2] * TOOL_M, quat=pose[[6, 3, 4, 5]],
+            link=self._hand, pos=pose[:3] - _tip(pose[3:]), quat=pose[[6, 3, 4, 5]],
             init_qpos=self._robot.get_qpos(), seed=0))
         joints[7:] = width / 2 if width > 1e-3 else SQUEEZED_M
         self._robot.control_dofs_position(joints)
@@ -78,14 +80,14 @@ class Simulator:
 
     def tcp_pose(self) -> np.ndarray:
         quaternion = _array(self._hand.get_quat())[[1, 2, 3, 0]]
-        return np.concatenate([_array(self._hand.get_pos()) + _rotation(quaternion)[:, 2] * TOOL_M, quaternion])
+        return np.concatenate([_array(self._hand.get_pos()) + _tip(quaternion), quaternion])
 
     def opening(self) -> float:
         return float(_array(self._robot.get_qpos())[7:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
         pose, turning = self.tcp_pose(), _array(self._hand.get_ang())
-        moving = _array(self._hand.get_vel()) + np.cross(turning, _rotation(pose[3:])[:, 2] * TOOL_M)
+        moving = _array(self._hand.get_vel()) + np.cross(turning, _tip(pose[3:]))
         return {"current_pose": pose, "current_twist": np.concatenate([moving, turning]),
                 "joint_states": _array(self._robot.get_qpos())[:7], "gripper/state": np.array([self.opening()]),
                 "object_pose": np.concatenate([_array(self._cube.get_pos()), _array(self._cube.get_quat())[[1, 2, 3, 0]]]),
@@ -105,8 +107,6 @@ def _array(tensor: object) -> np.ndarray:
     return tensor.cpu().numpy().astype(float)
 
 
-def _rotation(xyzw: np.ndarray) -> np.ndarray:
-    x, y, z, w = xyzw
-    return np.array([[1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
-                     [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
-                     [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)]])
+def _tip(quaternion_xyzw: np.ndarray) -> np.ndarray:
+    """The way from the hand's frame to between the finger tips."""
+    return np.array(turned(quaternion_xyzw, (0.0, 0.0, TOOL_M)))

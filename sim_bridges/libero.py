@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.interlock.rotation import turned
 from sim_bridges.mujoco_scene import Scene, numpy_seed
 
 PACKAGE, INSTALL = "libero", "make libero"
@@ -113,9 +114,5 @@ class Simulator:
         return np.concatenate([self.scene.to_base(data.site(name).xpos), [0.0, 0.0, 0.0, 1.0]])
 
 
-def _matrix(xyzw: np.ndarray) -> np.ndarray:
-    import mujoco
-
-    matrix = np.empty(9)
-    mujoco.mju_quat2Mat(matrix, np.asarray(xyzw)[[3, 0, 1, 2]])
-    return matrix.reshape(3, 3)
+def _matrix(quaternion_xyzw: np.ndarray) -> np.ndarray:
+    return np.array([turned(quaternion_xyzw, axis) for axis in np.eye(3)]).T

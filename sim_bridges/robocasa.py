@@ -45,8 +45,8 @@ class Simulator(robosuite.Simulator):
             return self.env.obj_body_id[name]
         fixture = getattr(self.env, name, None)
         if not hasattr(fixture, "root_body"):
-            raise RecipeError(f"robocasa: '{name}': expected an object of the task ({', '.join(self.env.obj_body_id)}), or its "
-                              "attribute that holds a fixture")
+            raise RecipeError(f"robocasa: '{name}': expected an object ({', '.join(self.env.obj_body_id)}) or an "
+                              "attribute of the task that holds a fixture")
         return self.env.sim.model.body_name2id(fixture.root_body)
 
     def channels(self) -> dict[str, np.ndarray]:

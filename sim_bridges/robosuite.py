@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinf_core.interlock.rotation import to_vector
 from sim_bridges.mujoco_scene import Scene, numpy_seed
 
 PACKAGE, INSTALL = "robosuite", "make simulators"
@@ -66,7 +67,7 @@ class Simulator:
                                        self._command[1] if opening is None else opening)
         apart, sim = self.opening() - width, self.env.sim
         grip = 0.0 if abs(apart) < DEAD_M and width > DEAD_M else np.sign(apart)
-        action = self._robot.create_action_vector({"right": np.concatenate([pose[:3], _rotation_vector(pose[3:])]),
+        action = self._robot.create_action_vector({"right": np.concatenate([pose[:3], to_vector(pose[3:])]),
                                                    "right_gripper": np.array([grip])})
         for substep in range(self._substeps):
             sim.step1() if self.env.lite_physics else sim.forward()
@@ -96,9 +97,3 @@ class Simulator:
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         return self.scene.render(camera, height, width)
-
-
-def _rotation_vector(quaternion_xyzw: np.ndarray) -> np.ndarray:
-    axis, w = quaternion_xyzw[:3], quaternion_xyzw[3]
-    size = float(np.linalg.norm(axis))
-    return axis * (2.0 * np.arctan2(size, abs(w)) * np.sign(w or 1.0) / max(size, 1e-12))

@@ -22,6 +22,11 @@ def inverse(q: Quaternion) -> Quaternion:
     return (-q[0], -q[1], -q[2], q[3])
 
 
+def turned(q: Quaternion, vector: Sequence[float]) -> Vector:
+    """``vector``, rotated."""
+    return product(product(q, (*vector, 0.0)), inverse(q))[:3]
+
+
 def unit(q: tuple[float, ...]) -> Quaternion:
     """``q`` at length 1."""
     size = math.hypot(*q)

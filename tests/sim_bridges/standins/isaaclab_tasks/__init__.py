@@ -1,0 +1,56 @@
+"""Registers one task as Isaac Lab does: tensors with a leading axis, quaternions wxyz, an origin of its own."""
+
+from types import SimpleNamespace as Space
+
+import gymnasium
+import numpy as np
+import torch
+from isaaclab.envs.mdp import JointPositionActionCfg
+from isaaclab.sensors import CameraCfg
+from world import World
+
+ORIGIN = np.array([2.5, -2.5, 0.0])  # of the environment in the world
+
+
+class ManagerBasedRLEnv(gymnasium.Env):
+    def __init__(self, cfg):
+        assert isinstance(cfg.actions.gripper_action, JointPositionActionCfg) and isinstance(cfg.scene.front, CameraCfg)
+        assert cfg.terminations.time_out is None and cfg.terminations.object_dropping is None
+        assert cfg.actions.arm_action.body_offset.pos == cfg.scene.ee_frame.target_frames[0].offset.pos
+        self.cfg, self.device, self.world = cfg, "cpu", World()
+        self.sim = Space(render=lambda: None)
+        self.command_manager = Space(get_command=lambda name: tensor([*self.world.goal, 1, 0, 0, 0]))
+        camera = Space(data=Space(output={}))
+        camera.update = lambda dt, force_recompute: camera.data.output.update(
+            rgb=torch.from_numpy(self.world.picture(cfg.scene.front.height, cfg.scene.front.width))[None])
+        self.scene = {"robot": Space(find_bodies=lambda name: ([1], [name])), "ee_frame": Space(), "object": Space(),
+                      "front": camera}
+
+    def reset(self, seed=None):
+        self.world.reset(seed)
+        self._tell()
+        return {}, {}
+
+    def step(self, action):
+        assert action.shape == (1, 9) and action.dtype == torch.float32
+        values = action[0].double().numpy()
+        for _ in range(self.cfg.decimation):
+            self.world.step(values[:3], values[[4, 5, 6, 3]], 2 * values[7], self.cfg.sim.dt)
+        self._tell()
+
+    def _tell(self):
+        world = self.world
+        still, moving = np.zeros(3), np.stack([np.zeros(3), world.velocity])
+        self.scene["robot"].data = Space(
+            root_pos_w=tensor(ORIGIN), joint_pos=tensor([0.1] * 7 + [world.opening / 2] * 2), body_lin_vel_w=tensor(moving),
+            body_ang_vel_w=tensor(np.stack([still, still])))
+        self.scene["ee_frame"].data = Space(target_pos_source=tensor(world.position[None]),
+                                            target_quat_source=tensor(world.quaternion[[3, 0, 1, 2]][None]))
+        self.scene["object"].data = Space(root_pos_w=tensor(world.cube + ORIGIN), root_quat_w=tensor([1, 0, 0, 0]))
+
+
+def tensor(values):
+    return torch.tensor(np.asarray(values, np.float32))[None]
+
+
+gymnasium.register("Isaac-Lift-Cube-Franka-IK-Abs-v0", ManagerBasedRLEnv, disable_env_checker=True, order_enforce=False)

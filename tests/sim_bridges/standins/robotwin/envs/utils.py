@@ -1,0 +1,2 @@
+class UnStableError(Exception):
+    """The objects of a scene do not come to rest."""
