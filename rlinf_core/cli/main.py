@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
+  rlinf identify runs/x                     how late and how slowly its arm follows, from what it recorded
   rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch      the same policy elsewhere, a table
 """
 
@@ -78,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
     evaluate.add_argument("--json", type=Path, help="write the result as one flat object")
     evaluate.set_defaults(run=_eval)
+    identify = commands.add_parser("identify", help="delay, lag and gain with which an arm follows, from recorded episodes")
+    identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")
+    identify.add_argument("--velocity", default="tcp_velocity", help="observation with the tool's velocity [m/s]")
+    identify.add_argument("--episodes", type=int, default=200, help="at most so many (default: 200)")
+    identify.add_argument("--json", type=Path, help="write the result as one flat object")
+    identify.set_defaults(run=_identify)
     drill = commands.add_parser("drill", help="the safety drill: what can go wrong goes wrong, and is measured")
     drill.add_argument("--only", default="", metavar="WORDS", help="scenarios of configs/drill.yaml by their name")
     drill.add_argument("--json", type=Path, help="write requirements_held, traps_held and each row there")
@@ -162,6 +169,12 @@ def _eval(arguments: argparse.Namespace) -> None:
     from rlinf_core.cli.evaluate import evaluate_command
 
     evaluate_command(arguments)
+
+
+def _identify(arguments: argparse.Namespace) -> None:
+    from rlinf_core.cli.identify import identify_command
+
+    identify_command(arguments)
 
 
 def _drill(arguments: argparse.Namespace) -> int:

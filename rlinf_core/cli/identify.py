@@ -1,0 +1,46 @@
+"""``rlinf identify``: how an arm follows, from what was recorded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+
+from rlinf_core.episodes.reading import read_episode
+from rlinf_core.episodes.response import Response, identify
+from rlinf_core.errors import EpisodeError
+
+NAMES = ("delay_s", "lag_s", "gain")
+MOST = 50  # episodes that are fitted one by one
+
+
+def identify_command(arguments: argparse.Namespace) -> None:
+    """Print the response of all recordings together and its spread over single ones, and what to randomise."""
+    from rich.progress import track
+
+    folders = sorted({path.parent for root in arguments.recordings for path in root.glob("**/metadata.yaml")})
+    if not folders:
+        raise EpisodeError(f"{', '.join(map(str, arguments.recordings))}: expected recorded episodes (folders with a "
+                           "metadata.yaml and an MCAP file), found none")
+    episodes = [read_episode(folder) for folder in track(folders[:arguments.episodes], "reading", transient=True)]
+    together = identify(episodes, arguments.velocity)
+    single = [identify([episode], arguments.velocity) for episode in track(episodes[:MOST], "fitting", transient=True)]
+    print(report(together, single, len(episodes)))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"episodes": len(episodes), **{name: getattr(together, name) for name in (
+            *NAMES, "explained")}}))
+
+
+def report(together: Response, single: list[Response], episodes: int) -> str:
+    """For people."""
+    lines = [f"{episodes} episodes; the model accounts for {together.explained:.0%} of the tool's motion"]
+    for name in NAMES:
+        low, high = np.quantile([getattr(response, name) for response in single], [0.05, 0.95])
+        lines.append(f"  {name:<8} {getattr(together, name):.3f}   single episodes {low:.3f} to {high:.3f}")
+    if together.explained < 0.7:
+        lines.append("the fit is poor: contact, limits that bite, or a controller of another kind. Record free motion")
+    delay, lag = 1.5 * together.delay_s, 1.5 * together.lag_s
+    lines.append(f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, less what the simulator has "
+                 "of its own (identify a recording of it too)")
+    return "\n".join(lines)

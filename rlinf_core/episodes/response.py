@@ -1,0 +1,104 @@
+"""How an arm follows its commands, seen in recorded episodes: delay, lag and gain of the tool's motion.
+
+A first-order lag behind a pure delay, ``lag_s * dv/dt = gain * u(t - delay_s) - v``: u is the speed at which the interlock
+let the set-point move, v the tool's speed. It is what a Cartesian controller looks like from outside (for a proportional
+one, 1 / lag_s is its gain), and what ``simulation.randomise`` varies. Speeds are seen once a time step: where the lag is
+much shorter than that, delays that differ by less than a step look the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlinf_core.episodes.types import Episode
+from rlinf_core.errors import EpisodeError
+
+FINE = 20            # grid points of a time step
+MOST_DELAY_S = 0.5
+LAGS_S = (0.002, 1.0)
+
+
+@dataclass(frozen=True)
+class Response:
+    """What fits the recordings best.
+
+    Attributes:
+        delay_s: between a command and the first motion [s].
+        lag_s: time constant with which the tool then follows [s].
+        gain: of the motion that was asked for, the share that comes.
+        explained: share of the tool's motion that this accounts for, at most 1.
+    """
+
+    delay_s: float
+    lag_s: float
+    gain: float
+    explained: float
+
+
+def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Response:
+    """Fit one response to all of them, over the three axes of translation.
+
+    Args:
+        episodes: with displacements of the tool in the first three dimensions of their actions.
+        velocity: the observation that says the tool's velocity, (3,) [m/s].
+
+    Raises:
+        EpisodeError: there is no such observation, or the tool hardly moved.
+    """
+    tracks = [_track(episode, velocity) for episode in episodes]
+    motion = sum(float((seen**2).sum()) for _, seen, _ in tracks)
+    if not tracks or motion < 1e-6:
+        raise EpisodeError(f"{len(tracks)} episodes: expected a tool that moves, got squared speeds of {motion:.1e} in "
+                           "all. Record some episodes in which it is driven to and fro")
+    step = tracks[0][2]
+    best = _search(tracks, np.arange(0.0, MOST_DELAY_S, step / 4))
+    error, delay, lag, gain = _search(tracks, np.clip(best[1] + np.arange(-6, 7) * step / FINE, 0.0, None))
+    return Response(float(delay), float(lag), float(gain), 1.0 - error / motion)
+
+
+def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, float]:
+    """Speeds asked for (T, 3), speeds seen (T + 1, 3), and the time of a step [s]."""
+    seen = episode.observations.get(velocity)
+    if seen is None or seen.shape[1:] != (3,) or episode.executed.shape[1] < 3:
+        got = ", ".join(f"{name} {value.shape[1:]}" for name, value in episode.observations.items())
+        raise EpisodeError(f"episode {episode.id}: expected an observation '{velocity}' of shape (3,) and actions of at "
+                           f"least 3 dimensions, got {got} and actions of {episode.executed.shape[1]}")
+    step = float(np.median(np.diff(episode.stamps_ns))) / 1e9
+    return episode.executed[:, :3] / step, np.asarray(seen, float), step
+
+
+def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, float]:
+    """Squared error, delay, lag and gain of the best of these delays."""
+    from scipy.optimize import minimize_scalar
+
+    found = []
+    for delay in delays:
+        fitted = minimize_scalar(lambda log_lag, delay=delay: _error(tracks, delay, np.exp(log_lag))[0],
+                                 bounds=np.log(LAGS_S), method="bounded", options={"xatol": 1e-3})
+        lag = float(np.exp(fitted.x))
+        error, gain = _error(tracks, delay, lag)
+        found.append((error, delay, lag, gain))
+    return min(found)
+
+
+def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
+    """Squared error with the gain that makes it least, and that gain."""
+    pairs = [(_followed(asked, step, delay, lag), seen[1:]) for asked, seen, step in tracks]
+    size = sum(float((way**2).sum()) for way, _ in pairs)
+    gain = sum(float((way * seen).sum()) for way, seen in pairs) / max(size, 1e-12)
+    return sum(float(((gain * way - seen) ** 2).sum()) for way, seen in pairs), gain
+
+
+def _followed(asked: np.ndarray, step: float, delay: float, lag: float) -> np.ndarray:
+    """The speeds (T, 3) of a tool that began at rest, at the ends of the steps, for a gain of 1."""
+    from scipy.signal import lfilter
+
+    fine = step / FINE
+    times = (np.arange(len(asked) * FINE) + 0.5) * fine - delay
+    index = np.floor(times / step).astype(int)
+    commands = np.where(index[:, None] >= 0, asked[np.maximum(index, 0)], 0.0)
+    kept = np.exp(-fine / lag)
+    return lfilter([1.0 - kept], [1.0, -kept], commands, axis=0)[FINE - 1::FINE]
