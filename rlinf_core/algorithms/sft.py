@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from rlinf_core.algorithms.parts import lora
 from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, Checkpointed, descend
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
 from rlinf_core.policies.actor import Actor, Batch, log_prob
@@ -25,6 +26,7 @@ class Config:
         learning_rate: of Adam.
         noise_floor: the demonstrated action is smeared by this much, which keeps the policy's deviation from collapsing.
         image_shift: pixels by which images are moved at random (DrQ).
+        lora_rank: 0 trains all weights; else adapters of this rank on the linear layers alone, merged into the policy.
     """
 
     steps: int = 1000
@@ -32,6 +34,7 @@ class Config:
     learning_rate: float = 3e-4
     noise_floor: float = 0.1
     image_shift: int = 3
+    lora_rank: int = 0
 
 
 def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -53,14 +56,20 @@ class Learner(Checkpointed):
 
     def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
         self.actor, self.config, self.updates = actor, config, 0
-        self.modules = {"actor": actor}
-        self.optimisers = {"actor": torch.optim.Adam(actor.parameters(), lr=config.learning_rate)}
+        self.trained = lora.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
+        self.modules = {"actor": actor} | ({"adapted": self.trained} if config.lora_rank else {})
+        parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
+        self.optimisers = {"actor": torch.optim.Adam(parameters, lr=config.learning_rate)}
         self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One gradient step on a batch of demonstrations."""
         tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
-        value = loss(self.actor, tensors, self.config.noise_floor, self.generator)
+        if self.config.lora_rank:
+            lora.follow_normalisation(self.trained, self.actor)
+        value = loss(self.trained, tensors, self.config.noise_floor, self.generator)
         descend(self.optimisers["actor"], value)
+        if self.config.lora_rank:
+            lora.merge(self.trained, self.actor)
         self.updates += 1
         return {"sft_loss": value.item()}

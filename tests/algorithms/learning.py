@@ -156,6 +156,23 @@ def sft_run(seed=0, kind="tanh_gaussian", curve=False) -> Run:
     return run
 
 
+def lora_run(seed=0, curve=False) -> Run:
+    """A policy that was cloned from a misled hand is put right by sixty good demonstrations, through adapters of rank 4."""
+    random, actor = np.random.default_rng(seed), make(seed=seed)
+    wrong, right = buffer_of(misled(random, 0.0), 60), buffer_of(lambda o: expert(o)[None], 60)
+    cloner = sft.Learner(actor, sft.Config(learning_rate=1e-3), seed)
+    for _ in range(300):
+        cloner.update(wrong.sample(128, random))
+    cloner = sft.Learner(actor, sft.Config(lora_rank=4, learning_rate=3e-3), seed)
+    run = Run(solved(actor), 0.0, right.inserted)
+    for number in range(2000):
+        if curve and number % 200 == 0:
+            run.curve.append((number, solved(actor)))
+        cloner.update(right.sample(128, random))
+    run.after = solved(actor)
+    return run
+
+
 def dsrl_run(seed=0, curve=False) -> Run:
     """A frozen flow, cloned from misled demonstrations, is steered; before is the flow alone."""
     random, steered = np.random.default_rng(seed), make("steered", seed, steering=(64, 64))
@@ -238,4 +255,5 @@ RUNS: dict[str, Callable[..., Run]] = {
     "HG-DAgger": partial(dagger_run, gated=True),
     "SFT": sft_run,
     "SFT of a flow": partial(sft_run, kind="flow"),
+    "SFT, LoRA": lora_run,
 }
