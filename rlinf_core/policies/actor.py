@@ -1,6 +1,6 @@
 """The actor: encoder, trunk and tanh-Gaussian head, sized from the station's specs, with its own normalisation.
 
-The same module serves state-only policies (no images in the spec) and policies from pixels (a small CNN per camera).
+The same module serves state-only policies (no images in the spec) and policies from pixels (an encoder per camera).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlinf_core.policies.images import image_encoder
 from rlinf_core.specs import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
@@ -28,7 +29,9 @@ class PolicyConfig:
         hidden: widths of the trunk's layers.
         image_features: features kept of each camera image; 0 for a policy that does not look at images, though they
             are observed and recorded.
-        channels: output channels of the convolutions, each with stride 2.
+        image_encoder: cnn, a small one, or resnet, a ResNet-10 (``rlinf_core.policies.images``).
+        channels: output channels of a cnn's convolutions, each with stride 2.
+        image_weights: of a resnet, which are then frozen; empty to train it from scratch.
         kind: tanh_gaussian (SAC and its kin, SFT), gaussian (PPO and its kin), flow (flow matching) or
             steered (a flow whose noise a small policy chooses: DSRL).
         horizon: actions of a chunk that are decided together.
@@ -40,7 +43,9 @@ class PolicyConfig:
 
     hidden: tuple[int, ...] = (256, 256)
     image_features: int = 64
+    image_encoder: str = "cnn"
     channels: tuple[int, ...] = (16, 32, 32)
+    image_weights: str = ""
     kind: str = "tanh_gaussian"
     horizon: int = 1
     flow_steps: int = 4
@@ -58,12 +63,12 @@ class Encoder(nn.Module):
         self.image_names = [image.name for image in looked_at]
         self.register_buffer("mean", torch.zeros(spec.vector_size))
         self.register_buffer("std", torch.ones(spec.vector_size))
-        self.cnns = nn.ModuleDict({image.name: _cnn(image.shape, config) for image in looked_at})
+        self.cnns = nn.ModuleDict({image.name: image_encoder(image.shape, config) for image in looked_at})
         self.size = spec.vector_size + len(self.image_names) * config.image_features
 
     def forward(self, batch: Batch) -> Tensor:
         vectors = ((batch["vectors"] - self.mean) / self.std).clamp(-5.0, 5.0)
-        images = [self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0 - 0.5) for name in self.image_names]
+        images = [self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0) for name in self.image_names]
         return torch.cat([vectors, *images], dim=-1)
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
@@ -154,15 +159,3 @@ def mlp(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:
         layers += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
         inputs = width
     return nn.Sequential(*layers)
-
-
-def _cnn(shape: tuple[int, ...], config: PolicyConfig) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    inputs = 3
-    for channels in config.channels:
-        layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), nn.ReLU()]
-        inputs = channels
-    shrink = 2 ** len(config.channels)
-    flat = inputs * -(-shape[0] // shrink) * -(-shape[1] // shrink)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, config.image_features),
-                         nn.LayerNorm(config.image_features), nn.Tanh())

@@ -1,0 +1,107 @@
+"""Encoders of one camera's picture: (B, 3, H, W) in [0, 1] to features (B, F)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.errors import PolicyFileError, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from rlinf_core.policies.actor import PolicyConfig
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which pretrained weights have seen
+WIDTHS, EMBEDDINGS, GROUPS = (64, 128, 256, 512), 8, 4
+
+
+def image_encoder(shape: tuple[int, ...], config: PolicyConfig) -> nn.Module:
+    """The config's kind, for pictures of this shape (H, W, 3)."""
+    kinds = {"cnn": Small, "resnet": ResNet10}
+    if config.image_encoder not in kinds:
+        raise RecipeError(f"policy.image_encoder: expected one of {', '.join(kinds)}; got '{config.image_encoder}'"
+                          f"{nearest(config.image_encoder, kinds)}")
+    return kinds[config.image_encoder](shape, config)
+
+
+class Small(nn.Sequential):
+    """Convolutions of stride 2, for small pictures."""
+
+    def __init__(self, shape: tuple[int, ...], config: PolicyConfig) -> None:
+        layers: list[nn.Module] = []
+        inputs = 3
+        for channels in config.channels:
+            layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), nn.ReLU()]
+            inputs = channels
+        shrink = 2 ** len(config.channels)
+        flat = inputs * -(-shape[0] // shrink) * -(-shape[1] // shrink)
+        super().__init__(*layers, nn.Flatten(), *_features(flat, config.image_features))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return super().forward(pixels - 0.5)
+
+
+class ResNet10(nn.Module):
+    """One basic block a stage (He et al. 2015, arXiv 1512.03385) with group normalisation, then spatial learned embeddings,
+    as HIL-SERL has it (arXiv 2410.21845).
+
+    With ``image_weights``, a safetensors file of ``stem`` and ``stages``, both are frozen and only what follows is trained.
+    """
+
+    def __init__(self, shape: tuple[int, ...], config: PolicyConfig) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False), nn.GroupNorm(GROUPS, WIDTHS[0]), nn.ReLU(),
+                                  nn.MaxPool2d(3, 2, 1))
+        self.stages = nn.Sequential(*(Block(inputs, width, 1 if inputs == width else 2) for inputs, width in zip(
+            (WIDTHS[0], *WIDTHS), WIDTHS, strict=False)))
+        self.frozen = bool(config.image_weights)
+        if self.frozen:
+            self._load(config.image_weights)
+        with torch.no_grad():
+            height, width = self.stages(self.stem(torch.zeros(1, 3, *shape[:2]))).shape[2:]
+        self.embeddings = nn.Parameter(torch.randn(EMBEDDINGS, WIDTHS[-1], height, width) / (height * width) ** 0.5)
+        self.out = nn.Sequential(*_features(EMBEDDINGS * WIDTHS[-1], config.image_features))
+        self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            maps = self.stages(self.stem((pixels - self.mean) / self.std))
+        return self.out(torch.einsum("bchw,kchw->bkc", maps, self.embeddings).flatten(1))
+
+    def _load(self, file: str) -> None:
+        from safetensors.torch import load_file
+
+        expected = {name for name in self.state_dict() if name.startswith(("stem.", "stages."))}
+        try:
+            weights = load_file(file)
+            if weights.keys() != expected:
+                odd = sorted(weights.keys() ^ expected)
+                raise ValueError(f"{len(odd)} names differ, among them {', '.join(odd[:3])}")
+            self.load_state_dict(weights, strict=False)
+        except Exception as error:  # the library raises many kinds
+            raise PolicyFileError(f"policy.image_weights {file}: expected a safetensors file with the weights of stem and "
+                                  f"stages of rlinf_core/policies/images.py, got: {error}") from error
+        for part in (self.stem, self.stages):
+            part.requires_grad_(False)
+
+
+class Block(nn.Module):
+    """Two convolutions and the way around them."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first, self.first_norm = nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.GroupNorm(GROUPS, width)
+        self.second, self.second_norm = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.GroupNorm(GROUPS, width)
+        self.around = nn.Identity() if inputs == width else nn.Sequential(
+            nn.Conv2d(inputs, width, 1, stride, bias=False), nn.GroupNorm(GROUPS, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.second_norm(self.second(F.relu(self.first_norm(self.first(x)))))
+        return F.relu(y + self.around(x))
+
+
+def _features(inputs: int, size: int) -> tuple[nn.Module, ...]:
+    return nn.Linear(inputs, size), nn.LayerNorm(size), nn.Tanh()

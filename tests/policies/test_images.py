@@ -1,0 +1,94 @@
+"""Encoders of pictures: a ResNet-10 beside torch's own operations, frozen weights, and that it learns to see."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from rlinf_core.algorithms import sft
+from rlinf_core.errors import PolicyFileError, RecipeError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.images import ResNet10, image_encoder
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+SPEC = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (32, 32, 3), "uint8", "", (0.0,), (255.0,),
+                                                        "camera/front/image", "image")),
+                   ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+CONFIG = PolicyConfig(hidden=(32,), image_features=16, image_encoder="resnet")
+
+
+def resnet(config=CONFIG, seed=0):
+    torch.manual_seed(seed)
+    return ResNet10((32, 32, 3), config)
+
+
+def test_it_is_a_resnet_10():
+    """Stem, and by stage two convolutions, the way around where the width changes, and their norms."""
+    stage = [2 * 9 * 64 * 64 + 4 * 64, *(9 * a * 2 * a + 9 * 4 * a * a + 2 * a * a + 12 * a for a in (64, 128, 256))]
+    net = resnet()
+    assert sum(p.numel() for part in (net.stem, net.stages) for p in part.parameters()) == 49 * 3 * 64 + 128 + sum(stage)
+    assert [stage.first.stride[0] for stage in net.stages] == [1, 2, 2, 2]
+
+
+def test_a_block_and_the_embeddings_are_what_they_say():
+    net = resnet().eval()
+    x, block = torch.rand(2, 64, 8, 8), net.stages[1]
+    y = F.group_norm(F.conv2d(x, block.first.weight, stride=2, padding=1), 4)
+    y = F.group_norm(F.conv2d(F.relu(y), block.second.weight, padding=1), 4)
+    expected = F.relu(y + F.group_norm(F.conv2d(x, block.around[0].weight, stride=2), 4))
+    assert torch.allclose(block(x), expected, atol=1e-5)
+    pixels = torch.rand(2, 3, 32, 32)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    maps = net.stages(net.stem((pixels - mean) / std))
+    summed = torch.stack([(maps * net.embeddings[k]).sum((2, 3)) for k in range(8)], 1).flatten(1)
+    assert torch.allclose(net(pixels), net.out(summed), atol=1e-5)
+
+
+def test_pretrained_weights_are_frozen_and_the_rest_learns(tmp_path):
+    donor = resnet(seed=1)
+    file = tmp_path / "resnet.safetensors"
+    save_file({name: value for name, value in donor.state_dict().items() if name.startswith(("stem.", "stages."))}, file)
+    net = resnet(PolicyConfig(image_features=16, image_encoder="resnet", image_weights=str(file)))
+    net(torch.rand(2, 3, 32, 32)).sum().backward()
+    assert torch.equal(net.stages[3].second.weight, donor.stages[3].second.weight)
+    assert net.stages[3].second.weight.grad is None and net.embeddings.grad is not None
+
+
+def test_wrong_weights_and_kinds_are_named(tmp_path):
+    file = tmp_path / "other.safetensors"
+    save_file({"conv1.weight": torch.zeros(1)}, file)
+    with pytest.raises(PolicyFileError, match="names differ, among them conv1.weight"):
+        resnet(PolicyConfig(image_encoder="resnet", image_weights=str(file)))
+    with pytest.raises(RecipeError, match="did you mean 'resnet'"):
+        image_encoder((32, 32, 3), PolicyConfig(image_encoder="resent"))
+
+
+def pictures(size, random):
+    """A bright square somewhere on a dark ground, and where it is."""
+    places = random.integers(2, 26, (size, 2))
+    images = random.integers(0, 60, (size, 32, 32, 3)).astype(np.uint8)
+    for image, (row, column) in zip(images, places, strict=True):
+        image[row:row + 4, column:column + 4] = 230
+    return {"vectors": np.zeros((size, 1), np.float32), "front": images,
+            "action": ((places[:, ::-1] - 13.5) / 15.0).astype(np.float32)}
+
+
+@pytest.mark.parametrize("kind, steps, rate", [("cnn", 250, 1e-3), pytest.param(
+    "resnet", 160, 3e-4, marks=pytest.mark.slow)])
+def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rate, tmp_path):
+    """Mean error of the place at most a third of what not looking gives, on pictures that it has not seen; seed 0."""
+    torch.manual_seed(0)
+    random = np.random.default_rng(0)
+    actor = make_policy(SPEC, PolicyConfig(hidden=(32,), image_features=16, image_encoder=kind))
+    learner, unseen = sft.Learner(actor, sft.Config(learning_rate=rate, image_shift=0)), pictures(64, random)
+    for _ in range(steps):
+        learner.update(pictures(32, random))
+    file = save_policy(actor, tmp_path / "policy.safetensors")
+    again = load_policy(file or tmp_path / "policy.safetensors", SPEC)
+    acted = np.stack([again.act({"still": np.zeros(1, np.float32), "front": image}, False, random)[0]
+                      for image in unseen["front"]])
+    blind = np.abs(unseen["action"] - unseen["action"].mean(0)).mean()
+    assert np.abs(acted - unseen["action"]).mean() < blind / 3
