@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   rlinf train sim_sac --out runs/sac        SAC in simulation alone, without ROS; sim_ppo for PPO
   rlinf check sim maniskill                 does a simulator work here, through both faces?
   rlinf compare runs/sac runs/ppo           their curves in one picture
+  rlinf sweep sim_sac --set seed=0,1,2 algorithm.learning_rate=3e-4,1e-3 --jobs 2
   rlinf up demo --out runs/a                the station alone, for such a trainer
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
@@ -56,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     _recipe_command(commands, "train", _train, "train a recipe in simulation, or on what stations send until Ctrl-C; "
                     "resumes what is in --out")
+    sweep = _recipe_command(commands, "sweep", _sweep, "train every combination of overrides (Hydra's grammar: seed=0,1 "
+                            "lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on with what is in --out")
+    sweep.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
     compare = commands.add_parser("compare", help="success over time steps of several simulation runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
@@ -139,6 +143,12 @@ def _train(arguments: argparse.Namespace) -> None:
     from rlinf_core.cluster.train import train
 
     train(recipe, _run_dir(arguments))
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.sweep import sweep_command
+
+    return sweep_command(arguments, _run_dir(arguments))
 
 
 def _compare(arguments: argparse.Namespace) -> None:

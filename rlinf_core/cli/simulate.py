@@ -45,7 +45,7 @@ def compare(runs: list[Path], out: Path) -> None:
         axis.plot([e["env_steps"] for e in entries], [e["success"] for e in entries], marker=".", label=run.name)
         reached = next((e for e in entries if e["success"] >= 0.9), None)
         words = f"90 % after {reached['env_steps']:,.0f} steps, {reached['seconds']:.0f} s" if reached else "never 90 %"
-        print(f"{run.name:<24}{words}; last {entries[-1]['success']:.0%} at {entries[-1]['env_steps']:,.0f} steps")
+        print(f"{run.name:<24}  {words}; last {entries[-1]['success']:.0%} at {entries[-1]['env_steps']:,.0f} steps")
     axis.set_xlabel("time steps, over all environments")
     axis.set_ylabel("success, held-out scenes")
     axis.set_ylim(-0.03, 1.03)

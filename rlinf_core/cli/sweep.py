@@ -1,0 +1,108 @@
+"""``rlinf sweep``: every combination of overrides trained, in Hydra's grammar of sweeps, then a table and a picture."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.cli.simulate import compare, read_evaluations
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.recipes import load_recipe
+
+GOAL = 0.9
+
+
+def combinations(overrides: list[str]) -> list[tuple[str, ...]]:
+    """Every combination of the values that the overrides list: ``seed=0,1``, ``seed=range(0,3)``, ``a=choice(x,y)``.
+
+    Raises:
+        RecipeError: it is not Hydra's grammar, or a range without steps.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    ways = []
+    for override in overrides:
+        try:
+            parsed = OverridesParser.create().parse_override(override)
+            if not parsed.is_sweep_override():
+                ways.append([override])
+                continue
+            values = parsed.sweep_string_iterator()
+            ways.append([f"{parsed.key_or_group}={value.replace(':', ': ')}" for value in values])
+        except HydraException as error:
+            raise RecipeError(f"override '{override}': expected key=value, key=a,b,c, key=range(from,to,step) or "
+                              f"key=choice(a,b), got: {str(error).splitlines()[0]}") from error
+    return list(itertools.product(*ways))
+
+
+def sweep_command(arguments: argparse.Namespace, folder: Path) -> int:
+    """Train them all, those that are done already excepted; 1 if one failed."""
+    from rich.progress import Progress
+
+    every = combinations(arguments.set)
+    varied = {way for chosen in every for way in chosen if any(way not in other for other in every)}
+    runs = {folder / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
+    for chosen in every:
+        load_recipe(arguments.recipe, list(chosen))  # a mistake in one is said before the first begins
+    print(f"{len(runs)} runs in {folder}, {arguments.jobs} at a time")
+    failed = []
+    with Progress(transient=True) as bar, ThreadPoolExecutor(arguments.jobs) as pool:
+        task = bar.add_task("runs", total=len(runs))
+        jobs = {pool.submit(_train, arguments.recipe, chosen, run): run for run, chosen in runs.items()}
+        for job in as_completed(jobs):
+            run = jobs[job]
+            if job.result():
+                failed.append(run)
+                bar.console.print(f"{run.name}: failed; its last words are in {run / 'log.txt'}")
+            else:
+                last = read_evaluations(run)[-1]
+                bar.console.print(f"{run.name}: success {last['success']:.0%} at {last['env_steps']:,.0f} steps")
+            bar.advance(task)
+    done = {run: chosen for run, chosen in runs.items() if run not in failed}
+    if not done:
+        raise RlinfError(f"sweep {folder}: no run succeeded; read one of their log.txt")
+    seen = {run: ([way for way in chosen if way in varied], read_evaluations(run)) for run, chosen in done.items()}
+    print(table(seen, folder / "sweep.csv"))
+    compare(list(done), folder / "sweep.png")
+    return 1 if failed else 0
+
+
+def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
+    """Of a run's folder: its number and what it has of its own."""
+    return f"{number:03d} " + ",".join(way for way in chosen if way in varied).replace("/", "_").replace(" ", "")[:120]
+
+
+def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> int:
+    run.mkdir(parents=True, exist_ok=True)
+    with (run / "log.txt").open("w") as log:
+        return subprocess.call([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--set", *chosen, "--out",
+                                str(run)], stdout=log, stderr=subprocess.STDOUT)
+
+
+def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:
+    """One line for each combination without its seed, the best first; every run is a line of ``file``."""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    with file.open("w", newline="") as sheet:
+        writer = csv.writer(sheet)
+        writer.writerow(["run", "varied", "success", "return", "env_steps", "seconds", "steps_to_90"])
+        for run, (chosen, entries) in runs.items():
+            last = entries[-1]
+            reached = next((entry["env_steps"] for entry in entries if entry["success"] >= GOAL), "")
+            writer.writerow([run.name, " ".join(chosen), last["success"], last["return"], last["env_steps"],
+                             f"{last['seconds']:.0f}", reached])
+            key = " ".join(way for way in chosen if not way.startswith("seed=")) or "as it is"
+            groups.setdefault(key, []).append((last["success"], last["return"]))
+    lines = [f"{'success':>16}{'return':>18}   runs"]
+    for key, seen in sorted(groups.items(), key=lambda item: -np.mean(item[1], axis=0)[0]):
+        (success, value), (spread, wide) = np.mean(seen, axis=0), np.std(seen, axis=0)
+        lines.append(f"{success:8.0%} +- {spread:4.0%}{value:10.2f} +- {wide:4.2f}   {len(seen):4d}  {key}")
+    return "\n".join([*lines, f"table: {file}"])

@@ -1,0 +1,45 @@
+"""Sweeps in Hydra's grammar: which runs they are, that they run, and what is said of bad ones."""
+
+import csv
+
+import pytest
+
+from rlinf_core.cli.main import main
+from rlinf_core.cli.sweep import combinations
+from rlinf_core.errors import RecipeError
+
+TINY = ["simulation.env_steps=60", "simulation.start_steps=30", "simulation.evaluate_every=60",
+        "simulation.evaluate_episodes=2", "algorithm.batch_size=16"]
+
+
+def test_every_combination_in_order():
+    assert combinations(["seed=0,1", "policy.hidden=[64,64],[8]", "name=x"]) == [
+        ("seed=0", "policy.hidden=[64,64]", "name=x"), ("seed=0", "policy.hidden=[8]", "name=x"),
+        ("seed=1", "policy.hidden=[64,64]", "name=x"), ("seed=1", "policy.hidden=[8]", "name=x")]
+    assert combinations(["seed=range(1,4)"]) == [("seed=1",), ("seed=2",), ("seed=3",)]
+    assert combinations(["algorithm={name:sac},{name:crossq}"])[1] == ("algorithm={name: crossq}",)
+    assert combinations([]) == [()]
+
+
+@pytest.mark.parametrize("bad", ["seed", "seed=choice(", "algorithm.learning_rate=interval(0,1)"])
+def test_what_is_not_the_grammar_is_named(bad):
+    with pytest.raises(RecipeError, match="expected key=value, key=a,b,c"):
+        combinations([bad])
+
+
+def test_runs_are_trained_and_compared(tmp_path, capsys):
+    command = ["sweep", "sim_sac", "--out", str(tmp_path), "--set", *TINY, "seed=0,1", "algorithm.learning_rate=1e-3,3e-4"]
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "4 runs" in said and "2  algorithm.learning_rate=0.0003" in said
+    with (tmp_path / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 and {row["env_steps"] for row in rows} == {"60"}
+    assert (tmp_path / "sweep.png").stat().st_size > 1000
+    assert len(list(tmp_path.glob("0*/policies/*.safetensors"))) >= 4
+
+
+def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
+    assert main(["sweep", "sim_sac", "--out", str(tmp_path), "--set", "algorithm.learning_rat=1e-3,3e-4"]) == 1
+    assert "did you mean 'learning_rate'" in capsys.readouterr().err
+    assert not list(tmp_path.glob("0*"))
