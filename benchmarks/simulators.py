@@ -69,7 +69,7 @@ def ours(name: str, interlock: bool) -> Callable[[int], None]:
     action = np.zeros((1, vector.spec.action.dim))
 
     def step(i: int) -> None:
-        if i % (vector.envs.envs[0].unwrapped.station.task.max_steps - 1) == 0:
+        if i % (vector.envs[0].station.task.max_steps - 1) == 0:
             vector.reset([0])
         action[0, 0] = 0.2 * np.cos(0.2 * i)
         started = time.perf_counter()

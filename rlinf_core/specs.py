@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -97,15 +98,15 @@ class StationSpec:
     def __getitem__(self, name: str) -> ArraySpec:
         return self._by_name[name]
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[ArraySpec, ...]:
         return tuple(spec for spec in self.observation if not spec.is_image)
 
-    @property
+    @cached_property
     def images(self) -> tuple[ArraySpec, ...]:
         return tuple(spec for spec in self.observation if spec.is_image)
 
-    @property
+    @cached_property
     def vector_size(self) -> int:
         return sum(spec.size for spec in self.vectors)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rlinf_core.environment import Judgement, Task, judge, observe
 from rlinf_core.errors import RecipeError, SpecError
@@ -166,48 +164,45 @@ class StationEnv(gymnasium.Env):
 
 
 class Stations:
-    """N simulated stations stepped together: a ``rlinf_core.training.vector.VectorEnv`` over Gymnasium's.
+    """N simulated stations stepped together in this process: a ``rlinf_core.training.vector.VectorEnv``.
+
+    An episode that ends is followed by the next scene in the same step. Gymnasium's own vector costs as much as a station.
 
     Args:
-        make: builds one station; it must be a function of a module, which other processes can import.
+        make: builds one station.
         size: how many.
-        processes: one process each, started afresh (spawned); else all in this one.
     """
 
-    def __init__(self, make: Callable[[], SimulatedStation], size: int, processes: bool = False) -> None:
-        kind = partial(AsyncVectorEnv, context="spawn") if processes else SyncVectorEnv
-        self.envs = kind([partial(_make, make)] * size, autoreset_mode=AutoresetMode.SAME_STEP, copy=False)
-        self.spec, self.size = make().task.spec if processes else self.envs.envs[0].station.task.spec, size
+    def __init__(self, make: Callable[[], SimulatedStation], size: int) -> None:
+        self.envs = [StationEnv(make()) for _ in range(size)]
+        self.spec, self.size = self.envs[0].station.task.spec, size
 
     def reset(self, seeds: Sequence[int]) -> Batch:
-        return _copy(self.envs.reset(seed=[int(seed) for seed in seeds])[0])
+        return _stacked([env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)])
 
     def step(self, actions: np.ndarray) -> Steps:
-        buffers, reward, terminated, truncated, info = self.envs.step(actions.astype(np.float32))
-        ended, observation = terminated | truncated, _copy(buffers)
-        following = observation
-        if ended.any():
-            following = _copy(observation)
-            for index in np.flatnonzero(ended):
-                for name, values in info["final_obs"][index].items():
-                    following[name][index] = values
-        return Steps(following, reward.copy(), terminated.astype(float), ended.astype(float), observation)
+        actions = actions.astype(np.float32)
+        stepped = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
+        following, rewards, terminated, truncated, _ = zip(*stepped, strict=True)
+        ended = np.array(terminated) | np.array(truncated)
+        before, observation = _stacked(following), list(following)
+        for index in np.flatnonzero(ended):
+            observation[index] = self.envs[index].reset()[0]
+        return Steps(before, np.array(rewards, float), np.array(terminated, float), ended.astype(float),
+                     _stacked(observation) if ended.any() else before)
 
     def expert(self) -> np.ndarray:
-        return np.stack(self.envs.call("expert"))
+        return np.stack([env.expert() for env in self.envs])
 
     def render(self, index: int = 0) -> np.ndarray:
         """A picture (480, 640, 3) of one of them, for people."""
-        return self.envs.call("render")[index]
+        return self.envs[index].render()
 
     def close(self) -> None:
-        """End the processes."""
-        self.envs.close()
+        """End the simulators' processes, where they have their own."""
+        for env in self.envs:
+            env.close()
 
 
-def _copy(arrays: Batch) -> Batch:
-    return {name: values.copy() for name, values in arrays.items()}
-
-
-def _make(make: Callable[[], SimulatedStation]) -> StationEnv:
-    return StationEnv(make())
+def _stacked(observations: Sequence[Batch]) -> Batch:
+    return {name: np.stack([seen[name] for seen in observations]) for name in observations[0]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from rlinf_core.errors import RlinfError
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
 EXAMPLES = """examples:
   rlinf doctor                              what this machine has and lacks, and how to get it
   rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after

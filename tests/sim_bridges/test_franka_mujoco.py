@@ -101,9 +101,8 @@ def one_station():
                             load_limits("robots/franka_sim/limits.yaml"))
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["together", "processes"])
-def test_the_vectorised_environment_is_the_station_stepped_together(processes):
-    vector, alone = Stations(one_station, 2, processes), one_station()
+def test_the_vectorised_environment_is_the_station_stepped_together():
+    vector, alone = Stations(one_station, 2), one_station()
     first = vector.reset([5, 6])
     flatten = alone.task.spec.flatten
     assert np.array_equal(first["vectors"][1], flatten(alone.reset(6)))

@@ -25,7 +25,7 @@ ELSEWHERE = [name for name, install in INSTALL.items() if not install.startswith
 @pytest.mark.parametrize("name", [*HERE, *APART])
 def test_it_keeps_every_promise(name):
     """Scenes and motion by seed, shapes, workspace, gripper, cameras; the script solves the task, chance does not."""
-    broken = [row for row in checks(recipe_of(name), 3, station=False, figures={}) if not row.kept]
+    broken = [row for row in checks(recipe_of(name), 2, station=False, figures={}) if not row.kept]
     assert broken == []
 
 
@@ -35,7 +35,7 @@ def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name
     monkeypatch.setenv(f"RLINF_PYTHON_{name.upper()}", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(STANDINS))
     monkeypatch.setenv("ROBOTWIN_ROOT", str(STANDINS / "robotwin"))
-    broken = [row for row in checks(recipe_of(name), 3, station=False, figures={}) if not row.kept]
+    broken = [row for row in checks(recipe_of(name), 1, station=False, figures={}) if not row.kept]
     assert broken == []
 
 
@@ -86,7 +86,7 @@ def test_a_wrong_name_is_answered_with_what_is_there(name, options, said):
 
 
 def test_an_action_of_another_shape_names_both():
-    env = stations(recipe_of("franka_mujoco"), 1).envs.envs[0]
+    env = stations(recipe_of("franka_mujoco"), 1).envs[0]
     env.reset(seed=0)
     with pytest.raises(SpecError, match=r"expected shape \(3,\) \(dx, dy, dz\), got \(4,\)"):
         env.step(np.zeros(4))
