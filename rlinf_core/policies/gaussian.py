@@ -52,7 +52,7 @@ class GaussianActor(nn.Module):
         batch["vectors"] = torch.as_tensor(self.spec.flatten(observation)[None])
         with torch.inference_mode():
             mean, log_std = self(batch)
-        noise = log_std.exp().numpy() * random.standard_normal(mean.shape[1:]) if explore else 0.0
+        noise = log_std.detach().exp().numpy() * random.standard_normal(mean.shape[1:]) if explore else 0.0
         return np.clip(mean[0].numpy() + noise, -1.0, 1.0).astype(np.float32)
 
     def describe(self) -> dict[str, Any]:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from rlinf_core.errors import PolicyFileError
-from rlinf_core.policies.actor import Actor, log_prob
+from rlinf_core.policies import KINDS, make_policy
+from rlinf_core.policies.actor import Actor, PolicyConfig, log_prob
 from rlinf_core.policies.files import load_policy, read_info, save_policy
 
 
@@ -90,3 +91,16 @@ def test_a_policy_without_images_acts_as_its_network_says(task, random):
     noise = np.random.default_rng(3).standard_normal(mean.shape)
     explored = actor.act(seen, explore=True, random=np.random.default_rng(3))
     assert np.allclose(explored, np.tanh(mean.numpy() + log_std.exp().numpy() * noise), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
+    """With gradients on, as in training."""
+    torch.manual_seed(0)
+    policy = make_policy(task.spec, PolicyConfig(kind=kind, hidden=(16,), steering=(16,), horizon=2))
+    seen = {item.name: np.zeros(item.shape, item.dtype) for item in task.spec.observation}
+    draw = np.random.default_rng(1)
+    still = [policy.act(seen, explore=False, random=np.random.default_rng(2)) for _ in range(2)]
+    explored = [policy.act(seen, explore=True, random=draw) for _ in range(2)]
+    assert np.array_equal(*still) and not np.array_equal(*explored)
+    assert explored[0].shape == (2, task.spec.action.dim) and np.abs(explored).max() <= 1.0
