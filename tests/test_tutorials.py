@@ -1,6 +1,7 @@
 """The tutorials' commands, as a reader would paste them, in one shell per page."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,13 +12,14 @@ ROOT = Path(__file__).resolve().parent.parent
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def follow(page, tmp_path):
+def follow(page, tmp_path, **environment):
     """Run every bash block in a copy of the tree that shares what is installed."""
     for name in ("configs", "robots", "rlinf_core", "ros_ws", "sim_bridges", "launch", "docs", ".venv"):
         (tmp_path / name).symlink_to(ROOT / name)
     blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S)
     script = "set -e\n" + "\n".join(blocks).replace("make setup\n", "")
-    result = subprocess.run(["bash", "-c", script], cwd=tmp_path, text=True, capture_output=True, timeout=800)
+    result = subprocess.run(["bash", "-c", script], cwd=tmp_path, text=True, capture_output=True, timeout=800,
+                            env=os.environ | environment)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return result.stdout + result.stderr
 
@@ -36,3 +38,14 @@ def test_your_task(tmp_path):
     assert "does not fit this station" in told and "refused, as it should be" in told
     recipe = (tmp_path / "runs/mine/run/recipe.yaml").read_text()
     assert "runs/mine/task.yaml" in recipe
+
+
+def test_transfer(tmp_path):
+    short = ("simulation.env_steps=900 simulation.start_steps=300 simulation.evaluate_every=900 "
+             "simulation.evaluate_episodes=3 sft.steps=100")
+    told = follow("transfer.md", tmp_path, SHORT=short)
+    assert "the model accounts for" in told and "for simulation.randomise" in told
+    assert "of 20 succeeded" in told
+    evaluations = [json.loads(line) for line in (tmp_path / "runs/tuned/progress.jsonl").read_text().splitlines()]
+    assert evaluations[0]["updates"] > 0, "its learner goes on from that of the other run"
+    assert (tmp_path / "runs/transfer.png").stat().st_size > 1000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
 from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes, write_plan
 from rlinf_core.supervisor import Supervisor, command_line, only_station, ros_environment
@@ -21,6 +21,9 @@ from rlinf_core.supervisor import Supervisor, command_line, only_station, ros_en
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
     """Run a recipe from demonstrations to a report; returns an exit code."""
     recipe = load_recipe(name, overrides)
+    if recipe.simulation.environments:
+        raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
+                          f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
     with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
@@ -29,7 +32,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
         _direct(supervisor, recipe, run_dir, quiet)
-    print(write_report(recipe, run_dir), flush=True)
+    print(_told(recipe, run_dir), flush=True)
     return 0
 
 
@@ -39,8 +42,16 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     prepare(recipe, run_dir)
     with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
         _direct(supervisor, recipe, run_dir, quiet)
-    print(write_report(recipe, run_dir), flush=True)
+    print(_told(recipe, run_dir), flush=True)
     return 0
+
+
+def _told(recipe: Recipe, run_dir: Path) -> str:
+    """The report; or, where nothing was learned, what was recorded."""
+    if not recipe.collect.only:
+        return write_report(recipe, run_dir)
+    folders = {path.parent for path in run_dir.glob("**/metadata.yaml")}
+    return f"{len(folders)} episodes recorded in {run_dir}: `ros2 bag info` one of them, or rlinf identify {run_dir}"
 
 
 def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
