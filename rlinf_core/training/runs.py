@@ -279,14 +279,20 @@ class OfflineRun(Run):
 
 
 class ExpertRun(Run):
-    """The policy drives, the task's script says what it would have done, and cloning goes on over everything so far."""
+    """The policy drives, the task's script says what it would have done, and cloning goes on over everything so far.
+
+    It begins with demonstrations: the first round is the expert's alone (Ross et al. 2011, beta_1 = 1).
+    """
 
     def prepare(self) -> None:
         if self.policy.config.horizon > 1:
             raise RecipeError(f"policy.horizon: dagger asks the expert at every time step, expected 1, got "
                               f"{self.policy.config.horizon}")
         self.replay = ReplayBuffer(self.env.spec, self.recipe.replay.capacity)
-        self.observation, self.owed, self.number = None, 0.0, np.zeros(self.env.size, int)
+        self.observation, self.owed = None, 0.0
+
+    def begin(self) -> None:
+        self.replay = self.demonstrations()
 
     def advance(self) -> dict[str, float]:
         if self.observation is None:
@@ -304,11 +310,9 @@ class ExpertRun(Run):
             self.replay.insert_episode(*episode, self.learner.learned_from(sources))
         self.observation = result.observation
         self.steps += self.env.size
-        return self._learn() if len(self.replay) > self.settings.start_steps else {}
+        return self._learn()
 
     def _learn(self) -> dict[str, float]:
-        if not self.learner.updates:
-            fit_normalisation(self.learner, self.replay.vectors())
         metrics: dict[str, float] = {}
         self.owed += self.env.size * self.config.updates_per_step
         with self.clock("learn"):
