@@ -30,7 +30,7 @@ demo: setup      ## record demonstrations, train, evaluate before and after, wri
 test: simulators ## the test suite without the slow runs
 	scripts/run_tests.sh -m "not slow"
 
-test-all: simulators  ## everything
+test-all: simulators $(APART)  ## everything, the simulators of their own environments included
 	scripts/run_tests.sh
 
 lint: setup      ## ruff
