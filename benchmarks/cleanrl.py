@@ -40,7 +40,7 @@ class Vector(gym.vector.SyncVectorEnv):
     steps = 0
     def __init__(self, makers):
         super().__init__(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
-    def step(self, actions):
+    def step(self, actions, active=None):
         if Vector.steps == 0:
             Vector.started = time.time()
         Vector.steps += 1
@@ -114,7 +114,7 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
             self.total = 0.0
             return {"vectors": self.env.reset(seed=int(list(seeds)[0]))[0][None].astype(np.float32)}
 
-        def step(self, actions):
+        def step(self, actions, active=None):
             seen, reward, terminated, truncated, _ = self.env.step(self.spec.action.to_si(actions[0]))
             following, self.total = {"vectors": seen[None].astype(np.float32)}, self.total + reward
             observation, ended = following, terminated or truncated

@@ -178,18 +178,19 @@ class Stations:
         self.spec, self.size = self.envs[0].station.task.spec, size
 
     def reset(self, seeds: Sequence[int]) -> Batch:
-        return _stacked([env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)])
+        self._seen = [env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)]
+        return _stacked(self._seen)
 
-    def step(self, actions: np.ndarray) -> Steps:
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         actions = actions.astype(np.float32)
-        stepped = [env.step(action) for env, action in zip(self.envs, actions, strict=True)]
-        following, rewards, terminated, truncated, _ = zip(*stepped, strict=True)
-        ended = np.array(terminated) | np.array(truncated)
-        before, observation = _stacked(following), list(following)
+        reward, terminated, ended = np.zeros(self.size), np.zeros(self.size), np.zeros(self.size)
+        for index in range(self.size) if active is None else np.flatnonzero(active):
+            self._seen[index], reward[index], done, late, _ = self.envs[index].step(actions[index])
+            terminated[index], ended[index] = done, done or late
+        following = _stacked(self._seen)
         for index in np.flatnonzero(ended):
-            observation[index] = self.envs[index].reset()[0]
-        return Steps(before, np.array(rewards, float), np.array(terminated, float), ended.astype(float),
-                     _stacked(observation) if ended.any() else before)
+            self._seen[index] = self.envs[index].reset()[0]
+        return Steps(following, reward, terminated, ended, _stacked(self._seen) if ended.any() else following)
 
     def expert(self) -> np.ndarray:
         return np.stack([env.expert() for env in self.envs])

@@ -62,9 +62,11 @@ class Collector:
         reward, terminated, ended = np.zeros(size), np.zeros(size), np.zeros(size)
         following: Arrays = {}
         for index in range(played.shape[1]):
-            still = ended == 0  # after its episode's end an environment rests until the next decision
+            still = (ended == 0) & (alive > 0)  # after its episode's end an environment waits for the next decision
+            if not still.any():
+                break
             started = time.perf_counter()
-            steps = self.env.step(played[:, index] * still[:, None])
+            steps = self.env.step(played[:, index], still)
             self.simulate_s += time.perf_counter() - started
             reward += steps.reward * still
             terminated = np.maximum(terminated, steps.terminated * still)

@@ -60,9 +60,9 @@ class Timed:
         with self.clock("simulate"):
             return self.env.reset(seeds)
 
-    def step(self, actions: np.ndarray) -> Any:
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Any:
         with self.clock("simulate"):
-            return self.env.step(actions)
+            return self.env.step(actions, active)
 
     def expert(self) -> np.ndarray:
         with self.clock("simulate"):

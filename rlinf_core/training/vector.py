@@ -42,8 +42,8 @@ class VectorEnv(Protocol):
         """Begin an episode of scene ``seeds[i]`` in each; name to (N, ...), vectors under ``vectors``."""
         ...
 
-    def step(self, actions: np.ndarray) -> Steps:
-        """Play normalised actions (N, A) for one time step."""
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        """Play normalised actions (N, A) for one time step; where ``active`` (N,) is false, time stands still."""
         ...
 
     def expert(self) -> np.ndarray:

@@ -27,19 +27,20 @@ class Points:
     def seen(self):
         return {"vectors": self.at.astype(np.float32)}
 
-    def step(self, actions):
+    def step(self, actions, active=None):
+        active = np.ones(self.size, bool) if active is None else active
         away = np.linalg.norm(self.at, axis=1)
-        self.at = np.clip(self.at + 0.1 * np.clip(actions, -1, 1) @ TURN.T, -1.5, 1.5)
-        self.steps += 1
+        self.at = np.clip(self.at + active[:, None] * (0.1 * np.clip(actions, -1, 1) @ TURN.T), -1.5, 1.5)
+        self.steps += active
         now = np.linalg.norm(self.at, axis=1)
-        terminated = now < RADIUS
-        ended = terminated | (self.steps >= STEPS)
+        terminated = (now < RADIUS) & active
+        ended = terminated | (self.steps >= STEPS) & active
         following = self.seen()
         for index in np.flatnonzero(ended):
             self.next += 1
             self.at[index], self.steps[index] = self.start(self.next), 0
-        return Steps(following, terminated + self.shaping * (away - now), terminated.astype(float), ended.astype(float),
-                     self.seen())
+        reward = terminated + self.shaping * (away - now) * active
+        return Steps(following, reward, terminated.astype(float), ended.astype(float), self.seen())
 
     def expert(self):
         return np.stack([expert({"offset": at}) for at in self.at]).astype(np.float32)

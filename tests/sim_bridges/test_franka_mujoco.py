@@ -138,3 +138,18 @@ def test_executed_actions_show_what_the_interlock_changed(station):
 def test_an_unknown_simulator_names_the_nearest():
     with pytest.raises(RecipeError, match="did you mean 'franka_mujoco'"):
         make("franka_mujco")
+
+
+def test_where_it_is_not_active_time_stands_still():
+    """Also right after an episode's end, where the next one waits for its first decision."""
+    vector = Stations(one_station, 2)
+    first = vector.reset([5, 6])["vectors"].copy()
+    action, only_one = np.full((2, 3), 0.3), np.array([False, True])
+    for _ in range(vector.envs[1].station.task.max_steps):
+        steps = vector.step(action, only_one)
+        assert np.array_equal(steps.observation["vectors"][0], first[0]) and steps.reward[0] == steps.ended[0] == 0.0
+    assert steps.ended[1]
+    waiting = steps.observation["vectors"][1].copy()
+    steps = vector.step(action, ~only_one)
+    assert np.array_equal(steps.observation["vectors"][1], waiting)
+    assert not np.array_equal(steps.observation["vectors"][0], first[0])
