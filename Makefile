@@ -37,4 +37,4 @@ lint: setup      ## ruff
 	$(VENV)/bin/ruff check .
 
 clean:           ## remove what was built, keep runs/
-	rm -rf $(VENV) ros_ws/build ros_ws/install ros_ws/log
+	rm -rf $(VENV) .venvs ros_ws/build ros_ws/install ros_ws/log

@@ -147,12 +147,17 @@ def sft_run(seed=0, kind="tanh_gaussian", curve=False) -> Run:
     random, actor = np.random.default_rng(seed), make(kind, seed)
     data = buffer_of(lambda o: expert(o)[None], 60)
     cloner = sft.Learner(actor, sft.Config(noise_floor=0.1, learning_rate=3e-3), seed)
-    run = Run(solved(actor), 0.0, data.inserted)
+    return cloned(cloner, data, random, curve)
+
+
+def cloned(cloner, data, random, curve) -> Run:
+    """Two thousand gradient steps."""
+    run = Run(solved(cloner.actor), 0.0, data.inserted)
     for number in range(2000):
         if curve and number % 200 == 0:
-            run.curve.append((number, solved(actor)))
+            run.curve.append((number, solved(cloner.actor)))
         cloner.update(data.sample(128, random))
-    run.after = solved(actor)
+    run.after = solved(cloner.actor)
     return run
 
 
@@ -164,13 +169,7 @@ def lora_run(seed=0, curve=False) -> Run:
     for _ in range(300):
         cloner.update(wrong.sample(128, random))
     cloner = sft.Learner(actor, sft.Config(lora_rank=4, learning_rate=3e-3), seed)
-    run = Run(solved(actor), 0.0, right.inserted)
-    for number in range(2000):
-        if curve and number % 200 == 0:
-            run.curve.append((number, solved(actor)))
-        cloner.update(right.sample(128, random))
-    run.after = solved(actor)
-    return run
+    return cloned(cloner, right, random, curve)
 
 
 def dsrl_run(seed=0, curve=False) -> Run:
