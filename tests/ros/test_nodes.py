@@ -9,7 +9,7 @@ import pytest
 from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
 from rlinf_msgs.action import ResetScene
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, TimeStep
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 from sensor_msgs.msg import Image
 from std_srvs.srv import SetBool
 
@@ -93,6 +93,20 @@ def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path
     steps.publish(bad)
     peer.for_s(0.5)
     assert len(chunks) == 1, "silent in demonstrations, after the last step, and on observations that are not finite"
+
+
+@pytest.mark.domain(86)
+def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer):
+    """S18: Fast DDS can leave a process deaf; here the interlock says nothing instead."""
+    silent = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    start(peer, "recorder")
+    peer.spin(lambda: peer.supervisor.events, 40, "the supervisor to start it again")
+    assert peer.supervisor.events == ["recorder ended (exit code 1) and was started again"]
+    log = (peer.supervisor.run_dir / "logs/recorder.log").read_text()
+    assert "/station_a/recorder finds the interlock and has heard nothing of it for 8 s" in log
+    silent.publish(SafetyState())
+    peer.for_s(12)
+    assert len(peer.supervisor.events) == 1, "it hears, and stays"
 
 
 @pytest.mark.domain(88)

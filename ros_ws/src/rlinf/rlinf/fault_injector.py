@@ -142,7 +142,7 @@ def _change(message: Any, path: str, change: Any) -> None:
 
 def main() -> None:
     """Entry point."""
-    run(FaultInjector)
+    run(FaultInjector, listens=False)
 
 
 if __name__ == "__main__":

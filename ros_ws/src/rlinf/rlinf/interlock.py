@@ -421,7 +421,7 @@ class Interlock(LifecycleNode):
 
 def main() -> None:
     """Entry point."""
-    run(lambda: Interlock().start(), priority=30)
+    run(lambda: Interlock().start(), priority=30, listens=False)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import time
 from collections.abc import Callable
 
 import rclpy
@@ -12,6 +13,10 @@ from rclpy._rclpy_pybind11 import RCLError
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rlinf_msgs.msg import SafetyState
+
+from rlinf.qos import profile
+from rlinf_core.errors import RlinfError
 
 try:
     from rclpy.experimental import EventsExecutor
@@ -20,6 +25,7 @@ except ImportError:  # rclpy before 7.1.4
 
 BACKGROUND = -1
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
+DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
 
 
 class ControlNode(Node):
@@ -33,22 +39,58 @@ class ControlNode(Node):
                          parameter_overrides=[Parameter("start_type_description_service", value=False)])
 
 
-def run(make: Callable[[], Node], priority: int = 0) -> None:
+class Hearing:
+    """Ends a process that finds the interlock and hears nothing of it; whoever keeps the station starts another.
+
+    Fast DDS's shared memory can leave a process deaf that starts right after another was killed: it is discovered and it
+    discovers, and no message arrives. ``safety`` is latched, so whoever can hear has heard it.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.found_at = node, 0.0
+        self.subscription = node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+        self.heard = False
+
+    def _on_safety(self, _: SafetyState) -> None:
+        self.heard = True
+
+    def check(self) -> bool:
+        """True once all is well, for good; RlinfError after DEAF_S of silence."""
+        now = time.monotonic()
+        if self.heard:
+            self.node.destroy_subscription(self.subscription)
+        elif not self.node.count_publishers("safety"):
+            self.found_at = 0.0
+        elif not self.found_at:
+            self.found_at = now
+        elif now - self.found_at > DEAF_S:
+            raise RlinfError(f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing of it for "
+                             f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if that does not "
+                             "help, stop the station and run: fastdds shm clean")
+        return self.heard
+
+
+def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:
     """Build one node and spin it until SIGINT or SIGTERM.
 
     Args:
         make: the node's class.
         priority: above 0, a real-time priority (SCHED_FIFO), taken where the system grants it (``rlinf doctor`` says so);
             BACKGROUND gives way to everything that controls.
+        listens: it is no use to a station whose interlock it cannot hear.
     """
     _prioritise(priority)
     rclpy.init()
     executor = single_threaded()
     try:
-        executor.add_node(make())
+        node = make()
+        executor.add_node(node)
+        hearing = Hearing(node) if listens else None
         gc.freeze()  # what a node is made of stays; collections look only at what came later
         while rclpy.ok():
             executor.spin_once(timeout_sec=LOOK_UP_S)
+            if hearing and hearing.check():
+                hearing = None
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
     except RCLError:
