@@ -73,11 +73,15 @@ class ActionSpec:
 
     def to_si(self, action: np.ndarray) -> np.ndarray:
         """Normalised action (..., dim) in [-1, 1] to SI units."""
-        return np.clip(action, -1.0, 1.0) * np.asarray(self.scale)
+        return np.minimum(np.maximum(action, -1.0), 1.0) * self._scale
 
     def from_si(self, action: np.ndarray) -> np.ndarray:
         """SI action (..., dim) to normalised units; not clipped."""
-        return np.asarray(action) / np.asarray(self.scale)
+        return np.asarray(action) / self._scale
+
+    @cached_property
+    def _scale(self) -> np.ndarray:
+        return np.array(self.scale)
 
 
 @dataclass(frozen=True)

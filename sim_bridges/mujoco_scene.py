@@ -49,9 +49,10 @@ class Scene:
 
     def pose(self, position: np.ndarray, quaternion_wxyz: np.ndarray) -> np.ndarray:
         """(7,) xyz and quaternion xyzw in the base's frame, of a pose in the world."""
-        turned = np.empty(4)
+        turned, pose = np.empty(4), np.empty(7)
         self._mujoco.mju_mulQuat(turned, self._turn, np.asarray(quaternion_wxyz, dtype=float))
-        return np.concatenate([self.to_base(position), turned[[1, 2, 3, 0]]])
+        pose[:3], pose[3:6], pose[6] = self.to_base(position), turned[1:], turned[0]
+        return pose
 
     def tool_pose(self) -> np.ndarray:
         """(7,) of the tool's site."""

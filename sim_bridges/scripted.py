@@ -108,14 +108,16 @@ class PickOperator(Hand):
         closing: steps that it waits for the hand to close.
         carry: height [m] above the goal at which the object is carried there.
         release: whether it is let go of at the goal.
+        gain: how much of the remaining way one action covers; an arm that lags swings about its goal if that is much.
     """
 
-    GAIN, ALIGNED_M = 0.7, 0.012
+    ALIGNED_M = 0.012
     channels = ("current_pose", "object_pose", "goal_pose")
 
     def __init__(self, action: ActionSpec, above: float = 0.07, grasp: float = 0.0, closing: int = 3, carry: float = 0.0,
-                 release: bool = False, **hand: float) -> None:
+                 release: bool = False, gain: float = 0.7, **hand: float) -> None:
         self.above, self.grasp, self.closing, self.carry, self.release = above, grasp, closing, carry, release
+        self.gain = gain
         super().__init__(action, **hand)
 
     def reset(self, seed: int | None = None) -> None:
@@ -137,7 +139,7 @@ class PickOperator(Hand):
         else:
             way = offset + [0.0, 0.0, 0.0 if lateral < self.ALIGNED_M else max(self.above, 0.0)]
         action = np.zeros(len(self.action.scale))
-        action[:3] = (0.0 if hesitates else self.GAIN) * way / self.scale_m + steadiness * self._tremor
+        action[:3] = (0.0 if hesitates else self.gain) * way / self.scale_m + steadiness * self._tremor
         action[3] = -1.0 if self._closed and not self._let_go else 1.0
         return np.clip(action, -1, 1)
 

@@ -36,7 +36,8 @@ class SimulatedStation:
                               f"{limits.tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be whole ticks")
         self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
         self._state, self._play = State(), self._guarded if guarded else self._straight
-        self._shares = np.arange(1, self._ticks + 1) / self._ticks
+        self._shares = np.arange(1, self._ticks + 1)[:, None] / self._ticks
+        self._box = np.array(limits.box_low), np.array(limits.box_high)
         self.script = make_script(task, noise=0.12) if task.script else None
 
     def reset(self, seed: int) -> Batch:
@@ -85,14 +86,15 @@ class SimulatedStation:
         limits = self.limits
         before, opening = self._target[:3].copy(), self._opening
         near = self.simulator.tcp_pose()[:3]
-        wanted = np.clip(before + si[:3], near - limits.divergence, near + limits.divergence)
-        wanted = np.clip(wanted, limits.box_low, limits.box_high)
+        wanted = _within(before + si[:3], near - limits.divergence, near + limits.divergence)
+        wanted = _within(wanted, *self._box)
         if limits.gripper_width:
             self._opening = float(np.clip(opening + si[-1], 0.0, limits.gripper_width))
-        for position in before + np.outer(self._shares, wanted - before):
+        way = wanted - before
+        for position in before + self._shares * way:
             self._target[:3] = position
             self.simulator.advance(self._target, self._opening)
-        self.executed = self.task.spec.action.from_si(np.append(wanted - before, si[3:]))
+        self.executed = self.task.spec.action.from_si(np.concatenate((way, si[3:])))
 
     def _tick(self, inputs: Inputs, move: bool = True) -> tuple:
         self._state, output, _ = step(self.limits, self._state, inputs, self._now)
@@ -206,4 +208,9 @@ class Stations:
 
 
 def _stacked(observations: Sequence[Batch]) -> Batch:
-    return {name: np.stack([seen[name] for seen in observations]) for name in observations[0]}
+    return {name: np.array([seen[name] for seen in observations]) for name in observations[0]}
+
+
+def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """``np.clip``, in a fifth of its time for three numbers."""
+    return np.minimum(np.maximum(values, low), high)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from geometry_msgs.msg import PoseStamped
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
@@ -273,3 +274,45 @@ def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
               for entry in topics["topics_with_message_count"]}
     assert counts["current_pose"] > 20 and counts["target_pose"] > 20 and counts["policy/action"] > 3
     assert "FAULT:estop:pendant" in [event.cause for event in events if event.kind == "mode"]
+
+
+@pytest.mark.domain(85)
+def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twice(peer):
+    """The simulator repeats its state for whoever has just joined."""
+    start(peer, "interlock", memory_file="")
+    targets, states = listen(peer, PoseStamped, "target_pose"), listen(peer, SafetyState, "safety")
+    poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    arming = peer.node.create_client(SetBool, "interlock/arm")
+    pose = PoseStamped()
+    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.y, pose.pose.orientation.w = 0.5, 0.15, 1.0, 0.0
+
+    def say(tick):
+        count = len(targets)
+        pose.header.stamp.sec, pose.header.stamp.nanosec = 1, 10_000_000 * tick
+        poses.publish(pose)
+        return count
+
+    peer.spin(lambda: poses.get_subscription_count() and chunks.get_subscription_count(), what="its subscriptions")
+    say(0)
+    peer.spin(arming.service_is_ready, what="its services")
+    asked = arming.call_async(SetBool.Request(data=True))
+    peer.spin(asked.done, what="the answer")
+    assert asked.result().success, asked.result().message
+    peer.spin(lambda: states and states[-1].state == ARMED, what="arming")
+    chunk = ActionChunk(source="policy", session="s", seq=1, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
+                        data=[0.01, 0.0, 0.0])
+    chunk.observation_stamp.sec = 1
+    chunk.observation_stamp.nanosec = 10_000_000
+    chunks.publish(chunk)
+    along = []
+    for tick in range(1, 11):
+        count = say(tick)
+        peer.spin(lambda: len(targets) > count, what="a target")  # noqa: B023
+        if tick in (3, 7):
+            for _ in range(2):
+                count = say(tick)
+                peer.spin(lambda: len(targets) > count, what="the same target again")  # noqa: B023
+            assert targets[-1] == targets[-2] == targets[-3]
+        along.append(targets[-1].pose.position.x)
+    assert along == sorted(along) and len(set(along)) > 5 and along[-1] <= 0.51 + 1e-9, along

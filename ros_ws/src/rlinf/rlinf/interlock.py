@@ -101,7 +101,7 @@ class Interlock(LifecycleNode):
         self.distance = (math.nan, -math.inf) if self._value("distance") else None
         self.requests: dict[str, object] = {}
         self.permit_ns = 0
-        self.pending = self.forced = self.active = False
+        self.pending = self.forced = self.active = self.answered = False
         self.clock_offset_ns = self.get_clock().now().nanoseconds - time.monotonic_ns()
         self.last_tick_ns, self.late_ms, self.reaction_ms = time.monotonic_ns(), deque(maxlen=1000), deque(maxlen=1000)
         self._declare_limits()
@@ -164,11 +164,12 @@ class Interlock(LifecycleNode):
 
     def _make_interfaces(self) -> None:
         limits = self.limits
-        self.target, self.target_joints = PoseStamped(), JointState(name=list(limits.joint_names))
-        self.target.header.frame_id = FRAME
         if limits.control_mode == "tcp_delta":
+            self.answer = PoseStamped()
+            self.answer.header.frame_id = FRAME
             self.targets = self.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
         else:
+            self.answer = JointState(name=list(limits.joint_names))
             self.targets = self.create_publisher(JointState, "target_joints", profile("target_joints"))
         if limits.gripper_width:
             self.openings = self.create_publisher(Float64, "gripper/command", profile("gripper/command"))
@@ -216,8 +217,11 @@ class Interlock(LifecycleNode):
 
     # What comes in
     def _on_pose(self, message: PoseStamped) -> None:
-        self.pose = messages.to_pose(message.pose)
-        self.pose_stamp_ns = to_ns(message.header.stamp)
+        stamp_ns = to_ns(message.header.stamp)
+        if self.lockstep and self.answered and not self.pending and stamp_ns == self.pose_stamp_ns:
+            self.targets.publish(self.answer)  # a state that is said again is answered again: nothing moves twice
+            return
+        self.pose, self.pose_stamp_ns = messages.to_pose(message.pose), stamp_ns
         if self.limits.control_mode == "tcp_delta":
             self.state_received_ns = time.monotonic_ns()
         self.pending = True
@@ -392,13 +396,13 @@ class Interlock(LifecycleNode):
         if output.gripper is not None:  # first: a simulator in lockstep moves on as soon as it has a target
             self.openings.publish(Float64(data=output.gripper))
         if output.target is not None:
-            set_stamp(self.target.header.stamp, now_ns)
-            messages.set_pose(self.target.pose, output.target)
-            self.targets.publish(self.target)
+            messages.set_pose(self.answer.pose, output.target)
         elif output.joints:
-            set_stamp(self.target_joints.header.stamp, now_ns)
-            self.target_joints.position = list(output.joints)
-            self.targets.publish(self.target_joints)
+            self.answer.position = list(output.joints)
+        self.answered = output.target is not None or bool(output.joints)
+        if self.answered:
+            set_stamp(self.answer.header.stamp, now_ns)
+            self.targets.publish(self.answer)
 
     def _publish_events(self, events: tuple[Event, ...], output: Output) -> None:
         """S20: every intervention, on a topic and in the recording."""

@@ -70,7 +70,7 @@ class Operator(Node):
             return
         if self.kind == "scripted" and step.mode == "demonstration":
             self.eyes.pull()
-            self._send(self.script.act(self.eyes.channels), step.header.stamp)
+            self._send(self.script.act(self.eyes.channels).astype(np.float32), step.header.stamp)  # as a policy's
         elif self.kind == "keyboard" and (step.mode == "demonstration" or self._holding()):
             direction = KEYS.get(self.key, (0, 0, 0)) if self._holding() else (0, 0, 0)
             action = np.zeros(self.spec.action.dim)
