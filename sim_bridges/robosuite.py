@@ -36,9 +36,10 @@ class Simulator:
         logging.getLogger("robosuite_logs").setLevel(logging.ERROR)
         control = load_composite_controller_config(controller=controller, robot=robot)
         control["body_parts"]["right"] |= {"input_type": "absolute", "kp": STIFFNESS}
-        self.env = robosuite.make(task, robots=robot, controller_configs=control, has_renderer=False,
-                                  has_offscreen_renderer=False, use_camera_obs=False, control_freq=round(1 / self.tick_s),
-                                  horizon=10**9, ignore_done=True, **options)
+        with numpy_seed(0):  # the cube's size is drawn here, once
+            self.env = robosuite.make(task, robots=robot, controller_configs=control, has_renderer=False,
+                                      has_offscreen_renderer=False, use_camera_obs=False,
+                                      control_freq=round(1 / self.tick_s), horizon=10**9, ignore_done=True, **options)
         self._substeps, self.scene = round(self.env.control_timestep / self.env.model_timestep), None
         self.reset(0)
 

@@ -41,7 +41,7 @@ def check_command(simulator: str, robot: str | None, episodes: int, station: boo
     rows, figures = [], {}
     for row in checks(recipe, episodes, station, figures):
         rows.append(row)
-        print(f"  {'ok  ' if row.kept else 'FAIL'} {row.name:<48}{row.seen}", flush=True)
+        print(f"  {'ok  ' if row.kept else 'FAIL'} {row.name:<54}{row.seen}", flush=True)
     kept = sum(bool(row.kept) for row in rows)
     print(f"{kept} of {len(rows)} kept")
     if json_file:
@@ -182,10 +182,11 @@ def _faces(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
     if agreed is not None:
         yield Row("what we call success is the simulator's too", agreed >= 0.9, f"{agreed:.0%} of our successes")
     if station:
-        faces["station"] = _through_the_station(recipe, scenes)
-        same = faces["station"] == faces["vectorised_interlock"]
-        yield Row("the station over ROS does the same, scene by scene", same,
-                  f"{sum(faces['station'])} of {len(faces['station'])}")
+        played = _through_the_station(recipe, scenes)
+        faces["station"] = [success for success, _ in played]
+        same = sum(one == (other.success, other.steps) for one, other in zip(played, results, strict=True))
+        yield Row("the station over ROS does the same, scene by scene", same == len(scenes),
+                  f"success and steps are the same in {same} of {len(scenes)}; {sum(faces['station'])} succeed")
     figures |= {f"success_{name}": float(np.mean(won)) for name, won in faces.items()} | {"episodes": len(scenes)}
 
 
@@ -220,8 +221,8 @@ def _chance(recipe: Recipe, scenes: range) -> float:
     return float(np.mean([result.success for result in results]))
 
 
-def _through_the_station(recipe: Recipe, scenes: range) -> list[bool]:
-    """The scripted operator at a whole station over ROS, in lockstep; success of each scene."""
+def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]]:
+    """The scripted operator at a whole station over ROS, in lockstep; success and time steps of each scene."""
     from rlinf_core.cli.demo import prepare
     from rlinf_core.station import director_process, station_processes
     from rlinf_core.supervisor import Supervisor, only_station
@@ -241,8 +242,8 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[bool]:
         if director.popen.returncode:
             logs = "\n".join(path.read_text()[-500:] for path in sorted((run_dir / "logs").iterdir()))
             raise RlinfError(f"the station stopped: {events[-1].get('detail', '')}\n{logs}")
-    won = {event["seed"]: event["success"] for event in events if event["event"] == "episode"}
-    return [won.get(scene, False) for scene in scenes]
+    played = {event["seed"]: (event["success"], event["steps"]) for event in events if event["event"] == "episode"}
+    return [played.get(scene, (False, 0)) for scene in scenes]
 
 
 def _until(ready: Callable[[], bool], supervisor: Any) -> None:

@@ -89,7 +89,8 @@ class Operator(Node):
         self.enables.publish(Bool(data=True))
         waiting = self.safety.state == SafetyState.DISARMED or (
             self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session")
-        if waiting and self.arming.service_is_ready() and time.monotonic() - self.asked_at > 1.0:
+        heard = self.actions.get_subscription_count() and self.count_publishers("timestep")
+        if waiting and heard and self.arming.service_is_ready() and time.monotonic() - self.asked_at > 1.0:
             self._arm(True)
 
     def _arm(self, value: bool) -> None:
