@@ -5,7 +5,6 @@ STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
 APART := genesis libero calvin
-SIDE_BY_SIDE := -n 2 --dist loadgroup
 .PHONY: help setup simulators $(APART) demo test test-all lint clean
 
 help:            ## this list
@@ -29,10 +28,10 @@ demo: setup      ## record demonstrations, train, evaluate before and after, wri
 	$(VENV)/bin/rlinf demo $(DEMO)
 
 test: simulators ## the test suite without the slow runs
-	scripts/run_tests.sh -m "not slow" $(SIDE_BY_SIDE)
+	scripts/run_tests.sh -m "not slow"
 
 test-all: simulators $(APART)  ## everything, the simulators of their own environments included
-	scripts/run_tests.sh $(SIDE_BY_SIDE)
+	scripts/run_tests.sh
 
 lint: setup      ## ruff
 	$(VENV)/bin/ruff check .

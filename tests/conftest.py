@@ -27,14 +27,6 @@ def random():
     return np.random.default_rng(0)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Two workers: one for what runs ROS in real time, one for everything else."""
-    for item in items:
-        if "ros" in item.keywords:
-            item.add_marker(pytest.mark.xdist_group("ros"))
-
-
 def pytest_addoption(parser):
     parser.addoption("--evidence", default="", help="write what the safety tests measured to this JSON file")
 
