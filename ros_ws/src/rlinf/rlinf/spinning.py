@@ -47,23 +47,22 @@ class Hearing:
     """
 
     def __init__(self, node: Node) -> None:
-        self.node, self.found_at = node, 0.0
+        self.node, self.heard = node, False
+        self.looked_at = self.silent_since = time.monotonic()
         self.subscription = node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
-        self.heard = False
 
     def _on_safety(self, _: SafetyState) -> None:
         self.heard = True
 
     def check(self) -> bool:
-        """True once all is well, for good; RlinfError after DEAF_S of silence."""
+        """True once all is well, for good; RlinfError after DEAF_S of silence. To be asked every LOOK_UP_S."""
         now = time.monotonic()
+        busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now  # e.g. loading a large policy: it did not listen
         if self.heard:
             self.node.destroy_subscription(self.subscription)
-        elif not self.node.count_publishers("safety"):
-            self.found_at = 0.0
-        elif not self.found_at:
-            self.found_at = now
-        elif now - self.found_at > DEAF_S:
+        elif busy or not self.node.count_publishers("safety"):
+            self.silent_since = now
+        elif now - self.silent_since > DEAF_S:
             raise RlinfError(f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing of it for "
                              f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if that does not "
                              "help, stop the station and run: fastdds shm clean")
