@@ -1,0 +1,293 @@
+"""Whether the tests notice when the code is wrong: a sample of one-line mutants, each against the fast tests of its room.
+
+    python scripts/mutants.py [--seed 0] [--rooms interlock replay] [--json benchmarks/results/mutants.json]
+
+mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests once and forks for each
+mutant, which then meets the tests that call its function until one fails. Here the sample is drawn and the outcome told.
+All of it happens on a copy of the tracked files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from rlinf_core.errors import RlinfError  # noqa: E402
+from rlinf_core.supervisor import ros_environment  # noqa: E402
+
+EXPLAINED = ROOT / "tests/mutants_explained.toml"
+CAUGHT, MISSED = {"killed", "timeout", "segfault"}, {"survived", "no tests"}
+EXIT_OF_AN_ERROR_IN_MUTMUT = 255  # which it reports as a timeout
+
+
+@dataclass(frozen=True)
+class Room:
+    """Sources that are mutated, and the fast tests that should notice.
+
+    Attributes:
+        sources: folders and modules.
+        tests: what pytest is given.
+        leave_out: tests that learn for many seconds.
+    """
+
+    sources: tuple[str, ...]
+    tests: tuple[str, ...]
+    leave_out: tuple[str, ...] = ()
+
+
+LEARNING = ("--ignore=tests/algorithms/test_learning.py", "--ignore=tests/algorithms/test_learning_under_interlock.py",
+            "--deselect=tests/algorithms/test_rlpd.py::test_random_fails_cloning_helps_and_rlpd_succeeds")
+ROOMS = {
+    "interlock": Room(("rlinf_core/interlock",), ("tests/interlock",)),
+    "episodes": Room(("rlinf_core/episodes", "rlinf_core/durable.py"), ("tests/episodes", "tests/bridge")),
+    "bridge": Room(("rlinf_core/bridge",), ("tests/bridge",)),
+    "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py")),
+    "cluster": Room(("rlinf_core/cluster",), ("tests/cluster",)),
+    "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING),
+    "policies": Room(("rlinf_core/policies",), ("tests/policies", "tests/algorithms"), LEARNING),
+}
+
+
+@dataclass
+class Mutant:
+    """One changed line.
+
+    Attributes:
+        name: mutmut's.
+        room, file: where it is.
+        status: what became of it: killed, timeout, segfault; survived, no tests; explained.
+        function, line, diff: of those that were not caught.
+        why: nothing can tell it from the original.
+    """
+
+    name: str
+    room: str
+    file: str
+    status: str = ""
+    function: str = ""
+    line: int = 0
+    diff: str = ""
+    why: str = ""
+
+
+@dataclass
+class Tally:
+    """Counts of a room, or of several."""
+
+    mutants: list[Mutant] = field(default_factory=list)
+
+    def count(self, *statuses: str) -> int:
+        return sum(mutant.status in statuses for mutant in self.mutants)
+
+    @property
+    def score(self) -> float:
+        """Share of those caught that could be, in per cent."""
+        caught, missed = self.count(*CAUGHT), self.count(*MISSED)
+        return 100.0 * caught / max(caught + missed, 1)
+
+
+def main() -> int:
+    """Draw, run, tell; 1 if a bar is missed."""
+    args = _parser().parse_args()
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        box = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants")))
+        mutants = [mutant for room, chosen in drawn(args).items()
+                   for mutant in judged(box / room, room, chosen, args.workers)]
+    explain(mutants)
+    result = summary(mutants, args.seed, time.monotonic() - started)
+    tell(mutants, result)
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return int(result["interlock_score"] < args.interlock_bar or result["score"] < args.bar)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
+    parser.add_argument("--only", default="", help="modules whose path contains this")
+    parser.add_argument("--interlock", type=int, default=220, help="mutants of the interlock")
+    parser.add_argument("--elsewhere", type=int, default=330, help="mutants of all other rooms together")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--interlock-bar", type=float, default=97.0, help="least score of the interlock, in per cent")
+    parser.add_argument("--bar", type=float, default=92.0, help="least score of all, in per cent")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="folder in which to leave mutmut's work")
+    return parser
+
+
+def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
+    """The sample by room: from every module as many as its share of all that could be made."""
+    groups = [(args.interlock, [room for room in args.rooms if room == "interlock"]),
+              (args.elsewhere, [room for room in args.rooms if room != "interlock"])]
+    sample: dict[str, list[Mutant]] = {}
+    for count, rooms in groups:
+        modules = {(room, path): mutants_of(room, path) for room in rooms for path in modules_of(room) if args.only in path}
+        for (room, path), number in shares({key: len(all_) for key, all_ in modules.items()}, count).items():
+            chosen = random.Random(f"{args.seed} {path}").sample(modules[room, path], number)
+            sample.setdefault(room, []).extend(chosen)
+    return {room: mutants for room, mutants in sample.items() if mutants}
+
+
+def modules_of(room: str) -> list[str]:
+    """Paths of a room's modules, generated ones left out."""
+    folders = [ROOT / source for source in ROOMS[room].sources]
+    paths = [path for folder in folders for path in ([folder] if folder.is_file() else sorted(folder.rglob("*.py")))]
+    return [str(path.relative_to(ROOT)) for path in paths if "_pb2" not in path.name]
+
+
+def mutants_of(room: str, path: str) -> list[Mutant]:
+    """All that mutmut makes of a module."""
+    from mutmut.mutation.file_mutation import mutate_file_contents
+    from mutmut.utils.format_utils import get_mutant_name
+
+    with contextlib.redirect_stdout(sys.stderr):
+        names = mutate_file_contents(path, (ROOT / path).read_text()).mutant_names
+    return [Mutant(get_mutant_name(Path(path), name), room, path) for name in names]
+
+
+def shares(sizes: dict, count: int) -> dict:
+    """``count`` divided in proportion to the sizes (largest remainders), none beyond its size."""
+    total = sum(sizes.values())
+    count = min(count, total)
+    exact = {key: count * size / total for key, size in sizes.items() if size}
+    whole = {key: int(share) for key, share in exact.items()}
+    by_remainder = sorted(exact, key=lambda key: whole[key] - exact[key])
+    for key in by_remainder[:count - sum(whole.values())]:
+        whole[key] += 1
+    return whole
+
+
+def judged(box: Path, room: str, mutants: list[Mutant], workers: int) -> list[Mutant]:
+    """Run a room's mutants in ``box`` and say what became of each."""
+    furnish(box, ROOMS[room])
+    print(f"{room}: {len(mutants)} mutants", file=sys.stderr, flush=True)
+    mutmut = Path(sys.executable).with_name("mutmut")
+    command = [mutmut, "run", "--max-children", str(workers), *(mutant.name for mutant in mutants)]
+    done = subprocess.run(command, cwd=box, env=environment(box), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True)
+    if done.returncode:
+        raise RlinfError(f"mutmut: expected it to run the mutants of {room}, it ended with {done.returncode}. The tests "
+                         f"must pass on the unchanged code; it said:\n{done.stdout[-4000:]}")
+    with contextlib.chdir(box):
+        for mutant in mutants:
+            _outcome(mutant)
+    return mutants
+
+
+def _outcome(mutant: Mutant) -> None:
+    from mutmut.mutation.data import SourceFileMutationData
+    from mutmut.mutation.diff_apply import get_diff_for_mutant
+    from mutmut.stats import status_by_exit_code
+
+    data = SourceFileMutationData(path=mutant.file)
+    data.load()
+    code = data.exit_code_by_key[mutant.name]
+    mutant.status = status_by_exit_code[code]
+    if mutant.status not in CAUGHT | MISSED or code == EXIT_OF_AN_ERROR_IN_MUTMUT:
+        raise RlinfError(f"{mutant.name}: expected it caught or missed, got '{mutant.status}' (exit code {code}). Run it "
+                         f"by itself: mutmut run in {Path.cwd()} (see --keep)")
+    if mutant.status in MISSED:
+        mutant.function, mutant.line, mutant.diff = _place(mutant, get_diff_for_mutant(mutant.name, path=mutant.file))
+
+
+def _place(mutant: Mutant, diff: str) -> tuple[str, int, str]:
+    """Function, line and the changed lines alone, of a diff that counts lines from the function's first."""
+    *classes, function = re.split("ǁ", mutant.name.rpartition(".")[2].partition("__mutmut_")[0].removeprefix("x_"))
+    start = next(line for name, line in functions((ROOT / mutant.file).read_text()) if name == [*classes[1:], function])
+    lines = diff.splitlines()[2:]
+    first = int(re.match(r"@@ -(\d+)", lines[0]).group(1))
+    before = next(index for index, line in enumerate(lines[1:]) if line.startswith(("-", "+")))
+    changed = [line[0] + " " + line[1:].strip() for line in lines if line.startswith(("-", "+"))]
+    return ".".join([*classes[1:], function]), start + first - 1 + before, "\n".join(changed)
+
+
+def functions(source: str) -> Iterator[tuple[list[str], int]]:
+    """Name (class first) and first line of every function and method."""
+    for node in ast.parse(source).body:
+        for inner in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield [*([node.name] if inner is not node else []), inner.name], inner.lineno
+
+
+def furnish(box: Path, room: Room) -> None:
+    """Copy what the tests need, and say what mutmut is to do with it."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if (ROOT / name).is_file():
+            (box / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, box / name)
+    top = sorted({name.split("/")[0] for name in tracked.split("\0") if name} - {"rlinf_core", "pyproject.toml", "tests"})
+    patterns = [f"{source}/*" if not source.endswith(".py") else source for source in room.sources]
+    settings = {"source_paths": ["rlinf_core"], "only_mutate": patterns, "do_not_mutate": ["*_pb2*.py"], "also_copy": top,
+                "pytest_add_cli_args_test_selection": list(room.tests),
+                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out],
+                "process_isolation": "forkserver", "use_git_change_detection": False, "track_dependencies": False,
+                "timeout_constant": 3.0, "timeout_multiplier": 4.0}
+    with open(box / "pyproject.toml", "a") as file:
+        file.write("\n[tool.mutmut]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+
+
+def environment(box: Path) -> dict[str, str]:
+    """Of a station's processes, with the code of the box instead of ours."""
+    env = ros_environment(int(os.environ.get("ROS_DOMAIN_ID", "77")))
+    paths = [path.replace(str(ROOT), str(box / "mutants"), 1) if "/install/" not in path else path
+             for path in env.get("PYTHONPATH", "").split(":")]
+    return env | {"PYTHONPATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+
+
+def explain(mutants: Iterable[Mutant]) -> None:
+    """Take out those of which tests/mutants_explained.toml says why nothing can tell them from the original."""
+    entries = tomllib.loads(EXPLAINED.read_text()).get("mutant", []) if EXPLAINED.exists() else []
+    known = {(entry["file"], entry["function"], entry["diff"].strip()): entry["why"] for entry in entries}
+    for mutant in mutants:
+        why = known.get((mutant.file, mutant.function, mutant.diff))
+        if mutant.status in MISSED and why:
+            mutant.status, mutant.why = "explained", why
+
+
+def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
+    """Flat figures, and the survivors."""
+    everything, interlock = Tally(mutants), Tally([mutant for mutant in mutants if mutant.room == "interlock"])
+    survivors = [mutant for mutant in mutants if mutant.status in MISSED]
+    return {"score": round(everything.score, 2), "interlock_score": round(interlock.score, 2), "mutants": len(mutants),
+            "interlock_mutants": len(interlock.mutants), "survivors": len(survivors),
+            "explained": everything.count("explained"), "seconds": round(seconds), "seed": seed,
+            "listed": [asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}]}
+
+
+def tell(mutants: list[Mutant], result: dict) -> None:
+    """The table, and what was not caught."""
+    print(f"{'room':12} {'mutants':>8} {'caught':>7} {'(time)':>7} {'missed':>7} {'explained':>10} {'score':>7}")
+    for room in [*dict.fromkeys(mutant.room for mutant in mutants), "all"]:
+        tally = Tally([mutant for mutant in mutants if room in (mutant.room, "all")])
+        print(f"{room:12} {len(tally.mutants):8} {tally.count(*CAUGHT):7} {tally.count('timeout'):7} "
+              f"{tally.count(*MISSED):7} {tally.count('explained'):10} {tally.score:6.1f} %")
+    for status in ("explained", *sorted(MISSED)):
+        for mutant in (mutant for mutant in mutants if mutant.status == status):
+            print(f"\n{mutant.file}:{mutant.line} {mutant.function} ({status}{': ' + mutant.why if mutant.why else ''})\n"
+                  f"{mutant.diff}")
+    print(f"\n{len(mutants)} mutants (seed {result['seed']}) in {result['seconds']} s, {result['explained']} explained")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
