@@ -1,9 +1,12 @@
-"""Files that are there whole or not at all, also after a power cut."""
+"""Files and folders that are there whole or not at all, also after a power cut."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
+
+REASON = ".reason.txt"
 
 
 def fsync(path: Path) -> None:
@@ -15,9 +18,47 @@ def fsync(path: Path) -> None:
         os.close(handle)
 
 
+def make_folder(path: Path) -> Path:
+    """A folder, and those above it, that are still there after a power cut."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in reversed(missing):
+        fsync(folder.parent)
+    return path
+
+
 def publish_file(aside: Path, path: Path) -> Path:
     """Flush ``aside`` and rename it to ``path``, durably; both lie in one folder."""
     fsync(aside)
     os.replace(aside, path)
     fsync(path.parent)
     return path
+
+
+def flush_folder(folder: Path) -> None:
+    """Flush the files of a folder, then the folder, which is what their names are kept in."""
+    for path in (*folder.iterdir(), folder):
+        fsync(path)
+
+
+def move(path: Path, target: Path) -> Path:
+    """Rename, durably; what is renamed must have been flushed before."""
+    os.rename(path, target)
+    for folder in {target.parent, path.parent}:
+        fsync(folder)
+    return target
+
+
+def free_name(path: Path) -> Path:
+    """``path``, or with the first number that makes it new."""
+    names = itertools.chain([path], (path.with_name(f"{path.name}.{number}") for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name))
+
+
+def set_aside(path: Path, into: Path, reason: str) -> Path:
+    """Move what cannot be used to the folder ``into``, with the reason in a text file beside it."""
+    target = free_name(make_folder(into) / path.name)
+    note = target.with_name(target.name[:200] + REASON)
+    note.write_text(reason + "\n", "utf-8", "backslashreplace")  # names of files need not be UTF-8
+    fsync(note)
+    return move(path, target)

@@ -9,6 +9,7 @@ import numpy as np
 
 from rlinf_core.cluster.governor import Governor
 from rlinf_core.episodes import Episode, read_episode
+from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import StationSpec
@@ -36,22 +37,33 @@ class ReplayStore:
         self.ids: dict[str, str] = {}  # episode id -> what became of it
         self.counted = 0  # online transitions that earn updates
 
+    @property
+    def longest(self) -> int:
+        """Transitions of the longest episode that both buffers can hold."""
+        return min(self.online.capacity, self.demonstrations.capacity) - 1
+
     def insert(self, folder: Path, newest_version: int) -> str:
-        """Take one inbox episode; returns what became of it. A second time changes nothing."""
+        """Take one inbox episode; returns what became of it, and never raises. A second time changes nothing."""
         if folder.name in self.ids:
             return "duplicate"
         try:
-            episode = read_episode(folder)
-            fate = self._insert(episode, newest_version)
+            fate = self._insert(self._read(folder), newest_version)
         except EpisodeError as error:
             fate = f"refused: {error}"
+        except Exception as error:  # no recording may stop a trainer, now and at every restart
+            fate = f"refused: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
         self.ids[folder.name] = fate
         return fate
 
+    def _read(self, folder: Path) -> Episode:
+        episode = read_episode(folder, sealed=True)
+        check_episode(episode, self.spec, self.longest)
+        if episode.id != folder.name:
+            raise EpisodeError(f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
+                               "It is not trained on")
+        return episode
+
     def _insert(self, episode: Episode, newest_version: int) -> str:
-        if episode.spec_hash != self.spec.hash:
-            return (f"refused: episode {episode.id} was recorded with specs {episode.spec_hash}, this trainer serves "
-                    f"{self.spec.hash}. Start station and trainer with the same recipe")
         if episode.mode == "evaluate":
             return "evaluation"
         if episode.mode == "demonstration" and not episode.success:

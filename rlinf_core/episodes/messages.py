@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ def typestore() -> Any:
     return store
 
 
-@cache
+@lru_cache(maxsize=16)
 def store_for(definitions: tuple[tuple[str, str], ...]) -> Any:
     """A typestore from a recording's own (type name, definition) pairs, so that old recordings stay readable."""
     store = get_typestore(Stores.ROS2_JAZZY)

@@ -1,22 +1,28 @@
 """The spool of a station: episodes being written, closed, sent, and broken; one durable rename between each.
 
-    open/<id>/    being recorded
-    closed/<id>/  complete and fsync'ed, waiting for the uplink: survives the death of anything
-    sent/<id>/    acknowledged by the trainer; the oldest are removed when there are too many
-    broken/<id>/  interrupted or aborted; kept for a person to look at, never trained on
+    open/<id>/     being recorded
+    closed/<id>/   complete, sealed and fsync'ed, waiting for the uplink: survives the death of anything
+    sent/<id>/     acknowledged by the trainer; the oldest are removed when there are too many
+    broken/<id>/   interrupted or aborted; kept for a person to look at, never trained on
+    refused/<id>/  the trainer does not want it, or it is no episode; why is in refused/<id>.reason.txt
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.durable import fsync
+from rlinf_core.durable import flush_folder, free_name, make_folder, move, set_aside
 from rlinf_core.episodes.messages import typestore
+from rlinf_core.episodes.sums import MOST_BYTES, is_plain, seal
 from rlinf_core.errors import SpoolError
+
+MOST_MESSAGE_BYTES = 64 << 20
 
 
 class Spool:
@@ -32,7 +38,7 @@ class Spool:
         self.root, self.min_free_mb, self.keep_sent = Path(root), min_free_mb, keep_sent
         try:
             for name in ("open", "closed", "sent", "broken"):
-                (self.root / name).mkdir(parents=True, exist_ok=True)
+                make_folder(self.root / name)
         except OSError as error:
             raise SpoolError(f"spool {self.root}: cannot be created: {error}. Choose another folder") from error
 
@@ -44,7 +50,14 @@ class Spool:
         return left
 
     def open_episode(self, episode_id: str) -> EpisodeWriter:
-        """Begin to record; SpoolError if the disk is nearly full."""
+        """Begin to record; SpoolError if the disk is nearly full, or the id cannot be had."""
+        if not is_plain(episode_id):
+            raise SpoolError(f"spool {self.root}: episode id: expected up to 128 of the characters A-Z a-z 0-9 _ . + = -, "
+                             f"no dot first, got {episode_id[:200]!r}. Give the station a plain name")
+        taken = [name for name in ("open", "closed", "sent") if os.path.lexists(self.root / name / episode_id)]
+        if taken:
+            raise SpoolError(f"spool {self.root}: expected a new episode, got {episode_id}, which is in {taken[0]}/ "
+                             "already. Ids must never come twice")
         free_mb = shutil.disk_usage(self.root).free / 1e6
         if free_mb < self.min_free_mb:
             raise SpoolError(f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} MB. "
@@ -52,73 +65,84 @@ class Spool:
         return EpisodeWriter(self, episode_id)
 
     def closed(self) -> list[Path]:
-        """Closed episodes that have not been sent, oldest first."""
-        return sorted((self.root / "closed").iterdir(), key=lambda path: (path.stat().st_mtime_ns, path.name))
+        """Whatever is in ``closed/``, oldest first: episodes that have not been sent."""
+        return _oldest_first(self.root / "closed")
 
     def mark_sent(self, episode_id: str) -> None:
         """The trainer has acknowledged it."""
         self._move("closed", "sent", episode_id)
-        sent = sorted((self.root / "sent").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        sent = _oldest_first(self.root / "sent")
         for old in sent[: max(0, len(sent) - self.keep_sent)]:
-            shutil.rmtree(old)
+            shutil.rmtree(old, ignore_errors=True)
 
-    def _move(self, source: str, target: str, name: str) -> None:
-        destination = self.root / target / name
-        if destination.exists():
-            destination = destination.with_name(f"{name}.{os.getpid()}")
-        (self.root / source / name).rename(destination)
-        for folder in (source, target):
-            fsync(self.root / folder)
+    def refuse(self, name: str, reason: str) -> Path:
+        """Take it out of ``closed/`` for good, and keep it with the reason."""
+        return set_aside(self.root / "closed" / name, self.root / "refused", reason)
+
+    def _move(self, source: str, target: str, name: str) -> Path:
+        return move(self.root / source / name, free_name(self.root / target / name))
 
 
 class EpisodeWriter:
     """One episode being recorded: raw CDR messages into a rosbag2 folder (MCAP, readable by ``ros2 bag``)."""
 
     def __init__(self, spool: Spool, episode_id: str) -> None:
-        from rosbags.rosbag2 import StoragePlugin, Writer
+        from rlinf_core.episodes.storage import CheckedWriter
 
-        self.spool, self.episode_id = spool, episode_id
+        self.spool, self.episode_id, self.bytes = spool, episode_id, 0
         self._connections: dict[str, Any] = {}
-        self._bag = Writer(spool.root / "open" / episode_id, version=8, storage_plugin=StoragePlugin.MCAP)
+        self._bag = CheckedWriter(spool.root / "open" / episode_id)
         with _disk_errors(spool.root):
             self._bag.open()
 
     def write(self, topic: str, message_type: str, stamp_ns: int, raw: bytes) -> None:
         """Append one serialised message; ``message_type`` like "rlinf_msgs/msg/TimeStep"."""
+        self.bytes += len(raw)
+        if len(raw) > MOST_MESSAGE_BYTES or self.bytes > 0.9 * MOST_BYTES:
+            raise SpoolError(f"episode {self.episode_id}: expected messages of at most {MOST_MESSAGE_BYTES >> 20} MiB and "
+                             f"{int(0.9 * MOST_BYTES) >> 20} MiB in all, got {len(raw) >> 20} MiB on '{topic}', "
+                             f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes")
         with _disk_errors(self.spool.root):
             if topic not in self._connections:
                 self._connections[topic] = self._bag.add_connection(topic, message_type, typestore=typestore())
             self._bag.write(self._connections[topic], stamp_ns, raw)
 
     def close(self) -> Path:
-        """Finish, fsync and move to ``closed/``; after this the episode survives the death of anything."""
+        """Finish, seal, fsync and move to ``closed/``; after this the episode survives the death of anything."""
         folder = self.spool.root / "open" / self.episode_id
         with _disk_errors(self.spool.root):
             self._bag.close()
-            for file in (*folder.iterdir(), folder):
-                fsync(file)
-            self.spool._move("open", "closed", self.episode_id)
-        return self.spool.root / "closed" / self.episode_id
+            seal(folder)
+            flush_folder(folder)
+            return self.spool._move("open", "closed", self.episode_id)
 
     def abort(self) -> None:
-        """Set the episode aside in ``broken/``."""
-        try:
+        """Set the episode aside in ``broken/``; SpoolError if even that fails."""
+        with contextlib.suppress(Exception):  # with an index if the disk still takes one
             self._bag.close()
-        finally:
+        with contextlib.suppress(Exception):
+            self._bag.abort()
+        with _disk_errors(self.spool.root):
             self.spool._move("open", "broken", self.episode_id)
 
 
-class _disk_errors:
+def _oldest_first(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir(), key=lambda path: (_changed(path), path.name))
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except OSError:  # it was moved on in between
+        return 0
+
+
+@contextlib.contextmanager
+def _disk_errors(root: Path) -> Iterator[None]:
     """Turns the operating system's refusals into SpoolError with what to do."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError):
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            fix = f"Free the disk, e.g. delete {self.root / 'sent'}" if full else "Check the folder and its rights"
-            raise SpoolError(f"spool {self.root}: {error.strerror or error}. {fix}; closed episodes are safe") from error
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        fix = f"Free the disk, e.g. delete {root / 'sent'}" if full else "Check the folder and its rights"
+        raise SpoolError(f"spool {root}: {error.strerror or error}. {fix}; closed episodes are safe") from error
