@@ -160,8 +160,8 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
     from mutmut.mutation.file_mutation import mutate_file_contents
     from mutmut.utils.format_utils import get_mutant_name
 
-    with contextlib.redirect_stdout(sys.stderr):
-        names = mutate_file_contents(path, (ROOT / path).read_text()).mutant_names
+    with contextlib.chdir(ROOT):
+        names = mutate_file_contents(path, Path(path).read_text()).mutant_names
     return [Mutant(get_mutant_name(Path(path), name), room, path) for name in names]
 
 
@@ -238,13 +238,11 @@ def furnish(box: Path, room: Room) -> None:
             shutil.copy2(ROOT / name, box / name)
     top = sorted({name.split("/")[0] for name in tracked.split("\0") if name} - {"rlinf_core", "pyproject.toml", "tests"})
     patterns = [f"{source}/*" if not source.endswith(".py") else source for source in room.sources]
-    settings = {"source_paths": ["rlinf_core"], "only_mutate": patterns, "do_not_mutate": ["*_pb2*.py"], "also_copy": top,
-                "pytest_add_cli_args_test_selection": list(room.tests),
-                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out],
-                "process_isolation": "forkserver", "use_git_change_detection": False, "track_dependencies": False,
-                "timeout_constant": 3.0, "timeout_multiplier": 4.0}
-    with open(box / "pyproject.toml", "a") as file:
-        file.write("\n[tool.mutmut]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+    settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),
+                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out]}
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+    (box / "pyproject.toml").write_text(re.sub(r"(?m)^(\[tool\.mutmut\].*\n)", rf"\1{lines}",
+                                               (ROOT / "pyproject.toml").read_text()))
 
 
 def environment(box: Path) -> dict[str, str]:
