@@ -32,6 +32,10 @@ class BridgeError(RlinfError):
     """The bridge cannot carry an episode or a policy."""
 
 
+class RefusedError(BridgeError):
+    """The trainer will never take this episode; sending it again does not help."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -62,7 +62,8 @@ class BridgeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def NextPolicy(self, request, context):
-        """The newest policy as soon as it is newer than the one the station has; ends empty after wait_s without one.
+        """The newest policy as soon as it is newer than the one the station has; ends empty after wait_s without one, or
+        at once where too many wait already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -13,8 +13,11 @@ from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.server import PART_BYTES
 from rlinf_core.durable import publish_file
-from rlinf_core.errors import BridgeError
+from rlinf_core.episodes.sums import episode_files, verify
+from rlinf_core.errors import BridgeError, RefusedError
 from rlinf_core.policies.files import policy_name
+
+SLOWEST_BYTES_PER_S = 1e6
 
 
 class BridgeClient:
@@ -26,13 +29,23 @@ class BridgeClient:
         self._stub = bridge_pb2_grpc.BridgeStub(self._channel)
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
-        """Send a closed episode; returns whether the trainer already had it. Returns only once it is durable there."""
+        """Send a closed episode; returns whether the trainer already had it. Returns only once it is durable there.
+
+        Raises:
+            EpisodeError: it is not what was closed.
+            RefusedError: the trainer will never take it.
+            BridgeError: not now; try again.
+        """
+        verify(folder)
+        files = episode_files(folder)
+        timeout_s += sum(file.stat().st_size for file in files) / SLOWEST_BYTES_PER_S
         try:
-            reply = self._stub.Upload(self._parts(folder), timeout=timeout_s)
+            reply = self._stub.Upload(self._parts(folder.name, files), timeout=timeout_s)
         except grpc.RpcError as error:
             raise BridgeError(f"trainer at {self.address}: {error.code().name.lower()}: {error.details()}") from error
         if not reply.stored:
-            raise BridgeError(f"trainer at {self.address} refused episode {folder.name}: {reply.error}")
+            kind = RefusedError if reply.refused else BridgeError
+            raise kind(f"trainer at {self.address} refused episode {folder.name}: {reply.error}")
         return reply.duplicate
 
     def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0) -> tuple[int, Path, str] | None:
@@ -69,16 +82,16 @@ class BridgeClient:
         """Close the connection."""
         self._channel.close()
 
-    def _parts(self, folder: Path) -> Iterator[pb.EpisodePart]:
+    def _parts(self, episode_id: str, files: list[Path]) -> Iterator[pb.EpisodePart]:
         first = True
-        for file in sorted(folder.iterdir()):
+        for file in files:
             sha, size, sent = hashlib.sha256(), file.stat().st_size, 0
             with open(file, "rb") as source:
                 while sent < size or sent == 0:
                     data = source.read(PART_BYTES)
                     sha.update(data)
                     yield pb.EpisodePart(
-                        station=self.station if first else "", episode_id=folder.name if first else "",
+                        station=self.station if first else "", episode_id=episode_id if first else "",
                         file=file.name if sent == 0 else "", data=data,
                         sha256=sha.hexdigest() if sent + len(data) >= size else "")
                     first, sent = False, sent + max(len(data), 1)

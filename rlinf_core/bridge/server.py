@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import shutil
 import tempfile
 import threading
@@ -17,16 +18,35 @@ import grpc
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.journal import Journal
-from rlinf_core.durable import fsync
-from rlinf_core.errors import BridgeError
+from rlinf_core.bridge.receiving import Receiving
+from rlinf_core.durable import flush_folder, make_folder, move
+from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.policies.files import policy_version
 
 PART_BYTES = 1 << 20
+UPLOADS = 16   # at a time
+FETCHES = 40   # calls for a policy at a time,
+WAITING = 32   # of which so many may wait for one
+THREADS = UPLOADS + FETCHES + 8  # the rest are for reports, and to say that there are too many
+POLL_S = 0.1
+MIN_FREE_MB = 200.0
 
 
 def digest(files: dict[str, str]) -> str:
     """One SHA-256 over an episode's {file name: SHA-256}."""
     return hashlib.sha256("\n".join(f"{name} {sha}" for name, sha in sorted(files.items())).encode()).hexdigest()
+
+
+def exposure(address: str) -> str:
+    """A warning in words where others than this machine can reach ``address``; empty for loopback."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        loopback = False
+    return "" if loopback else (
+        f"bridge: listens on {address}, without encryption and without asking who calls: anyone on that network can feed "
+        "the training and fetch policies. Keep that network to yourself, or tunnel to bridge.host=127.0.0.1 (ssh -L)")
 
 
 class BridgeServer(bridge_pb2_grpc.BridgeServicer):
@@ -37,19 +57,23 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         policies: folder whose newest ``policy-<version>.safetensors`` is served.
         on_episode: called with the folder of each new episode, after it is durable.
         report: returns the fields of a TrainerReport.
+        min_free_mb: with less free disk than this, episodes wait at their stations.
     """
 
     def __init__(self, address: str, inbox: Path, policies: Path, on_episode: Callable[[Path], None],
-                 report: Callable[[], dict[str, Any]]) -> None:
-        inbox.mkdir(parents=True, exist_ok=True)
-        policies.mkdir(parents=True, exist_ok=True)
+                 report: Callable[[], dict[str, Any]], min_free_mb: float = MIN_FREE_MB) -> None:
+        make_folder(inbox)
+        make_folder(policies)
         self.inbox, self.policies, self.on_episode, self.report = inbox, policies, on_episode, report
+        self.min_free_mb = min_free_mb
         self.journal = Journal(inbox / "journal.sqlite")
         for left in inbox.glob(".part-*"):
             shutil.rmtree(left)
         self._storing = threading.Lock()
         self._stopping = threading.Event()
-        self._server = grpc.server(futures.ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)])
+        self._uploads, self._fetches, self._waiting = (threading.Semaphore(most) for most in (UPLOADS, FETCHES, WAITING))
+        self._server = grpc.server(futures.ThreadPoolExecutor(THREADS), options=[
+            ("grpc.so_reuseport", 0), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)])
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)
         try:
             self.port = self._server.add_insecure_port(address)
@@ -65,68 +89,76 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
     # Episodes up
     def Upload(self, parts: Iterator[pb.EpisodePart], context: grpc.ServicerContext) -> pb.UploadReply:  # noqa: N802
-        aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self.inbox))
+        if not self._uploads.acquire(blocking=False):
+            return pb.UploadReply(error=f"expected at most {UPLOADS} uploads at a time; it is sent again")
         try:
-            station, episode_id, files = self._receive(parts, aside)
-            return self._store(station, episode_id, files, aside)
+            return pb.UploadReply(stored=True, duplicate=self._upload(parts))
+        except (RefusedError, EpisodeError) as error:
+            return pb.UploadReply(error=str(error), refused=True)
         except (BridgeError, OSError) as error:
-            return pb.UploadReply(stored=False, error=str(error))
+            return pb.UploadReply(error=str(error))
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            self._uploads.release()
 
-    def _receive(self, parts: Iterator[pb.EpisodePart], aside: Path) -> tuple[str, str, dict[str, str]]:
-        station = episode_id = ""
-        files: dict[str, str] = {}
-        out, sha, name = None, hashlib.sha256(), ""
+    def _upload(self, parts: Iterator[pb.EpisodePart]) -> bool:
+        """Receive and store one episode; returns whether it was here already."""
+        free_mb = shutil.disk_usage(self.inbox).free / 1e6
+        if free_mb < self.min_free_mb:
+            raise BridgeError(f"inbox {self.inbox}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} "
+                              "MB. Free the trainer's disk")
+        aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self.inbox))
+        receiving = Receiving(aside)
         try:
             for part in parts:
-                station, episode_id = part.station or station, part.episode_id or episode_id
-                if part.file:
-                    name, sha = _plain(part.file), hashlib.sha256()
-                    out = open(aside / name, "wb")  # noqa: SIM115 (closed below, at the file's last part)
-                if out is None:
-                    raise BridgeError("upload: expected a part that names its file first")
-                out.write(part.data)
-                sha.update(part.data)
-                if part.sha256:
-                    out.close()
-                    out = None
-                    if sha.hexdigest() != part.sha256:
-                        raise BridgeError(f"upload of {episode_id}: '{name}' was damaged on the way; it is sent again")
-                    files[name] = part.sha256
-                    fsync(aside / name)
+                receiving.take(part)
+            return self._store(*receiving.finish(), aside)
         finally:
-            if out is not None:
-                out.close()
-        if out is not None or not files or not episode_id:
-            raise BridgeError(f"upload of '{episode_id}': expected whole files, got {len(files)}; it is sent again")
-        return station, _plain(episode_id), files
+            receiving.close()
+            shutil.rmtree(aside, ignore_errors=True)
 
-    def _store(self, station: str, episode_id: str, files: dict[str, str], aside: Path) -> pb.UploadReply:
+    def _store(self, station: str, episode_id: str, files: dict[str, str], aside: Path) -> bool:
         content, folder = digest(files), self.inbox / episode_id
+        flush_folder(aside)
         with self._storing:
             known = self.journal.content(episode_id)
             if known == content:
-                return pb.UploadReply(stored=True, duplicate=True)
+                return True
             if known is not None:
-                raise BridgeError(f"episode {episode_id} from {station}: another recording with this id has already "
-                                  "arrived. Give every station its own name")
+                raise RefusedError(f"episode {episode_id} from {station}: another recording with this id has already "
+                                   "arrived. Give every station its own name")
             shutil.rmtree(folder, ignore_errors=True)  # left by a crash between rename and journal
-            aside.rename(folder)
-            fsync(self.inbox)
+            move(aside, folder)
             self.journal.add(episode_id, station, content)
         self.on_episode(folder)
-        return pb.UploadReply(stored=True)
+        return False
 
     # Policies down
     def NextPolicy(self, request: pb.PolicyRequest, context: grpc.ServicerContext) -> Iterator[pb.PolicyPart]:  # noqa: N802
-        deadline = time.monotonic() + min(request.wait_s, 30.0)
-        while not self._stopping.is_set() and context.is_active() and time.monotonic() < deadline:
-            newest = self.newest_policy()
-            if newest is not None and newest[0] > request.have_version:
+        if not self._fetches.acquire(blocking=False):
+            return
+        try:
+            newest = self._newer_policy(request, context)
+            if newest is not None:
                 yield from _policy_parts(*newest)
-                return
-            self._stopping.wait(0.1)
+        finally:
+            self._fetches.release()
+
+    def _newer_policy(self, request: pb.PolicyRequest, context: grpc.ServicerContext) -> tuple[int, Path] | None:
+        """Wait for a policy that is newer than the station's; where too many wait, look once."""
+        may_wait = self._waiting.acquire(blocking=False)
+        deadline = time.monotonic() + (min(request.wait_s, 30.0) if may_wait else 0.0)
+        try:
+            while not self._stopping.is_set() and context.is_active():
+                newest = self.newest_policy()
+                if newest is not None and newest[0] > request.have_version:
+                    return newest
+                if not time.monotonic() < deadline:  # so that NaN is no wait
+                    return None
+                self._stopping.wait(POLL_S)
+            return None
+        finally:
+            if may_wait:
+                self._waiting.release()
 
     def newest_policy(self) -> tuple[int, Path] | None:
         """Version and path of the newest policy file."""
@@ -144,10 +176,3 @@ def _policy_parts(version: int, path: Path) -> Iterator[pb.PolicyPart]:
     for start in range(0, len(data), PART_BYTES):
         end = start + PART_BYTES
         yield pb.PolicyPart(version=version, data=data[start:end], sha256=sha if end >= len(data) else "")
-
-
-def _plain(name: str) -> str:
-    """A name that stays inside its folder."""
-    if not name or name != Path(name).name or name.startswith("."):
-        raise BridgeError(f"upload: expected a plain file name, got {name!r}")
-    return name

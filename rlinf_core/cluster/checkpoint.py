@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.durable import fsync
+from rlinf_core.durable import flush_folder, make_folder, move
 from rlinf_core.errors import RlinfError
 
 State = dict[str, Any]  # nested: dicts of arrays, tensors and JSON values
@@ -51,17 +51,16 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     """Write ``root/name`` durably (write aside, fsync, rename) and keep only the newest ``keep``."""
     from safetensors.numpy import save_file
 
-    folder, aside = root / name, root / f".{name}.part"
+    folder, aside = root / name, make_folder(root) / f".{name}.part"
+    while folder.exists():  # as good as this one, and not to be given up before this one is there
+        folder = folder.with_name(f"{folder.name}+")
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    aside.mkdir()
     arrays, rest = split(state)
     save_file(arrays, aside / "arrays.safetensors")
     (aside / "state.json").write_text(json.dumps(rest))
-    for file in aside.iterdir():
-        fsync(file)
-    shutil.rmtree(folder, ignore_errors=True)
-    aside.rename(folder)
-    fsync(root)
+    flush_folder(aside)
+    move(aside, folder)
     for old in sorted(checkpoints(root))[:-keep]:
         shutil.rmtree(old)
     return folder

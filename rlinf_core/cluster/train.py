@@ -8,7 +8,6 @@ groups of updates, when no batch is under way, so that a resumed run draws the s
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import tempfile
@@ -16,9 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.bridge.server import exposure
 from rlinf_core.cluster import checkpoint
+from rlinf_core.cluster.arrivals import Arrivals
 from rlinf_core.cluster.governor import Governor
 from rlinf_core.cluster.learner import Learner
+from rlinf_core.cluster.local import start_ray
 from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.environment import Task
 from rlinf_core.errors import RlinfError
@@ -58,9 +60,7 @@ class Trainer:
     """One run: builds the actors, resumes from the newest checkpoint if there is one, and loops until stopped."""
 
     def __init__(self, recipe: Recipe, run_dir: Path) -> None:
-        import ray
-
-        self.ray, self.recipe, self.run_dir = ray, recipe, run_dir
+        self.recipe, self.run_dir = recipe, run_dir
         self.checkpoints = run_dir / "checkpoints"
         self.stopping = False
         self.task: Task = station_task(recipe)
@@ -74,7 +74,9 @@ class Trainer:
             min_transitions=online.min_transitions)
         # A folder of its own: what a killed cluster leaves behind would be taken for a running one.
         self.temporary = tempfile.mkdtemp(prefix="rlinf-ray-", dir="/tmp")
-        ray.init("local", num_cpus=4, include_dashboard=False, logging_level="warning", _temp_dir=self.temporary)
+        self.ray = ray = start_ray(4, _temp_dir=self.temporary)
+        if warning := exposure(recipe.bridge.address):
+            print(warning, flush=True)
         remote = ray.remote(num_cpus=0.1)
         spec = self.task.spec
         self.ingest = remote(Ingest).options(max_concurrency=2).remote(recipe.bridge.address, str(run_dir))
@@ -83,6 +85,8 @@ class Trainer:
                                                  recipe.replay.use_executed, recipe.seed)
         self.learner = remote(_RemoteLearner).remote(spec, recipe.policy, recipe.sft, recipe.algorithm,
                                                      run_dir / "policies", recipe.seed)
+        self.arrivals = Arrivals(run_dir, lambda folders, version: ray.get(
+            [self.replay.insert.remote(folder, version) for folder in folders]))
         self._resume()
 
     def _resume(self) -> None:
@@ -143,15 +147,8 @@ class Trainer:
             self.writer.add_scalar(f"train/{name}", value, step)
 
     def _insert(self, folders: list[str]) -> None:
-        if not folders:
-            return
-        version = self.ray.get(self.learner.status.remote())["version"]
-        fates = self.ray.get([self.replay.insert.remote(Path(folder), version) for folder in folders])
-        with open(self.run_dir / "trained_on.jsonl", "a") as log:
-            for folder, fate in zip(folders, fates, strict=True):
-                log.write(json.dumps({"id": Path(folder).name, "fate": fate, "time": time.time()}) + "\n")
-                if fate.startswith("refused"):
-                    print(fate, flush=True)
+        if folders:
+            self.arrivals.take(folders, self.ray.get(self.learner.status.remote())["version"])
 
     def _ratio(self) -> float:
         return self.status["updates"] / max(1, self.counts["counted"])

@@ -58,10 +58,8 @@ class ReplayBuffer:
         if length == 0 or length + 1 > self.capacity:
             raise SpecError(f"episode of {length} transitions: expected 1 to {self.capacity - 1} (the replay's capacity)")
         slots = (self._next + np.arange(length + 1)) % self.capacity
-        for name, values in observations.items():
-            if values.shape != (length + 1, *self._arrays[name].shape[1:]):
-                raise SpecError(f"episode: '{name}': expected shape {(length + 1, *self._arrays[name].shape[1:])}, "
-                                f"got {values.shape}")
+        self._check(observations, length + 1)
+        self._check({"action": actions, "reward": rewards, "discount": discounts}, length)
         self._arrays["starts"][(slots[0] - 1) % self.capacity] = False  # its next observation is overwritten
         for name, values in observations.items():
             self._arrays[name][slots] = values
@@ -75,6 +73,13 @@ class ReplayBuffer:
         self.episodes += 1
         self._valid = None
         return length
+
+    def _check(self, arrays: Batch, length: int) -> None:
+        """Before anything is written, so that what does not fit changes nothing."""
+        for name, values in arrays.items():
+            if values.shape != (length, *self._arrays[name].shape[1:]):
+                raise SpecError(f"episode: '{name}': expected shape {(length, *self._arrays[name].shape[1:])}, "
+                                f"got {values.shape}")
 
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
                aligned: bool = False) -> Batch:

@@ -12,6 +12,7 @@ from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.durable import publish_file
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.sums import seal
 from rlinf_core.errors import BridgeError
 from rlinf_core.policies.files import policy_name
 from tests.messages import record
@@ -63,6 +64,7 @@ def test_large_files_go_in_parts(server, client, tmp_path):
     data = os.urandom(5 * (1 << 20) + 17)
     (folder / "x.mcap").write_bytes(data)
     (folder / "empty").write_bytes(b"")
+    seal(folder)
     client.upload(folder)
     assert (server.inbox / "big" / "x.mcap").read_bytes() == data
     assert (server.inbox / "big" / "empty").read_bytes() == b""
@@ -128,6 +130,7 @@ def test_a_server_killed_again_and_again_ends_with_every_episode_exactly_once(tm
     for index in range(12):
         folder = record(spool, task.spec, f"e{index:02d}", steps=20).close()
         (folder / "pad").write_bytes(os.urandom(6 << 20))
+        seal(folder)
         folders.append(folder)
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_serve, args=(port, tmp_path))

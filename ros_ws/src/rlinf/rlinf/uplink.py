@@ -11,10 +11,12 @@ from rlinf_msgs.msg import PolicyUpdate, TrainerStatus
 from rlinf.qos import profile
 from rlinf.spinning import BACKGROUND, run
 from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
 
 RETRY_S = 1.0
+PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
 class Uplink(Node):
@@ -36,15 +38,16 @@ class Uplink(Node):
         self.create_timer(0.5, self._report)
 
     def _upload(self) -> None:
+        sender = Sender(self.spool, self.client, self.get_logger().error)
         while not self.stopping.wait(0.1):
-            for folder in self.spool.closed():
-                try:
-                    self.client.upload(folder)
-                    self.spool.mark_sent(folder.name)
-                    self.trouble = ""
-                except (BridgeError, OSError) as error:
-                    self._complain(str(error))
-                    break
+            try:
+                trouble = sender.send_all()
+            except Exception as error:  # this thread must outlive whatever happens to a disk
+                trouble = f"{type(error).__name__}: {error}"
+            if trouble:
+                self._complain(trouble)
+            else:
+                self.trouble = ""
 
     def _fetch(self) -> None:
         while not self.stopping.is_set():
@@ -53,7 +56,9 @@ class Uplink(Node):
             except (BridgeError, OSError) as error:
                 self._complain(str(error))
                 continue
-            if fetched is not None:
+            if fetched is None:
+                self.stopping.wait(PAUSE_S)
+            else:
                 self.version, path, sha = fetched
                 self.updates.publish(PolicyUpdate(version=self.version, path=str(path), sha256=sha))
 

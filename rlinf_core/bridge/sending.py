@@ -1,0 +1,55 @@
+"""Empties a station's spool into the trainer; what can never go is set aside, so that the rest goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
+
+
+class Sender:
+    """Sends what is in ``closed/``.
+
+    Args:
+        spool: of the station.
+        client: to the trainer.
+        say: called with a line for people, once for each episode that is set aside.
+    """
+
+    def __init__(self, spool: Spool, client: BridgeClient, say: Callable[[str], None]) -> None:
+        self.spool, self.client, self.say = spool, client, say
+        self._failures: Counter[str] = Counter()
+
+    def send_all(self) -> str:
+        """Send once everything that waits, oldest first, what has failed before last; returns the trouble there was."""
+        trouble = ""
+        waiting = sorted(self.spool.closed(), key=lambda folder: self._failures[folder.name])
+        for folder in waiting:
+            try:
+                self._send(folder)
+                self._failures.pop(folder.name, None)
+            except BridgeError as error:  # the trainer is away, or can take nothing now
+                self._failures[folder.name] += 1
+                return printable(error)
+            except Exception as error:  # this one cannot be read now; it must not keep back the others
+                self._failures[folder.name] += 1
+                trouble = f"episode {folder.name}: {type(error).__name__}: {error}"
+        return printable(trouble)
+
+    def _send(self, folder: Path) -> None:
+        try:
+            self.client.upload(folder)
+        except (RefusedError, EpisodeError) as error:
+            kept = self.spool.refuse(folder.name, str(error))
+            self.say(printable(f"set aside in {kept}: {error}"))
+        else:
+            self.spool.mark_sent(folder.name)
+
+
+def printable(text: object) -> str:
+    """As text that can be printed and sent: names of files need not be UTF-8."""
+    return str(text).encode("utf-8", "backslashreplace").decode()
