@@ -236,6 +236,7 @@ def furnish(box: Path, room: Room) -> None:
         if (ROOT / name).is_file():
             (box / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, box / name)
+    (box / "mutants").mkdir(exist_ok=True)  # or Python, started with it in its path, takes it for absent ever after
     top = sorted({name.split("/")[0] for name in tracked.split("\0") if name} - {"rlinf_core", "pyproject.toml", "tests"})
     patterns = [f"{source}/*" if not source.endswith(".py") else source for source in room.sources]
     settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),
