@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from pathlib import Path
 
+from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import SpoolError
 
 SECONDS = 30.0
+BYTES = 64 << 20
 
 
 class BlackBox:
     """A ring of serialized messages; ``write`` makes a rosbag2 folder of it, one per fault, in ``root/closed``."""
 
-    def __init__(self, root: Path, seconds: float = SECONDS) -> None:
-        self.spool, self._ring, self._ns = Spool(root), deque(), int(seconds * 1e9)
+    def __init__(self, root: Path, seconds: float = SECONDS, most_bytes: int = BYTES) -> None:
+        self.spool, self._ring, self._faults = Spool(root), Ring(most_bytes, seconds=seconds), 0
 
-    def add(self, topic: str, kind: str, raw: bytes) -> None:
-        """Keep one message, and forget those that are too old."""
-        now = time.time_ns()
-        self._ring.append((now, topic, kind, raw))
-        while self._ring[0][0] < now - self._ns:
-            self._ring.popleft()
+    def add(self, message: Message) -> None:
+        """Keep one message."""
+        self._ring.add(message)
 
     def write(self, cause: str) -> Path:
         """Write what is kept; SpoolError if the disk does not take it."""
-        name = f"fault-{time.strftime('%Y%m%dT%H%M%S')}-{''.join(c if c.isalnum() else '_' for c in cause)}"
-        writer = self.spool.open_episode(name)
+        writer = self.spool.open_episode(self._name(cause))
         try:
-            for at, topic, kind, raw in self._ring:
-                writer.write(topic, kind, at, raw)
-            writer.close()
+            for message in self._ring:
+                writer.write(message.topic, message.kind, message.at_ns, message.raw)
+            return writer.close()
         except SpoolError:
             writer.abort()
             raise
-        return self.spool.root / "closed" / name
+
+    def _name(self, cause: str) -> str:
+        """Of the time and the cause, which may be any text; the number tells faults of one second apart."""
+        self._faults += 1
+        plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in cause[:60])
+        return f"fault-{time.strftime('%Y%m%dT%H%M%S')}-{self._faults:03d}-{plain}"

@@ -1,0 +1,158 @@
+"""From a stream of messages to episodes in a spool, in a thread that may wait for the disk."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rlinf_core.episodes.ring import Message, Ring
+from rlinf_core.episodes.spool import EpisodeWriter, Spool
+from rlinf_core.errors import SpoolError
+
+STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
+GRACE_S = 0.5
+EARLY, EARLY_BYTES = 64, 64 << 20
+WAITING_BYTES = 256 << 20
+LOOK_S = 0.05
+
+
+class Recording:
+    """Which messages belong to which episode.
+
+    Args:
+        spool: where episodes go.
+        tell: called with CLOSED or ABORTED, the episode's id, its last event and why.
+    """
+
+    def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None]) -> None:
+        self.spool, self.tell = spool, tell
+        self.early = Ring(EARLY_BYTES, EARLY)  # topics are not ordered: data may beat STARTED
+        self.writer: EpisodeWriter | None = None
+        self.ended: Any = None
+        self.ended_ns = self.steps = self.applied = 0
+
+    def take(self, message: Message, event: Any = None) -> None:
+        """The next message, with what it says if it is an EpisodeEvent."""
+        if event is not None and event.kind == STARTED:
+            self._open(event.episode_id)
+        if self.writer is not None:
+            self._write(message)
+        else:
+            self.early.add(message)
+        if event is not None and self.writer is not None and event.episode_id == self.writer.episode_id:
+            if event.kind == ENDED:
+                self.ended, self.ended_ns = event, message.at_ns
+            elif event.kind == ABORTED:
+                self.abort(event.detail, tell=False)
+        self._close_if_complete()
+        self.look(message.at_ns)
+
+    def look(self, now_ns: int) -> None:
+        """Some actions were never applied (the arm held); a short grace, then close with what there is."""
+        if self.ended is not None and now_ns - self.ended_ns > GRACE_S * 1e9:
+            if self.steps >= self.ended.steps + 1:
+                self._close()
+            else:
+                self.abort(f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost")
+
+    def abort(self, reason: str, tell: bool = True) -> None:
+        """Set the running episode aside, if there is one."""
+        writer, self.writer, self.ended = self.writer, None, None
+        if writer is None:
+            return
+        try:
+            writer.abort()
+        except SpoolError as error:
+            reason = f"{reason}; it could not be set aside: {error}"
+        if tell:
+            self.tell(ABORTED, writer.episode_id, None, reason)
+
+    def _open(self, episode_id: str) -> None:
+        self.abort("the next episode began before this one ended")
+        self.steps = self.applied = 0
+        try:
+            self.writer = self.spool.open_episode(episode_id)
+        except SpoolError as error:
+            self.tell(ABORTED, episode_id, None, str(error))
+            return
+        for message in self.early.take_all():
+            if self.writer is not None:
+                self._write(message)
+
+    def _write(self, message: Message) -> None:
+        self.steps += message.kind.endswith("/TimeStep")
+        self.applied += message.kind.endswith("/Applied")
+        try:
+            self.writer.write(message.topic, message.kind, message.at_ns, message.raw)
+        except SpoolError as error:
+            self.abort(str(error))
+
+    def _close_if_complete(self) -> None:
+        if self.ended is not None and self.steps >= self.ended.steps + 1 and self.applied >= self.ended.steps:
+            self._close()
+
+    def _close(self) -> None:
+        event, writer = self.ended, self.writer
+        self.ended = self.writer = None
+        self.early.clear()
+        try:
+            writer.close()
+        except SpoolError as error:
+            self.writer = writer
+            self.abort(str(error))
+            return
+        self.tell(CLOSED, writer.episode_id, event, "")
+
+
+class Worker:
+    """One thread that handles what it is given, in order, however long the disk takes.
+
+    Args:
+        handle: called with each item.
+        look: called when there was nothing to do for LOOK_S.
+        trouble: called with what ``handle`` or ``look`` raised.
+        most_bytes: may wait; more is not taken.
+    """
+
+    def __init__(self, handle: Callable[[Any], None], look: Callable[[], None], trouble: Callable[[Exception], None],
+                 most_bytes: int = WAITING_BYTES) -> None:
+        self._handle, self._look, self._trouble, self.most_bytes = handle, look, trouble, most_bytes
+        self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = self._bytes = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything has been handled."""
+        return self._waiting == 0
+
+    def put(self, item: Any, size: int, anyway: bool = False) -> bool:
+        """Hand over an item of so many bytes; False if too many wait, unless it must be taken ``anyway``."""
+        with self._lock:
+            if self._bytes + size > self.most_bytes and not anyway:
+                return False
+            self._waiting += 1
+            self._bytes += size
+        self._queue.put((item, size))
+        return True
+
+    def _run(self) -> None:
+        while True:
+            try:
+                item, size = self._queue.get(timeout=LOOK_S)
+            except queue.Empty:
+                self._try(self._look)
+                continue
+            self._try(self._handle, item)
+            with self._lock:
+                self._waiting -= 1
+                self._bytes -= size
+
+    def _try(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Exception as error:  # whatever one message does, the next one is recorded
+            self._trouble(error)

@@ -1,0 +1,63 @@
+"""Messages kept in memory, within bounds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Message:
+    """One serialised message.
+
+    Attributes:
+        topic: its full name.
+        kind: its type, like "rlinf_msgs/msg/TimeStep".
+        at_ns: when it came, wall clock [ns].
+        raw: CDR.
+    """
+
+    topic: str
+    kind: str
+    at_ns: int
+    raw: bytes
+
+
+class Ring:
+    """The newest messages, by bytes, number and age; one that would take more than a quarter of the bytes is left out."""
+
+    def __init__(self, most_bytes: int, most: int | None = None, seconds: float = float("inf")) -> None:
+        self.most_bytes, self.most, self.seconds = most_bytes, most, seconds
+        self.bytes = 0
+        self._messages: deque[Message] = deque()
+
+    def add(self, message: Message) -> None:
+        """Keep one, and forget those that are too old or too many."""
+        if len(message.raw) > self.most_bytes // 4:
+            return
+        self._messages.append(message)
+        self.bytes += len(message.raw)
+        while self._over(message.at_ns):
+            self.bytes -= len(self._messages.popleft().raw)
+
+    def take_all(self) -> list[Message]:
+        """All of them, oldest first; nothing is kept."""
+        messages = list(self._messages)
+        self.clear()
+        return messages
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._messages.clear()
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def _over(self, now_ns: int) -> bool:
+        return (self.bytes > self.most_bytes or (self.most is not None and len(self._messages) > self.most)
+                or now_ns - self._messages[0].at_ns > self.seconds * 1e9)
