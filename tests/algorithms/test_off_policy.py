@@ -11,7 +11,7 @@ from rlinf_core.cluster import checkpoint
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.replay import ReplayBuffer
 from rlinf_core.specs import ArraySpec, StationSpec
-from tests.algorithms.learning import SMALL, buffer_of, make, online
+from tests.algorithms.learning import SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, misled
 
 
@@ -21,7 +21,9 @@ def test_dsrl_changes_the_choice_of_noise_and_not_the_flow(random):
     weights = [p.clone() for p in flow.parameters()]
     learner = dsrl.Learner(steered, dsrl.Config(**SMALL), seed=0)
     steering = [p.clone() for p in learner.actor.steering.parameters()]
-    online(learner, random, 400, choices=True)
+    data = buffer_of(misled(random), 8)
+    for _ in range(5):
+        learner.update(data.sample(32, random))
     assert all(torch.equal(a, b) for a, b in zip(weights, flow.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(steering, learner.actor.steering.parameters(), strict=True))
 
