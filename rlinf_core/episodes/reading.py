@@ -51,7 +51,7 @@ def _episode(folder: Path, messages: Messages) -> Episode:
         raise EpisodeError(f"episode {folder}: expected time steps up to a LAST one and an ENDED event, got "
                            f"{len(steps)} steps and {len(ended)} ENDED events. It was not finished; it is not trained on")
     numbers = [step.step_index for step in steps]
-    if numbers != list(range(ended[-1].steps + 1)) or len(steps) < 2:
+    if numbers != list(range(len(steps))) or len(steps) != ended[-1].steps + 1 or len(steps) < 2:
         raise EpisodeError(f"episode {folder}: expected steps 0..{ended[-1].steps} without gaps, got "
                            f"{_short(numbers)}. Messages were lost while recording")
     sizes = {len(values) for record in messages["applied"] for values in (record.requested, record.executed)}

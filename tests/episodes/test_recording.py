@@ -1,0 +1,198 @@
+"""Which messages make an episode, and what a slow or full disk does to it; without ROS."""
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from rlinf.black_box import BlackBox
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.recording import ABORTED, CLOSED, GRACE_S, Recording, Worker
+from rlinf_core.episodes.ring import Message, Ring
+from rlinf_core.episodes.spool import Spool
+from tests.messages import NS, raw_messages
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path / "spool")
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def recording(spool, told):
+    return Recording(spool, lambda *what: told.append(what))
+
+
+def play(recording, task, episode_id="a-1", steps=5, **how):
+    """Everything of an episode, to the recording."""
+    kinds = []
+
+    def note(topic, number, message):
+        kinds.append(SimpleNamespace(kind=message.kind, episode_id=message.episode_id, steps=message.steps, detail="")
+                     if topic == "episode" else None)
+
+    messages = raw_messages(task.spec, episode_id, steps=steps, change=note, **how)
+    for (topic, kind, ns, raw), event in zip(messages, kinds, strict=True):
+        recording.take(Message(topic, kind, ns, raw), event)
+
+
+def test_an_episode_is_closed_once_it_is_complete(recording, spool, task, told):
+    play(recording, task)
+    assert [(kind, name) for kind, name, _, _ in told] == [(CLOSED, "a-1")]
+    assert len(read_episode(spool.root / "closed/a-1")) == 5
+
+
+def test_without_actions_it_is_closed_after_a_grace_and_with_steps_missing_it_is_aborted(recording, task, told):
+    play(recording, task, "held", leave=("applied",))
+    assert not told
+    recording.look(round((0.5 + GRACE_S + 0.01) * NS))
+    assert [what[:2] for what in told] == [(CLOSED, "held")]
+    play(recording, task, "torn", leave=("timestep",))
+    recording.look(2 * NS)
+    assert told[-1][:2] == (ABORTED, "torn") and "expected 6 time steps, got 5" in told[-1][3]
+
+
+@pytest.mark.parametrize("name, said", [("../../outside", "plain name"), ("a-1", "closed/ already"),
+                                        ("x" * 500, "plain name")])
+def test_ids_that_cannot_be_had_are_aborted_and_the_next_episode_is_recorded(recording, spool, task, told, name, said):
+    play(recording, task, "a-1")
+    play(recording, task, name)
+    assert told[-1][:2] == (ABORTED, name) and said in told[-1][3]
+    play(recording, task, "next")
+    assert told[-1][:2] == (CLOSED, "next") and len(read_episode(spool.root / "closed/next")) == 5
+    assert not list(spool.root.parent.glob("outside*"))
+
+
+def test_an_id_that_is_open_already_ends_that_episode_and_is_recorded_anew(recording, spool, task, told):
+    messages = raw_messages(task.spec)
+    started = SimpleNamespace(kind=0, episode_id="a-1", steps=0, detail="")
+    recording.take(Message(*messages[0][:2], 0, messages[0][3]), started)
+    play(recording, task)
+    assert [what[:2] for what in told] == [(ABORTED, "a-1"), (CLOSED, "a-1")]
+
+
+def test_a_disk_that_fails_at_the_end_aborts_the_episode(recording, spool, task, told, monkeypatch):
+    def fails(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fails)
+    play(recording, task)
+    monkeypatch.undo()
+    assert told[-1][:2] == (ABORTED, "a-1") and "Free the disk" in told[-1][3]
+    play(recording, task, "next")
+    assert told[-1][:2] == (CLOSED, "next") and [path.name for path in spool.closed()] == ["next"]
+
+
+def test_a_ring_is_bounded_by_number_age_and_bytes():
+    def fill(ring, sizes):
+        for number, size in enumerate(sizes):
+            ring.add(Message("t", "k", number * NS, bytes(size)))
+        return [message.at_ns // NS for message in ring]
+
+    assert fill(Ring(1000, most=3), [1] * 6) == [3, 4, 5]
+    assert fill(Ring(1000, seconds=2.0), [1] * 6) == [3, 4, 5]
+    ring = Ring(1000)
+    assert fill(ring, [200] * 8 + [10_000]) == [3, 4, 5, 6, 7] and ring.bytes == 1000, "one absurd message forgets nothing"
+    assert len(ring.take_all()) == 5 and len(ring) == ring.bytes == 0
+
+
+def test_what_comes_before_an_episode_is_bounded_by_bytes(recording, monkeypatch):
+    for number in range(64):
+        recording.early.add(Message("/station/timestep", "rlinf_msgs/msg/TimeStep", number, bytes(4 << 20)))
+    assert recording.early.bytes <= 64 << 20
+
+
+def test_the_black_box_is_bounded_by_bytes_and_writes_faults_of_any_name_within_one_second(tmp_path, task):
+    box = BlackBox(tmp_path / "faults", most_bytes=4000)
+    for topic, kind, ns, raw in raw_messages(task.spec, steps=40):
+        box.add(Message(topic, kind, ns, raw))
+    kept = [box.write(cause) for cause in ("estop:pendant", "estop:pendant", "../" * 100, "ü\n" * 200)]
+    assert len({path.name for path in kept}) == 4 and all(path.parent == tmp_path / "faults/closed" for path in kept)
+    assert 1000 < (kept[0] / f"{kept[0].name}.mcap").stat().st_size < 20_000
+
+
+def test_the_worker_takes_no_more_than_it_may_hold_and_survives_what_it_handles():
+    gate, handled, troubles = threading.Event(), [], []
+
+    def handle(item):
+        gate.wait(10)
+        handled.append(item)
+        if item == "bad":
+            raise ValueError(item)
+
+    worker = Worker(handle, lambda: None, troubles.append, most_bytes=100)
+    assert [worker.put(name, 40) for name in ("a", "bad", "c")] == [True, True, False]
+    assert worker.put("event", 40, anyway=True) and not worker.idle
+    gate.set()
+    end = time.monotonic() + 10
+    while not worker.idle and time.monotonic() < end:
+        time.sleep(0.01)
+    assert handled == ["a", "bad", "event"] and [str(error) for error in troubles] == ["bad"]
+    assert worker.put("later", 90)
+
+
+@pytest.mark.ros
+@pytest.mark.timeout(120)
+def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp_path, monkeypatch):
+    """In an episode at 100 Hz a fault is recorded, which waits a second for each fsync; the topics hold 50 messages."""
+    rclpy = pytest.importorskip("rclpy")
+    from rclpy.executors import SingleThreadedExecutor
+    from rclpy.parameter import Parameter
+    from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep
+
+    from rlinf import recorder as module
+    from rlinf.qos import profile
+
+    rclpy.init(domain_id=94)
+    parameters = [Parameter("spool", value=str(tmp_path / "spool"))]
+    make_node = module.Node.__init__
+    monkeypatch.setattr(module.Node, "__init__", lambda self, name: make_node(self, name, parameter_overrides=parameters))
+    node = module.Recorder()
+    monkeypatch.undo()
+    peer, events = rclpy.create_node("peer"), []
+    say = {topic: peer.create_publisher(kind, topic, profile(topic))
+           for topic, kind in (("timestep", TimeStep), ("applied", Applied), ("episode", EpisodeEvent),
+                               ("safety", SafetyState))}
+    peer.create_subscription(EpisodeEvent, "episode", events.append, profile("episode"))
+    executors = [SingleThreadedExecutor(), SingleThreadedExecutor()]
+    for executor, one in zip(executors, (node, peer), strict=True):
+        executor.add_node(one)
+        threading.Thread(target=executor.spin, daemon=True).start()
+
+    def wait(until, seconds=20.0):
+        end = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < end, events
+            time.sleep(0.01)
+
+    def episode(name, steps):
+        say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=name))
+        for number in range(steps + 1):
+            say["timestep"].publish(TimeStep(episode_id=name, step_index=number))
+            if number == 20:
+                say["safety"].publish(SafetyState(state=SafetyState.FAULT, cause="estop"))
+            if number < steps:
+                say["applied"].publish(Applied(seq=number))
+            time.sleep(0.01)
+        say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id=name, steps=steps))
+
+    flush = os.fsync
+    try:
+        wait(lambda: all(one.get_subscription_count() >= 1 + (topic == "episode") for topic, one in say.items()))
+        monkeypatch.setattr(os, "fsync", lambda handle: (time.sleep(1.0), flush(handle)))
+        episode("one", 200)
+        wait(lambda: [event for event in events if event.kind in (EpisodeEvent.CLOSED, EpisodeEvent.ABORTED)], 40)
+    finally:
+        monkeypatch.undo()
+        for executor in executors:
+            executor.shutdown()
+        rclpy.shutdown()
+    assert [event.detail for event in events if event.kind == EpisodeEvent.ABORTED] == []
+    assert len(list((tmp_path / "faults/closed").iterdir())) == 1
