@@ -1,0 +1,320 @@
+"""Whole updates of SAC, CrossQ, RLPD, IQL, SFT and DAgger, step by step, beside the papers' losses written once more."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, rlpd, sac, sac_flow, sft
+from rlinf_core.algorithms.parts.learner import follow
+from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from tests.algorithms.by_hand import Adam, assert_alike, twin
+from tests.algorithms.learning import buffer_of, make
+from tests.algorithms.point import expert, misled
+
+SMALL = dict(critic_hidden=(16, 16), learning_rate=3e-3)
+SOFT = SMALL | dict(discount=0.9, adam_beta=0.7, initial_temperature=0.3, target_entropy=-0.7, clip_gradient=0.5)
+
+
+def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
+    """A policy whose normalisation is not the one it was born with."""
+    actor = make(kind, horizon=horizon, hidden=hidden, **config)
+    encoder = actor.flow.encoder if kind == "steered" else actor.encoder
+    encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 2)))
+    return actor
+
+
+def batches(count, random, horizon=1, size=24):
+    """Of misled episodes; some transitions end theirs."""
+    data = buffer_of(misled(random, 0.9), 12)
+    return [data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random) for _ in range(count)]
+
+
+def parts(batch):
+    tensors = to_tensors(batch)
+    here = {name: value for name, value in tensors.items() if not name.startswith("next/")}
+    return here, {name[5:]: value for name, value in tensors.items() if name.startswith("next/")}
+
+
+class Soft:
+    """Haarnoja et al. 2018 (1812.05905), equations 5 to 18, with what REDQ, RLPD and CrossQ change."""
+
+    def __init__(self, learner):
+        self.own, self.config, self.updates = twin(learner), learner.config, 0
+        config, own = self.config, self.own
+        self.critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], config.learning_rate, config.adam_beta)
+        self.actor = Adam([p for p in own.actor.parameters()], config.learning_rate, config.adam_beta)
+        self.temperature = Adam([own.temperature.log], config.learning_rate, config.adam_beta)
+
+    def update(self, batch):
+        here, following = parts(batch)
+        expected = self.improve_critics(here, following)
+        self.updates += 1
+        if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
+            expected |= self.improve_actor(here)
+        return expected
+
+    def bellman(self, here, values, log_prob):
+        config = self.config
+        drawn = torch.randperm(config.critics, generator=self.own.generator)[: config.target_critics]
+        worst = torch.stack([values[e] for e in drawn.tolist()]).amin(0)
+        if config.entropy_backup:
+            worst = worst - self.own.temperature.log.exp().detach() * log_prob
+        return here["reward"] + here["discount"] * config.discount ** here.get("steps", torch.tensor(1.0)) * worst
+
+    def improve_critics(self, here, following):
+        own, config = self.own, self.config
+        with torch.no_grad():
+            action, log_prob = own.actor.sample(following, own.generator)
+        if isinstance(self.config, crossq.Config):
+            own.critics.train()
+            both = own.critics(torch.cat([own.encoder(here), own.encoder(following)]), torch.cat([here["action"], action]))
+            values, size = both[:, :len(action)], len(action)
+            target = self.bellman(here, both[:, size:].detach(), log_prob)
+        else:
+            with torch.no_grad():
+                target = self.bellman(here, own.target[1](own.target[0](following), action), log_prob)
+            values = own.critics(own.encoder(here), here["action"])
+        loss = sum(F.mse_loss(values[e], target) for e in range(config.critics))
+        self.critic.descend(loss, config.clip_gradient)
+        if hasattr(own, "target"):
+            rate = config.target_rate
+            with torch.no_grad():
+                for slow, quick in zip([*own.target[0].parameters(), *own.target[1].parameters()], self.critic.parameters,
+                                       strict=True):
+                    slow.copy_((1 - rate) * slow + rate * quick)
+        return {"critic_loss": loss.item(), "q": values.mean().item()}
+
+    def improve_actor(self, here):
+        own, config = self.own, self.config
+        own.critics.eval()
+        action, log_prob = own.actor.sample(here, own.generator)
+        values = own.critics(own.encoder(here).detach(), action)
+        value = values.mean(0) if isinstance(config, rlpd.Config) else values.amin(0)
+        loss = (own.temperature.log.exp().item() * log_prob - value).mean()
+        expected = {"actor_loss": loss.item()}
+        if isinstance(config, rlpd.Config):
+            half, (mean, _) = len(action) // 2, own.actor(here)
+            cloning = ((mean.tanh() - here["action"].clamp(-1, 1)) ** 2)[half:].sum(1).mean()
+            loss = loss + config.cloning * 10 ** (-self.updates / config.cloning_steps) * cloning
+            expected["cloning"] = cloning.item()
+        self.actor.descend(loss, config.clip_gradient)
+        entropy, size = -log_prob.mean().item(), action.shape[1]
+        self.temperature.descend(own.temperature.log.exp() * (entropy - config.target_entropy * size))
+        return expected | {"entropy": entropy, "temperature": own.temperature.log.exp().item()}
+
+
+@pytest.mark.parametrize("module, horizon, changes", [
+    (sac, 1, dict(critics=3, target_rate=0.2)),
+    (sac, 2, dict(critics=4, target_critics=3, entropy_backup=False, actor_every=2, critic_warmup=1)),
+    (sac_flow, 1, dict(target_rate=0.1)),
+    (rlpd, 1, dict(entropy_backup=True, actor_every=1, critic_warmup=0, cloning_steps=5)),
+    (rlpd, 2, dict(critic_warmup=2)),
+    (crossq, 1, dict(renorm_warmup=2, renorm_momentum=0.1, actor_every=1)),
+    (crossq, 2, dict(renorm_momentum=0.2))])
+def test_six_updates_of_an_actor_critic_equal_the_papers(module, horizon, changes, random):
+    kind = "flow" if module is sac_flow else "tanh_gaussian"
+    learner = module.Learner(prepared(kind, horizon), module.Config(**(SOFT | changes)), seed=1)
+    by_hand = Soft(learner)
+    for batch in batches(6, random, horizon):
+        got, expected = learner.update(batch), by_hand.update(batch)
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert_alike(learner, by_hand.own)
+
+
+def test_what_the_actor_learns_leaves_the_critics_and_their_gradients_alone(random):
+    learner = sac.Learner(prepared(), sac.Config(**SOFT), seed=1)
+    batch = to_tensors(batches(1, random)[0])
+    learner.update_critics(batch)
+    judges = [*learner.encoder.parameters(), *learner.critics.parameters(), *learner.target.parameters()]
+    before = [(p.clone(), None if p.grad is None else p.grad.clone()) for p in judges]
+    learner.update_actor(batch)
+    for p, (value, gradient) in zip(judges, before, strict=True):
+        assert torch.equal(p, value) and (p.grad is None if gradient is None else torch.equal(p.grad, gradient))
+    assert all(p.requires_grad for p in learner.critics.parameters()), "and they learn on afterwards"
+    assert not any(p.requires_grad for p in learner.target.parameters())
+
+
+@pytest.mark.parametrize("target, rises", [(5.0, True), (-5.0, False)])
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_the_temperature_rises_where_entropy_is_too_low_and_falls_where_it_is_too_high(target, rises, horizon, random):
+    """The target counts per action dimension, all actions of a chunk included."""
+    learner = sac.Learner(prepared(horizon=horizon), sac.Config(**(SOFT | dict(target_entropy=target))), seed=1)
+    batch = batches(1, random, horizon)[0]
+    for _ in range(3):
+        metrics = learner.update(batch)
+    assert (metrics["temperature"] > 0.3) is rises
+    gradient = metrics["entropy"] - target * 2 * horizon
+    before = learner.temperature().item()
+    learner.optimisers["temperature"] = torch.optim.SGD(learner.temperature.parameters(), lr=0.01)
+    entropy = learner.update(batch)["entropy"]
+    moved = (np.log(learner.temperature().item()) - np.log(before)) / 0.01
+    assert moved == pytest.approx(-before * (entropy - target * 2 * horizon), rel=1e-3) and gradient * moved < 0
+
+
+@pytest.mark.parametrize("module", [sac, crossq, rlpd])
+def test_a_learner_begins_as_its_actor_and_its_seed_say(module):
+    actor = prepared()
+    learner = module.Learner(actor, module.Config(**(SMALL | dict(initial_temperature=0.4, critics=3))), seed=7)
+    for name, value in learner.encoder.state_dict().items():
+        assert torch.equal(value, actor.encoder.state_dict()[name])
+    assert learner.temperature().item() == pytest.approx(0.4) and learner.updates == 0
+    assert learner.critics(torch.zeros(5, 2), torch.zeros(5, 2)).shape == (3, 5)
+    same, other = (module.Learner(prepared(), learner.config, seed=seed) for seed in (7, 8))
+    assert torch.equal(same.critics.weights[0], learner.critics.weights[0])
+    assert not torch.equal(other.critics.weights[0], learner.critics.weights[0])
+    assert torch.equal(same.generator.get_state(), learner.generator.get_state())
+    assert not torch.equal(other.generator.get_state(), learner.generator.get_state())
+    assert all(0.9 / np.sqrt(w.shape[1]) < w.abs().max().item() <= 1 / np.sqrt(w.shape[1])
+               for w in learner.critics.weights if w.numel() > 100)
+    if hasattr(learner, "target"):
+        for slow, quick in zip(learner.target.parameters(), [*learner.encoder.parameters(), *learner.critics.parameters()],
+                               strict=True):
+            assert torch.equal(slow, quick) and slow is not quick
+
+
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_five_updates_of_iql_equal_the_papers(horizon, random):
+    """Kostrikov et al. 2021: equations 5 to 7. Where an episode has ended, nothing follows."""
+    config = iql.Config(steps=4, expectile=0.8, temperature=5.0, weight_limit=2.0, discount=0.9, target_rate=0.2, **SMALL)
+    learner = iql.Learner(prepared(horizon=horizon), config, seed=1)
+    own = twin(learner)
+    critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], 3e-3)
+    value, actor = Adam(own.value.parameters(), 3e-3), Adam(own.actor.parameters(), 3e-3)
+    for number, batch in enumerate(batches(5, random, horizon)):
+        here, following = parts(batch)
+        assert 0 < (here["discount"] == 0).sum() < len(here["discount"])
+        with torch.no_grad():
+            q = own.target[1](own.target[0](here), here["action"]).amin(0)
+        u = q - own.value(here)
+        value_loss = (torch.where(u > 0, 0.8, 0.2) * u ** 2).mean()
+        value.descend(value_loss)
+        steps = here["steps"] if horizon > 1 else torch.ones(len(q))
+        ahead = torch.where(here["discount"] == 0, 0.0, own.value(following).detach())
+        target = here["reward"] + 0.9 ** steps * ahead
+        values = own.critics(own.encoder(here), here["action"])
+        critic_loss = sum(F.mse_loss(values[e], target) for e in range(2))
+        critic.descend(critic_loss)
+        with torch.no_grad():
+            for slow, quick in zip(own.target.parameters(), critic.parameters, strict=True):
+                slow.copy_(0.8 * slow + 0.2 * quick)
+        weights = (5.0 * u.detach()).exp().clamp(max=2.0)
+        mean, log_std = own.actor(here)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        tanh = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
+        raw = torch.atanh(here["action"].clamp(-0.97, 0.97))
+        actor_loss = -(weights * tanh.log_prob(torch.tanh(raw)).sum(1)).mean()
+        actor.rate = 3e-3 * (1 + np.cos(np.pi * min(number / 4, 1))) / 2
+        actor.descend(actor_loss)
+        got = learner.update(batch)
+        assert got == pytest.approx({"value_loss": value_loss.item(), "critic_loss": critic_loss.item(),
+                                     "actor_loss": actor_loss.item(), "q": q.mean().item()}, rel=1e-4, abs=1e-5)
+        assert_alike(learner, own, atol=2e-5)
+    assert learner.updates == 5
+
+
+def test_iql_begins_as_its_actor_says():
+    actor = prepared(horizon=2)
+    learner, again = (iql.Learner(actor, iql.Config(**SMALL), seed=seed) for seed in (3, 4))
+    for encoder in (learner.encoder, learner.value.encoder, learner.target[0]):
+        assert torch.equal(encoder.mean, actor.encoder.mean) and torch.equal(encoder.std, actor.encoder.std)
+    assert not any(p.requires_grad for p in learner.target.parameters())
+    assert learner.critics(torch.zeros(5, 2), torch.zeros(5, 4)).shape == (2, 5)
+    assert learner.value.head[0].out_features == 16, "the value is as wide as the critics"
+    assert not torch.equal(learner.critics.weights[0], again.critics.weights[0])
+
+
+@pytest.mark.parametrize("kind", ["tanh_gaussian", "flow"])
+@pytest.mark.parametrize("floor", [0.0, 0.2])
+def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
+    learner = sft.Learner(prepared(kind), sft.Config(noise_floor=floor, learning_rate=3e-3), seed=2)
+    own = twin(learner)
+    adam = Adam(own.actor.parameters(), 3e-3)
+    for batch in batches(3, random):
+        here, _ = parts(batch)
+        action = here["action"]
+        if floor:
+            action = action + floor * torch.randn(action.shape, generator=own.generator)
+        goal = torch.atanh(action.clamp(-0.97, 0.97))
+        if kind == "flow":
+            noise = torch.randn(goal.shape, generator=own.generator)
+            time = torch.rand(len(goal), 1, generator=own.generator)
+            velocity, _ = own.actor.velocity(own.actor.encoder(here), time * goal + (1 - time) * noise, time)
+            loss = F.mse_loss(velocity, goal - noise)
+        else:
+            mean, log_std = own.actor(here)
+            squash = torch.log(1 - torch.tanh(goal) ** 2)
+            loss = -(torch.distributions.Normal(mean, log_std.exp()).log_prob(goal) - squash).sum(1).mean()
+        adam.descend(loss)
+        assert learner.update(batch) == pytest.approx({"sft_loss": loss.item()}, rel=1e-4)
+        assert_alike(learner, own)
+    assert learner.updates == 3
+
+
+def camera_batch(spec, random, size=12):
+    batch = {"vectors": random.normal(size=(size, 1)), "next/vectors": random.normal(size=(size, 1)),
+             "action": random.uniform(-1, 1, (size, 2)), "reward": random.normal(size=size), "discount": np.ones(size)}
+    batch = {name: values.astype(np.float32) for name, values in batch.items()}
+    return batch | {name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8) for name in ("front", "next/front")}
+
+
+@pytest.mark.parametrize("name", ["sac", "iql", "sft"])
+def test_images_of_a_batch_are_moved_before_anything_is_learned(name, random):
+    """As DrQ does: the same as learning from pictures that were moved by the same draw."""
+    spec = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,),
+                                                            "camera/front/image", "image")),
+                       ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+    module, sizes = algorithm(name), {} if name == "sft" else {"critic_hidden": (8,)}
+
+    def learner(shift):
+        torch.manual_seed(0)
+        policy = make_policy(spec, PolicyConfig(hidden=(8,), image_features=4, channels=(4,)))
+        return module.Learner(policy, module.Config(image_shift=shift, **sizes), seed=3)
+
+    batch, moving, still = camera_batch(spec, random), learner(2), learner(0)
+    moved = shift_images(to_tensors(batch), 2, still.generator)
+    assert not torch.equal(moved["front"], torch.as_tensor(batch["front"]))
+    assert moving.update(batch) == still.update({key: value.numpy() for key, value in moved.items()})
+    assert_alike(moving, still)
+
+
+def test_dagger_labels_with_the_expert_whoever_drives():
+    learner = dagger.Learner(make(), dagger.Config(beta=0.5, beta_decay=0.5, beta_floor=0.1))
+    asked = []
+
+    def policy(observation):
+        asked.append(observation)
+        return np.array([7.0, 7.0])
+
+    for episode, share in ((0, 0.5), (1, 0.25), (5, 0.1)):
+        decide = learner.driver(policy, expert, episode, np.random.default_rng(3))
+        drivers, draws = [], np.random.default_rng(3)
+        asked.clear()
+        for number in range(200):
+            observation = {"offset": np.array([0.01 * number, -0.3])}
+            played, label, who = decide(observation)
+            assert np.array_equal(label, expert(observation)), "what the expert would do, also where the policy drives"
+            assert np.array_equal(played, label if who == "operator" else [7.0, 7.0])
+            assert who == ("operator" if draws.random() < share else "policy")
+            drivers.append(who)
+        assert len(asked) == drivers.count("policy") and 0.5 * share < drivers.count("operator") / 200 < 1.5 * share
+
+
+def test_dsrl_steers_by_what_the_critics_say_of_the_choice(random):
+    """Soft actor-critic over the noise; the flow gets no gradient."""
+    learner = dsrl.Learner(prepared("steered", steering=(16,)), dsrl.Config(**SOFT), seed=1)
+    flow, by_hand = [p.clone() for p in learner.actor.flow.parameters()], Soft(learner)
+    by_hand.actor = Adam(by_hand.own.actor.steering.parameters(), 3e-3, 0.7)
+    for batch in batches(3, random):
+        assert learner.update(batch) == pytest.approx(by_hand.update(batch), rel=1e-4, abs=1e-5)
+    assert_alike(learner, by_hand.own)
+    assert all(torch.equal(a, b) and b.grad is None for a, b in zip(flow, learner.actor.flow.parameters(), strict=True))
+
+
+def test_following_moves_by_the_rate():
+    slow, quick = torch.tensor([0.0, 4.0]), torch.tensor([1.0, 0.0])
+    follow([slow], [quick], 0.25)
+    assert slow.tolist() == [0.25, 3.0] and quick.tolist() == [1.0, 0.0]
