@@ -78,23 +78,19 @@ class Supervisor:
 
     def start(self, process: Process) -> Child:
         """Start one process of a station."""
-        child = Child(process, self._spawn(process.name, self._command(process)), time.monotonic())
-        self.children[process.name] = child
+        child = self.children[process.name] = Child(process, self._spawn(process), time.monotonic())
         return child
 
     def run(self, name: str, command: list[str], restart: str) -> Child:
         """Start any other command under the same care, e.g. the trainer."""
-        process = Process(name, "", "", "", "", {"command": command}, (), restart)
-        child = Child(process, self._spawn(name, command), time.monotonic())
-        self.children[name] = child
-        return child
+        return self.start(Process(name, "", "", "", "", {"command": command}, (), restart))
 
     def poll(self) -> list[str]:
         """Look after the children; returns what happened. RlinfError when the station cannot go on."""
         happened = []
         for child in self.children.values():
             code = child.popen.poll()
-            if code is None or code == 0 or child.process.restart == ONCE:
+            if code is None or child.process.restart == ONCE:
                 continue
             happened.append(self._attend(child, code))
         self.events += happened
@@ -112,18 +108,13 @@ class Supervisor:
         if len(child.restarts) > MAX_RESTARTS:
             raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
                              f"{_last_words(log)}")
-        child.popen, child.started = self._spawn(name, self._command(child.process)), now
+        child.popen, child.started = self._spawn(child.process), now
         return f"{name} ended ({how}) and was started again"
 
     def stop(self) -> None:
-        """SIGINT, then SIGTERM, then SIGKILL, to each process group, in reverse order of starting."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            alive = [child for child in self.children.values() if child.popen.poll() is None]
-            for child in reversed(alive):
-                _signal(child.popen, number)
-            deadline = time.monotonic() + STOP_S
-            while any(child.popen.poll() is None for child in alive) and time.monotonic() < deadline:
-                time.sleep(0.05)
+        """First whoever commands and records, then interlock and robot side: they bring the arm to rest meanwhile."""
+        for last in (False, True):
+            _end([child.popen for child in reversed(self.children.values()) if (child.process.restart == SHUTDOWN) == last])
         if self.events or any(child.popen.returncode == -signal.SIGKILL for child in self.children.values()):
             _free_shared_memory(self.environment)
 
@@ -133,13 +124,12 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _command(self, process: Process) -> list[str]:
-        return process.parameters.get("command") or command_line(process, self.run_dir / "params")
-
-    def _spawn(self, name: str, command: list[str]) -> subprocess.Popen:
-        with open(self.run_dir / "logs" / f"{name}.log", "ab") as log:
+    def _spawn(self, process: Process) -> subprocess.Popen:
+        command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
+        with open(self.run_dir / "logs" / f"{process.name}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                    start_new_session=True, preexec_fn=_die_with_parent)
+                                    start_new_session=True,
+                                    preexec_fn=_node_begins if process.module else _die_with_parent)
 
 
 @contextlib.contextmanager
@@ -169,6 +159,17 @@ def command_line(process: Process, folder: Path) -> list[str]:
             *remappings, "--params-file", str(parameters)]
 
 
+def _end(processes: list[subprocess.Popen]) -> None:
+    """SIGINT, then SIGTERM, then SIGKILL to whole process groups, until all have ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        alive = [popen for popen in processes if popen.poll() is None]
+        for popen in alive:
+            _signal(popen, number)
+        deadline = time.monotonic() + STOP_S
+        while any(popen.poll() is None for popen in alive) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
 def _free_shared_memory(environment: dict[str, str]) -> None:
     """A process that was killed leaves its DDS segments, 35 MB each, in /dev/shm; Fast DDS's own tool finds them."""
     tool = shutil.which("fastdds", path=f"{sys.prefix}/bin:{environment.get('PATH', '')}")
@@ -185,3 +186,9 @@ def _signal(popen: subprocess.Popen, number: int) -> None:
 def _die_with_parent() -> None:
     """Linux: the kernel ends this child when the supervisor dies, however it dies."""
     ctypes.CDLL("libc.so.6", use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _node_begins() -> None:
+    """Signals wait until the node can answer them: Python's own answer, while it starts, would be a traceback."""
+    _die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

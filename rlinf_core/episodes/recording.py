@@ -126,7 +126,7 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Whether everything has been handled."""
+        """Whether everything has been handled, and nothing is being looked after."""
         return self._waiting == 0
 
     def put(self, item: Any, size: int, anyway: bool = False) -> bool:
@@ -144,12 +144,17 @@ class Worker:
             try:
                 item, size = self._queue.get(timeout=LOOK_S)
             except queue.Empty:
+                self._count(1, 0)
                 self._try(self._look)
+                self._count(-1, 0)
                 continue
             self._try(self._handle, item)
-            with self._lock:
-                self._waiting -= 1
-                self._bytes -= size
+            self._count(-1, -size)
+
+    def _count(self, items: int, size: int) -> None:
+        with self._lock:
+            self._waiting += items
+            self._bytes += size
 
     def _try(self, call: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -50,8 +50,8 @@ class Recorder(Node):
             self._listen(topic, kind, newest(False))
 
     def finish(self) -> bool:
-        """Asked to end: an episode that has ended is closed first."""
-        return self.worker.idle and self.recording.ended is None
+        """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
+        return self.recording.writer is None and self.worker.idle
 
     # In the node's thread
     def _listen(self, topic: str, kind: type, qos: Any) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import rclpy
-from rclpy._rclpy_pybind11 import RCLError
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.signals import SignalHandlerOptions
 from rlinf_msgs.msg import SafetyState
 
 from rlinf.qos import profile
@@ -26,6 +27,7 @@ except ImportError:  # rclpy before 7.1.4
 BACKGROUND = -1
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
 DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
+FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
 
 
 class ControlNode(Node):
@@ -70,33 +72,58 @@ class Hearing:
 
 
 def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:
-    """Build one node and spin it until SIGINT or SIGTERM.
+    """Build one node and spin it until SIGINT or SIGTERM; then let it finish, and end with exit code 0.
+
+    A node that has something to bring to an end has a method ``finish() -> bool``. It is asked again and again, while
+    messages come and go as before, until it says True or FINISH_S have passed.
 
     Args:
         make: the node's class.
         priority: above 0, a real-time priority (SCHED_FIFO), taken where the system grants it (``rlinf doctor`` says so);
             BACKGROUND gives way to everything that controls.
         listens: it is no use to a station whose interlock it cannot hear.
+
+    Raises:
+        SystemExit: an RlinfError as one line on stderr, with exit code 1.
     """
     _prioritise(priority)
-    rclpy.init()
-    executor = single_threaded()
     try:
-        node = make()
-        executor.add_node(node)
-        hearing = Hearing(node) if listens else None
-        gc.freeze()  # what a node is made of stays; collections look only at what came later
-        while rclpy.ok():
+        with asked_to_end() as asked:
+            _spin(make(), listens, asked)
+    except RlinfError as error:
+        raise SystemExit(str(error)) from error
+
+
+@contextlib.contextmanager
+def asked_to_end() -> Iterator[Callable[[], bool]]:
+    """ROS, from here to the end of the block; yields whether SIGINT or SIGTERM has come.
+
+    rclpy's own handlers would end the context at once, and with it the publishers of whoever has yet to finish.
+    """
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: signals.append(number))
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        yield lambda: bool(signals)
+    finally:
+        rclpy.try_shutdown()
+
+
+def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
+    executor = single_threaded()
+    executor.add_node(node)
+    hearing = Hearing(node) if listens else None
+    gc.freeze()  # what a node is made of stays; collections look only at what came later
+    with contextlib.suppress(ExternalShutdownException):
+        while not asked():
             executor.spin_once(timeout_sec=LOOK_UP_S)
             if hearing and hearing.check():
                 hearing = None
-    except (KeyboardInterrupt, ExternalShutdownException):
-        pass
-    except RCLError:
-        if rclpy.ok():  # otherwise a signal came between two waits
-            raise
-    finally:
-        rclpy.try_shutdown()
+        finish, deadline = getattr(node, "finish", lambda: True), time.monotonic() + FINISH_S
+        while not finish() and time.monotonic() < deadline:
+            executor.spin_once(timeout_sec=0.02)
+    node.destroy_node()
 
 
 def single_threaded() -> Executor:

@@ -1,0 +1,88 @@
+"""How a station ends: in order, without a word, with every episode closed that had ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from rlinf_msgs.msg import EpisodeEvent
+
+from tests.ros.stand import listen
+from tests.ros.test_station import Run, free_port
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
+
+
+def tracebacks(folder):
+    return {log.name: log.read_text()[-1500:] for log in (folder / "logs").iterdir()
+            if any(word in log.read_text() for word in ("Traceback", "InvalidHandle", "RCLError", "context is not valid"))}
+
+
+def all_at_once(run, number):
+    """As ros2 launch and a terminal ask: every process of the group at the same time."""
+    nodes = {name: child.popen for name, child in run.supervisor.children.items() if name != "trainer"}
+    for popen in nodes.values():
+        popen.send_signal(number)
+    return {name: popen.wait(20) for name, popen in nodes.items()}
+
+
+@pytest.mark.domain(60)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, peer, number):
+    events = listen(peer, EpisodeEvent, "episode")
+    with Run(tmp_path, domain=60) as run:
+        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, 90, "two episodes")
+        before = len(events)
+        peer.spin(lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]), 60, "an episode's end")
+        codes = all_at_once(run, number)
+    ended = {e.episode_id for e in events if e.kind == EpisodeEvent.ENDED}
+    spool = run.folder / "spool"
+    kept = {path.name for folder in ("closed", "sent") for path in (spool / folder).iterdir()}
+    assert ended <= kept and not list((spool / "open").iterdir())
+    assert set(codes.values()) == {0}, codes
+    assert not tracebacks(run.folder)
+
+
+@pytest.mark.domain(61)
+def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
+    events = listen(peer, EpisodeEvent, "episode")
+    with Run(tmp_path, domain=61) as run:
+        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, 90, "an episode")
+        peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED, 60, "the next")
+        codes = all_at_once(run, signal.SIGINT)
+        peer.for_s(0.5)
+    begun = {e.episode_id for e in events if e.kind == EpisodeEvent.STARTED}
+    kept, broken = ({path.name for folder in folders for path in (run.folder / "spool" / folder).iterdir()}
+                    for folders in (("closed", "sent"), ("broken",)))
+    assert begun == kept | broken and not list((run.folder / "spool/open").iterdir())
+    told = {e.episode_id: e.detail for e in events if e.kind == EpisodeEvent.ABORTED}
+    assert all("was stopped" in told[name] for name in broken)
+    assert set(codes.values()) == {0} and not tracebacks(run.folder), codes
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.5, 1.5, 3.0])
+def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
+    with Run(tmp_path, domain=62) as run:
+        time.sleep(after_s)
+        codes = all_at_once(run, signal.SIGINT)
+    assert set(codes.values()) == {0}, codes
+    assert not tracebacks(run.folder)
+
+
+@pytest.mark.parametrize("number, group", [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)])
+def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
+    settings = [f"bridge.port={free_port()}", "station.domain_id=63"]
+    with open(tmp_path / "demo.txt", "w") as log:
+        demo = subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", "demo", "demo_tiny", "--quiet", "--out",
+                                 str(tmp_path / "run"), "--set", *settings], stdout=log, stderr=log, start_new_session=True)
+    progress, end = tmp_path / "run/progress.jsonl", time.time() + 90
+    while not (progress.exists() and '"episode"' in progress.read_text()):
+        assert demo.poll() is None and time.time() < end, (tmp_path / "demo.txt").read_text()
+        time.sleep(0.1)
+    (os.killpg if group else os.kill)(demo.pid, number)
+    assert demo.wait(30) == 130
+    assert not tracebacks(tmp_path / "run") and "Traceback" not in (tmp_path / "demo.txt").read_text()
+    assert not list((tmp_path / "run/spool/open").iterdir())
+    assert '"stopped"' in progress.read_text().splitlines()[-1]
