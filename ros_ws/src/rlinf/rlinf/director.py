@@ -11,10 +11,10 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import rclpy
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -22,14 +22,22 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.qos import profile
+from rlinf.spinning import asked_to_end
+from rlinf.standstill import standstill
 from rlinf_core.interlock.types import Mode
 
 TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
+STILL_S = 5.0
+EVALUATIONS = 3  # before giving up to have one in one version
 
 
 class RunStopped(Exception):
     """The run cannot go on; the message says why and what to do."""
+
+
+class AskedToEnd(Exception):
+    """By SIGINT or SIGTERM, before the run was through."""
 
 
 class Director(Node):
@@ -45,7 +53,8 @@ class Director(Node):
         self.recent: deque[bool] = deque(maxlen=50)
         self._seen: set[str] = set()
         self._safe: list[EpisodeEvent] = []  # closed since the last question
-        self.active_at = time.time()
+        self.active_at = self.moved_at = time.time()
+        self.request: Any = None  # of what was asked for
         self.runner = ActionClient(self, RunEpisodes, "run_episodes")
         for topic, kind, callback in (("trainer/status", TrainerStatus, self._on_trainer),
                                       ("policy/status", PolicyStatus, self._on_policy),
@@ -68,6 +77,7 @@ class Director(Node):
         self.policy = message
 
     def _on_safety(self, message: SafetyState) -> None:
+        self.moved_at = self.moved_at if standstill(message, "") else time.time()
         if message.state == SafetyState.FAULT and self.safety.state != SafetyState.FAULT:
             self._log("fault", cause=message.cause)
         self.safety = message
@@ -91,9 +101,9 @@ class Director(Node):
             self._log("aborted", id=event.episode_id, detail=event.detail)
 
     # Phases
-    def run(self, executor: SingleThreadedExecutor) -> None:
-        """Run every phase in order; raises RunStopped with a reason when one cannot be finished."""
-        self.executor_ = executor
+    def run(self, executor: SingleThreadedExecutor, asked: Callable[[], bool]) -> None:
+        """Run every phase in order; RunStopped when one cannot be finished, AskedToEnd once ``asked()``."""
+        self.executor_, self.asked = executor, asked
         plan = self.plan
         self._wait("the environment", self.runner.server_is_ready, 60.0)
         self._enter("collect", plan["collect"]["episodes"])
@@ -115,7 +125,7 @@ class Director(Node):
         """However long the trainer takes, as long as there is one."""
         heard_at = time.time()
         while self.policy.version < 1:
-            self.executor_.spin_once(timeout_sec=0.1)
+            self._turn(0.1)
             heard_at = time.time() if self.trainer.connected else heard_at
             if time.time() - heard_at > TRAINER_PATIENCE_S:
                 raise RunStopped(f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; the "
@@ -135,13 +145,21 @@ class Director(Node):
             seed += count
 
     def _evaluate(self, name: str) -> dict[str, Any]:
+        """Held-out episodes, all played by one version of the policy; again, if that changed on the way."""
         evaluate = self.plan["evaluate"]
-        self._enter(f"evaluate_{name}", evaluate["episodes"])
-        ended = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
-        summary = {"episodes": len(ended), "successes": sum(event.success for event in ended),
-                   "episode_ids": [event.episode_id for event in ended], "policy_version": self.policy.version}
-        self._log(name, **summary)
-        return summary
+        for _ in range(EVALUATIONS):
+            self._enter(f"evaluate_{name}", evaluate["episodes"])
+            ended = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
+            versions = sorted({event.policy_version for event in ended})
+            if len(versions) == 1:
+                summary = {"episodes": len(ended), "successes": sum(event.success for event in ended),
+                           "episode_ids": [event.episode_id for event in ended], "policy_version": versions[0]}
+                self._log(name, **summary)
+                return summary
+            several = (f"an evaluation: expected one policy version (-1: the operator), got "
+                       f"{', '.join(map(str, versions))}, as after the death of policy or environment")
+            self._log("warning", detail=f"{several}. It is done again")
+        raise RunStopped(f"{several}, {EVALUATIONS} times. Look at the logs in {self.run_dir / 'logs'}")
 
     def _online(self, online: dict[str, Any]) -> None:
         self._enter("online", 0)
@@ -180,10 +198,12 @@ class Director(Node):
         if not handle.accepted:  # it is still busy with what was asked before
             self._spin(1.0)
             return
-        answer = handle.get_result_async()
+        self.request, answer = handle, handle.get_result_async()
         self.active_at = time.time()
         while not answer.done():
-            self.executor_.spin_once(timeout_sec=0.1)
+            self._turn(0.1)
+            if standstill(self.safety, ""):
+                self.active_at = time.time()  # it waits for a person, not for the environment
             if deadline and time.time() > deadline:
                 handle.cancel_goal_async()
                 deadline = 0.0
@@ -198,14 +218,25 @@ class Director(Node):
     def _spin(self, seconds: float) -> None:
         end = time.time() + seconds
         while time.time() < end:
-            self.executor_.spin_once(timeout_sec=0.05)
+            self._turn(0.05)
+
+    def _turn(self, seconds: float) -> None:
+        self.executor_.spin_once(timeout_sec=seconds)
+        if self.asked():
+            raise AskedToEnd
 
     def _wait(self, what: str, ready: Any, timeout_s: float) -> None:
         deadline = time.time() + timeout_s
         while not ready():
-            self.executor_.spin_once(timeout_sec=0.1)
+            self._turn(0.1)
             if time.time() > deadline:
                 raise RunStopped(f"waited {timeout_s:.0f} s for {what}. Look at the logs in {self.run_dir / 'logs'}")
+
+    def cancel(self) -> None:
+        """Asked to end: ask the environment for no further episode, and say so."""
+        if self.request is not None:
+            self.executor_.spin_until_future_complete(self.request.cancel_goal_async(), timeout_sec=1.0)
+        self._log("stopped", phase=self.phase)
 
     # What others may read
     def _enter(self, phase: str, total: int) -> None:
@@ -219,11 +250,13 @@ class Director(Node):
 
     def _write_status(self) -> None:
         trainer, safety = self.trainer, self.safety
+        still_s = time.time() - self.moved_at
+        waiting_for = standstill(safety, self.get_namespace()) if still_s > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
             "total": self.total, "successes": self.successes, "recent_success": _mean(self.recent),
             "env_steps": self.env_steps, "policy_version": self.policy.version, "policy_error": self.policy.error,
-            "inference_p50_ms": self.policy.inference_p50_ms,
+            "inference_p50_ms": self.policy.inference_p50_ms, "waiting_for": waiting_for,
             "trainer": {"connected": trainer.connected, "phase": trainer.phase, "updates": trainer.updates,
                         "episodes": trainer.episodes, "transitions": trainer.transitions, "backlog": trainer.backlog,
                         "update_ratio": trainer.update_ratio, "accepting": trainer.accepting,
@@ -243,19 +276,21 @@ def _mean(values: deque[bool]) -> float:
 
 def main() -> None:
     """Entry point; exit code 1 and an ``error`` line in progress.jsonl when the run had to stop."""
-    rclpy.init()
-    director = Director()
-    executor = SingleThreadedExecutor()
-    executor.add_node(director)
-    try:
-        director.run(executor)
-    except RunStopped as reason:
-        director._log("error", detail=str(reason))
-        director.get_logger().error(str(reason))
-        sys.exit(1)
-    finally:
-        director._write_status()
-        rclpy.try_shutdown()
+    with asked_to_end() as asked:
+        director = Director()
+        executor = SingleThreadedExecutor()
+        executor.add_node(director)
+        try:
+            director.run(executor, asked)
+        except AskedToEnd:
+            director.cancel()
+        except RunStopped as reason:
+            director._log("error", detail=str(reason))
+            director.get_logger().error(str(reason))
+            sys.exit(1)
+        finally:
+            director._write_status()
+            director.destroy_node()
 
 
 if __name__ == "__main__":

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene, RunEpisodes
-from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep, TrainerStatus
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from rosgraph_msgs.msg import Clock
 
 from rlinf.conversions import fill_observation
+from rlinf.episode_ids import episode_name, new_request
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
+from rlinf.player import Player
 from rlinf.qos import profile
 from rlinf.routine import Until, run_routine
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
+from rlinf.standstill import standstill
 from rlinf_core.environment import Judgement, judge, load_task, observe
 from rlinf_core.errors import SpecError
 from rlinf_core.interlock.types import Mode
 
 MODES = ("demonstration", "train", "evaluate")
 STALE_CAMERA_NS = NS // 5
+SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 
 
 class Environment(ControlNode):
@@ -46,8 +49,8 @@ class Environment(ControlNode):
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
-        self.policy_version, self.trainer, self.running = -1, TrainerStatus(accepting=True), False
-        self.safety = SafetyState()
+        self.player, self.trainer, self.running = Player(), TrainerStatus(accepting=True), False
+        self.safety, self.still, self.still_at, self.mode = SafetyState(), "", 0.0, ""
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -56,6 +59,7 @@ class Environment(ControlNode):
         self.create_subscription(EpisodeEvent, "episode", self._on_event, profile("episode"))
         self.create_subscription(Applied, "applied", self._on_applied, profile("applied"))
         self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+        self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
         self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
         self.resetter = ActionClient(self, ResetScene, "reset_scene")
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
@@ -81,10 +85,18 @@ class Environment(ControlNode):
                 self._finish(None, tell=False)
 
     def _on_applied(self, applied: Applied) -> None:
-        self.policy_version = applied.policy_version
+        self._break(self.player.played(applied))
+
+    def _on_policy(self, status: PolicyStatus) -> None:
+        self._break(self.player.heard(status))
+
+    def _break(self, trouble: str) -> None:
+        if trouble and self.step_index >= 0:
+            self._finish(trouble)
 
     def _on_safety(self, safety: SafetyState) -> None:
-        self.safety = safety
+        self.safety, before, self.still = safety, self.still, standstill(safety, self.get_namespace())
+        self.still_at = self.still_at if before else time.monotonic()
 
     def _on_image(self) -> None:
         self.timer.arrived()
@@ -98,7 +110,7 @@ class Environment(ControlNode):
             self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
                                     f"got running={self.running}, count={goal.count}, mode='{goal.mode}'")
             return GoalResponse.REJECT
-        self.running = True
+        self.running, self.mode, self.request, self.begun = True, goal.mode, new_request(), 0
         return GoalResponse.ACCEPT
 
     def _start(self, handle: ServerGoalHandle) -> None:
@@ -120,11 +132,11 @@ class Environment(ControlNode):
                 if handle.is_cancel_requested:
                     result.success, result.message = False, "cancelled"
                     break
-                while goal.mode == "train" and self._must_wait() and not handle.is_cancel_requested:
+                while self._must_wait() and not handle.is_cancel_requested:
                     await self._sleep(0.05)
                 if handle.is_cancel_requested:
                     continue
-                trouble = await self._one_episode(goal.mode, goal.first_seed + result.episodes)
+                trouble = await self._one_episode(goal.first_seed + result.episodes)
                 if trouble:
                     failures += 1
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
@@ -142,10 +154,11 @@ class Environment(ControlNode):
         result.seconds = time.monotonic() - started
         return result
 
-    async def _one_episode(self, mode: str, seed: int) -> str:
+    async def _one_episode(self, seed: int) -> str:
         """Reset, run and await the recorder; returns what went wrong, or an empty string."""
-        self.mode, self.seed, self.success, self.total = mode, seed, False, 0.0
-        self.episode_id = f"{self.station}-{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        self.seed, self.success, self.total = seed, False, 0.0
+        self.begun += 1
+        self.episode_id = episode_name(self.station, self.request, self.begun)
         for ready, what in ((self.resetter.server_is_ready, "nobody answers 'reset_scene'. Is the robot side running?"),
                             (self._may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
             deadline = time.monotonic() + 2 * self.patience_s
@@ -159,6 +172,7 @@ class Environment(ControlNode):
             return f"the scene was not reset: {reset.message}"
         self.closed = {self.episode_id: Future(executor=self.executor)}
         self.done = Future(executor=self.executor)
+        self.player.begin(self.mode, to_ns(reset.stamp))
         self._tell(EpisodeEvent.STARTED)
         self._begin(reset.stamp)
         trouble = await Until(self.done)
@@ -167,12 +181,11 @@ class Environment(ControlNode):
         return await Until(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
-        """The learner is behind."""
-        return self.trainer.connected and not self.trainer.accepting
+        """The learner is behind; or it takes a person before the arm can move, and that may take them any time."""
+        return bool(self.still) or (self.mode == "train" and self.trainer.connected and not self.trainer.accepting)
 
     def _may_move(self) -> bool:
-        blocked = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
-        return self.safety.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD) and not blocked
+        return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it
 
     async def _sleep(self, seconds: float) -> None:
         future = Future(executor=self.executor)
@@ -251,6 +264,8 @@ class Environment(ControlNode):
 
     def _watch(self) -> None:
         """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
+        if self.running and self.still and time.monotonic() - self.still_at > SAY_AFTER_S:
+            self.get_logger().warning(self.still, throttle_duration_sec=SAY_AGAIN_S)
         quiet_s = time.monotonic() - getattr(self, "progress_at", time.monotonic())
         if quiet_s < self.patience_s:
             return
@@ -260,10 +275,15 @@ class Environment(ControlNode):
         elif self.episode_id in self.closed and not self.closed[self.episode_id].done():
             self.closed[self.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
 
+    def finish(self) -> bool:
+        """Asked to end: an episode that has begun is told to be over, and the interlock stops the arm along its path."""
+        self._break("the environment was stopped within the episode")
+        return True
+
     def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:
         event = EpisodeEvent(kind=kind, episode_id=self.episode_id, station=self.station, mode=self.mode,
                              seed=self.seed, steps=steps, episode_return=self.total, success=self.success,
-                             policy_version=self.policy_version, spec_hash=self.task.spec.hash, detail=detail)
+                             policy_version=self.player.version, spec_hash=self.task.spec.hash, detail=detail)
         event.header.stamp = self.get_clock().now().to_msg()
         self.events.publish(event)
 

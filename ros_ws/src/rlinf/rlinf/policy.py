@@ -1,4 +1,7 @@
-"""Policy node: answers every time step with an action chunk, and takes newer weights between episodes."""
+"""Policy node: answers every time step with an action chunk, and takes newer weights between episodes.
+
+All episodes of one request to evaluate are played by the version that played the first.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
 from rlinf.conversions import action_chunk, observation_of
+from rlinf.episode_ids import request_of
 from rlinf.qos import profile
 from rlinf.spinning import ControlNode, run
 from rlinf_core.environment import load_task
@@ -28,7 +32,7 @@ class PolicyNode(ControlNode):
         self.spec = task.spec
         self.random = np.random.default_rng(self.declare_parameter("seed", 0).value)
         self.session, self.seq = uuid.uuid4().hex[:12], 0
-        self.policy, self.idle = None, True
+        self.policy, self.idle, self.evaluating = None, True, ""
         self.waiting: PolicyUpdate | None = None
         self.times_ms: deque[float] = deque(maxlen=500)
         self.status = PolicyStatus(session=self.session, version=-1, spec_hash=self.spec.hash)
@@ -44,7 +48,7 @@ class PolicyNode(ControlNode):
 
     def _on_update(self, update: PolicyUpdate) -> None:
         self.waiting = update
-        if self.policy is None or self.idle:
+        if self.policy is None or (self.idle and not self.evaluating):
             self._take_update()
 
     def _take_update(self) -> None:
@@ -58,9 +62,17 @@ class PolicyNode(ControlNode):
             self.get_logger().error(str(error))
         self._publish_status()
 
+    def _may_change(self, step: TimeStep) -> bool:
+        """Before the first step and after the last, but not between the episodes of one evaluation."""
+        if step.step_type == TimeStep.FIRST:
+            evaluating = request_of(step.episode_id) if step.mode == "evaluate" else ""
+            same, self.evaluating = evaluating and evaluating == self.evaluating, evaluating
+            return not same
+        return step.step_type == TimeStep.LAST and not self.evaluating
+
     def _on_timestep(self, step: TimeStep) -> None:
         self.idle = step.step_type == TimeStep.LAST
-        if self.waiting and step.step_type != TimeStep.MID:
+        if self._may_change(step) and self.waiting:
             self._take_update()
         if self.idle or self.policy is None or step.mode == "demonstration":
             return
