@@ -25,12 +25,13 @@ ARGUMENTS = {
     "robot": ("sim", ["sim", "franka"], "who stands at the robot side: the simulator, or a Franka under ros2_control"),
     "namespace": ("station_a", None, "name of the station; its topics and its episodes begin with it"),
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
-    "operator": ("scripted", ["scripted", "keyboard"], "who demonstrates and arms the interlock"),
+    "operator": ("", ["", "scripted", "keyboard"], "who demonstrates and arms: a script in simulation, else a keyboard"),
     "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
+OPERATORS = {"sim": "scripted", "franka": "keyboard"}  # unless another is asked for; a script is refused at a real arm
 
 
 def description(**defaults: str) -> LaunchDescription:
@@ -54,6 +55,7 @@ def _start(context: LaunchContext) -> list:
     )
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    value["operator"] = value["operator"] or OPERATORS[value["robot"]]
     host, _, port = value["trainer"].rpartition(":")
     recipe = load_recipe(value["recipe"], [
         f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",

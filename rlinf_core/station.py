@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.recipes.schema import Recipe, load_robot, station_task, task_file
+from rlinf_core.recipes.schema import SCRIPTED, Recipe, check_operator, load_robot, station_task, task_file
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
 ONCE = "once"          # its end is somebody's business, and not to be undone
-SCRIPTED = "scripted"
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,9 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     """Every process of the recipe's station, the robot side first.
 
     There is none for the robot side of an external driver, and none for a person at the keyboard, who brings a terminal.
+    RecipeError if a script would arm a real robot.
     """
+    check_operator(recipe)
     station, robot, spec = recipe.station, load_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     memory = Path.home() / ".ros/rlinf" / f"{station.name}.interlock"  # of the robot, not of the run
@@ -60,7 +61,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **eyes),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, **eyes),
-        *([operator_process(recipe)] if station.operator.kind == SCRIPTED else []),
+        *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool,
               lockstep=station.lockstep and robot.driver == "simulator"),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, policies=policies,
@@ -69,11 +70,13 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     return processes
 
 
-def operator_process(recipe: Recipe) -> Process:
-    """The operator: a script, or a person's keyboard."""
-    operator = recipe.station.operator
-    return _node(recipe, "operator", "rlinf.operator", task_file=str(task_file(recipe)), kind=operator.kind,
-                 noise=operator.noise, seed=recipe.seed)
+def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
+    """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person's keyboard."""
+    operator, task = recipe.station.operator, str(task_file(recipe))
+    if operator.kind != SCRIPTED:
+        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind)
+    return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
+                 seed=recipe.seed, memory_file=str(run_dir / "operator.armed") if run_dir else "")
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:

@@ -16,13 +16,16 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.station import RESPAWN, SHUTDOWN, station_processes
 from rlinf_core.supervisor import MAX_RESTARTS, Supervisor, only_station
 
+KEYBOARD = "station.operator.kind=keyboard"
+
 
 def graph(tmp_path, *overrides):
     return {process.name: process for process in station_processes(load_recipe("demo", overrides), tmp_path)}
 
 
 def test_simulated_and_real_stations_run_the_same_nodes(tmp_path):
-    simulated, real = graph(tmp_path), graph(tmp_path, "station.robot=franka_fr3")
+    simulated, real = graph(tmp_path, KEYBOARD), graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
+    assert graph(tmp_path).keys() - simulated.keys() == {"operator"}, "a person brings a terminal"
     assert simulated.keys() - real.keys() == {"sim_bridge"}, "invariant 8: they differ only at the robot side"
     assert {name: process.module for name, process in real.items()}.items() <= {
         name: process.module for name, process in simulated.items()}.items()
@@ -34,7 +37,7 @@ def test_only_robot_side_and_interlock_end_the_station(tmp_path):
 
 
 def test_a_real_robot_is_never_in_lockstep(tmp_path):
-    real = graph(tmp_path, "station.robot=franka_fr3")
+    real = graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
     assert real["interlock"].parameters["lockstep"] is False and real["environment"].parameters["lockstep"] is False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -9,11 +10,12 @@ import tempfile
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
+from rlinf_core.recipes import Recipe, check_operator, load_recipe, resolved, station_task
 from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes, write_plan
 from rlinf_core.supervisor import Supervisor, command_line, only_station, ros_environment
 
@@ -32,8 +34,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
         _direct(supervisor, recipe, run_dir, quiet)
-    print(_told(recipe, run_dir), flush=True)
-    return 0
+    return _tell(recipe, run_dir)
 
 
 def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
@@ -42,6 +43,14 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     prepare(recipe, run_dir)
     with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
         _direct(supervisor, recipe, run_dir, quiet)
+    return _tell(recipe, run_dir)
+
+
+def _tell(recipe: Recipe, run_dir: Path) -> int:
+    """Print what came of it; 130 where the director was asked to end before it was through."""
+    if _events(run_dir)[-1]["event"] == "stopped":
+        print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
+        return 130
     print(_told(recipe, run_dir), flush=True)
     return 0
 
@@ -76,10 +85,11 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
             supervisor.start(process)
         print(f"station '{recipe.station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{recipe.station.domain_id}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
-        while True:
-            for event in supervisor.poll():
-                print(event, flush=True)
-            time.sleep(0.25)
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                for event in supervisor.poll():
+                    print(event, flush=True)
+                time.sleep(0.25)
 
 
 def teleop(name: str, overrides: list[str]) -> int:
@@ -97,12 +107,16 @@ def _station(recipe: Recipe) -> AbstractContextManager[None]:
 def prepare(recipe: Recipe, run_dir: Path) -> None:
     """Check what can be checked before anything starts, and write down what will run."""
     station_task(recipe)
+    check_operator(recipe)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     write_plan(recipe, run_dir)
 
 
 def _last_error(run_dir: Path) -> str:
-    progress = run_dir / "progress.jsonl"
-    errors = [event for line in (progress.read_text().splitlines() if progress.exists() else [])
-              if (event := json.loads(line))["event"] == "error"]
+    errors = [event for event in _events(run_dir) if event["event"] == "error"]
     return errors[-1]["detail"] if errors else f"the director ended without a word; see {run_dir / 'logs/director.log'}"
+
+
+def _events(run_dir: Path) -> list[dict[str, Any]]:
+    progress = run_dir / "progress.jsonl"
+    return [json.loads(line) for line in (progress.read_text().splitlines() if progress.exists() else [])]

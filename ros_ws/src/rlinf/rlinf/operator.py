@@ -1,4 +1,4 @@
-"""Operator node: a scripted stand-in that demonstrates and arms, or a person at the keyboard who takes over."""
+"""Operator node: a person at the keyboard who arms and takes over; in simulation, a script may stand in and demonstrate."""
 
 from __future__ import annotations
 
@@ -10,22 +10,58 @@ import tty
 import uuid
 
 import numpy as np
+from rclpy.client import Client
 from rclpy.node import Node
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
+from rclpy.task import Future
+from rlinf_msgs.msg import ActionChunk, TimeStep
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import action_chunk
-from rlinf.latest import Latest
 from rlinf.qos import profile
+from rlinf.scripted_operator import ScriptedOperator
 from rlinf.spinning import run
 from rlinf_core.environment import load_task
-from sim_bridges.scripted import make_script
+from rlinf_core.errors import RlinfError
+from rlinf_core.specs import StationSpec
 
 KEYS = {"w": (1, 0, 0), "s": (-1, 0, 0), "a": (0, 1, 0), "d": (0, -1, 0), "r": (0, 0, 1), "f": (0, 0, -1)}
 KEY_HELD_S = 0.4
-SEEDS_APART = 1_000_003  # another seed of the run shows the same scenes with other hands
 HELP = "w/s forward/back, a/d left/right, r/f up/down; e arms, q disarms. You beat the policy while a key is held."
+
+
+class KeyboardOperator:
+    """A person: every key renews the enable, ``e`` arms, ``q`` disarms, the others move while they are held."""
+
+    def __init__(self, node: Node, arming: Client, spec: StationSpec) -> None:
+        if not sys.stdin.isatty():
+            raise RlinfError("operator: the keyboard needs a terminal: expected one, got none. In one of your own, run "
+                             "rlinf teleop <recipe>, or ros2 run rlinf operator")
+        self.node, self.arming, self.spec = node, arming, spec
+        self.enables = node.create_publisher(Bool, "enable", profile("enable"))
+        self.key, self.key_at = "", 0.0
+        node.get_logger().info(HELP)
+        node.create_timer(0.02, self._read_keys)
+
+    def _read_keys(self) -> None:
+        while select.select([sys.stdin], [], [], 0)[0]:
+            key = sys.stdin.read(1)
+            self.enables.publish(Bool(data=key != "q"))
+            if key in ("e", "q"):
+                self.arming.call_async(SetBool.Request(data=key == "e")).add_done_callback(self._told)
+            self.key, self.key_at = key, time.monotonic()
+
+    def _told(self, answer: Future) -> None:
+        self.node.get_logger().info(answer.result().message)
+
+    def answer(self, step: TimeStep) -> np.ndarray | None:
+        """The direction of the key that is held; rest in demonstrations, and None elsewhere, while none is."""
+        holding = time.monotonic() - self.key_at < KEY_HELD_S
+        if not holding and step.mode != "demonstration":
+            return None
+        action = np.zeros(self.spec.action.dim)
+        action[:3] = 0.5 * np.array(KEYS.get(self.key, (0, 0, 0)) if holding else (0, 0, 0))
+        return action
 
 
 class Operator(Node):
@@ -35,78 +71,26 @@ class Operator(Node):
         super().__init__("operator")
         task = load_task(self.declare_parameter("task_file", "").value)
         self.spec = task.spec
-        self.kind = self.declare_parameter("kind", "scripted").value
-        noise = self.declare_parameter("noise", 0.12).value
-        self.seed = seed = self.declare_parameter("seed", 0).value
-        self.session, self.seq, self.asked_at = uuid.uuid4().hex[:12], 0, 0.0
-        self.safety = SafetyState()
+        self.session, self.seq = uuid.uuid4().hex[:12], 0
         self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
-        self.enables = self.create_publisher(Bool, "enable", profile("enable"))
-        self.arming = self.create_client(SetBool, "interlock/arm")
-        self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
-        self.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
-        if self.kind == "scripted":
-            self.script = make_script(task, noise=noise, seed=seed)
-            self.eyes = Latest(self, set(self.script.channels), True)  # an operator sees more than a policy may
-            self.create_timer(0.5, self._arm_if_needed)
-        elif not sys.stdin.isatty():
-            raise SystemExit("operator: the keyboard needs a terminal: expected one, got none. In one of your own, run "
-                             "rlinf teleop <recipe>, or ros2 run rlinf operator")
+        arming, kind = self.create_client(SetBool, "interlock/arm"), self.declare_parameter("kind", "keyboard").value
+        if kind == "scripted":
+            self.hand = ScriptedOperator(self, arming, self.actions, task)
+        elif kind == "keyboard":
+            self.hand = KeyboardOperator(self, arming, self.spec)
         else:
-            self.key, self.key_at = "", 0.0
-            self.get_logger().info(HELP)
-            self.create_timer(0.02, self._read_keys)
-
-    def _on_safety(self, safety: SafetyState) -> None:
-        self.safety = safety
-
-    def _on_episode(self, event: EpisodeEvent) -> None:
-        if event.kind == EpisodeEvent.STARTED and self.kind == "scripted":
-            self.script.reset(event.seed + SEEDS_APART * self.seed)
+            raise RlinfError(f"operator: expected kind scripted or keyboard, got '{kind}'")
 
     def _on_timestep(self, step: TimeStep) -> None:
-        if step.step_type == TimeStep.LAST:
+        action = None if step.step_type == TimeStep.LAST else self.hand.answer(step)
+        if action is None:
             return
-        if self.kind == "scripted" and step.mode == "demonstration":
-            self.eyes.pull()
-            self._send(self.script.act(self.eyes.channels).astype(np.float32), step.header.stamp)  # as a policy's
-        elif self.kind == "keyboard" and (step.mode == "demonstration" or self._holding()):
-            direction = KEYS.get(self.key, (0, 0, 0)) if self._holding() else (0, 0, 0)
-            action = np.zeros(self.spec.action.dim)
-            action[:3] = 0.5 * np.array(direction)
-            self._send(action, step.header.stamp)
-
-    def _send(self, action: np.ndarray, stamp: object) -> None:
         self.seq += 1
         chunk = action_chunk(self.spec, action, source="operator", session=self.session, seq=self.seq, version=-1,
-                             observation_stamp=stamp)
+                             observation_stamp=step.header.stamp)
         chunk.header.stamp = self.get_clock().now().to_msg()
         self.actions.publish(chunk)
-
-    def _arm_if_needed(self) -> None:
-        """Hold the enable and arm, as a person would: at the start, and after a commander has restarted."""
-        self.enables.publish(Bool(data=True))
-        waiting = self.safety.state == SafetyState.DISARMED or (
-            self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session")
-        heard = self.actions.get_subscription_count() and self.count_publishers("timestep")
-        if waiting and heard and self.arming.service_is_ready() and time.monotonic() - self.asked_at > 1.0:
-            self._arm(True)
-
-    def _arm(self, value: bool) -> None:
-        self.asked_at = time.monotonic()
-        self.arming.call_async(SetBool.Request(data=value))
-
-    def _holding(self) -> bool:
-        return time.monotonic() - self.key_at < KEY_HELD_S
-
-    def _read_keys(self) -> None:
-        while select.select([sys.stdin], [], [], 0)[0]:
-            key = sys.stdin.read(1)
-            self.enables.publish(Bool(data=key != "q"))  # every key renews it
-            if key in ("e", "q"):
-                self._arm(key == "e")
-            self.key, self.key_at = key, time.monotonic()
 
 
 def main() -> None:

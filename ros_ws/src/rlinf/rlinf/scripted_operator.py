@@ -1,0 +1,135 @@
+"""The scripted operator of a simulated station: demonstrates, holds the enable, and arms it once, when it starts."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+from rcl_interfaces.srv import GetParameters
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.publisher import Publisher
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.task import Future
+from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
+from std_msgs.msg import Bool
+from std_srvs.srv import SetBool
+
+from rlinf.latest import Latest
+from rlinf.qos import profile
+from rlinf.standstill import standstill
+from rlinf_core.environment import Task
+from rlinf_core.errors import RlinfError
+from sim_bridges.scripted import make_script
+
+SEEDS_APART = 1_000_003  # another seed of the run shows the same scenes with other hands
+ASK_AGAIN_S = 1.0
+EVERY_STATE = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)  # a short disarming must not be overlooked
+
+
+class FirstArming:
+    """Arms a simulated interlock at its start, and again where a commander was restarted; anything else is a person's act.
+
+    Whose interlock it is, the interlock says itself, so that it holds however this process was started. An interlock that
+    was armed before, by whomever, is not armed again once it is disarmed: ``memory_file`` keeps that over a restart.
+    """
+
+    def __init__(self, node: Node, arming: Client, actions: Publisher) -> None:
+        self.node, self.arming, self.actions = node, arming, actions
+        self.memory = Path(node.declare_parameter("memory_file", "").value)
+        self.met = self.said = self.refusal = ""
+        self.begun, self.released, self.asked_at = False, False, 0.0
+        self.safety = SafetyState()
+        self.enables = node.create_publisher(Bool, "enable", profile("enable"))
+        self.asking = node.create_client(GetParameters, "interlock/get_parameters")
+        node.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
+        node.create_subscription(SafetyState, "safety", self._on_safety, EVERY_STATE)
+        node.create_timer(0.5, self._look)
+
+    def _on_enable(self, message: Bool) -> None:
+        self.released = not message.data  # by a person: it stays so until they hold it again
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        before, self.safety = self.safety, safety
+        if self.met and safety.state != SafetyState.DISARMED:
+            self._begin()
+        disarmed = self.begun and safety.state == SafetyState.DISARMED
+        if disarmed and before.state != SafetyState.DISARMED and time.monotonic() - self.asked_at < ASK_AGAIN_S:
+            self._ask(False)  # somebody disarmed while an arming of ours was under way: theirs stands
+        still = standstill(safety, self.node.get_namespace()) if disarmed or safety.state == SafetyState.FAULT else ""
+        if still and still != self.said:
+            self.node.get_logger().warning(still)
+        self.said = still
+
+    def _look(self) -> None:
+        """Twice a second: get to know the interlock; hold the enable; arm it, if that is this operator's to do."""
+        if self.refusal:
+            raise RlinfError(self.refusal)
+        found = {bytes(each.endpoint_gid).hex() for each in self.node.get_publishers_info_by_topic("safety")}
+        if len(found) != 1:
+            return
+        if self.met not in found:
+            self.met = ""
+            self._meet(found.pop())
+            return
+        if not self.released:
+            self.enables.publish(Bool(data=True))
+        restarted = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
+        wanted = restarted or (self.safety.state == SafetyState.DISARMED and not self.begun)
+        if wanted and self._heard() and time.monotonic() - self.asked_at > ASK_AGAIN_S:
+            self._ask(True)
+
+    def _heard(self) -> bool:
+        return bool(self.arming.service_is_ready() and self.actions.get_subscription_count()
+                    and self.node.count_publishers("timestep"))
+
+    def _meet(self, interlock: str) -> None:
+        """Ask it whether its robot is simulated, which is to say: whether its scene may jump."""
+        def answered(future: Future) -> None:
+            values = future.result().values
+            if not (values and values[0].bool_value):
+                self.refusal = ("operator: expected a simulated robot, got the interlock of a real one, which a person "
+                                "arms: run rlinf teleop <recipe>, or ros2 run rlinf operator with kind:=keyboard")
+                return
+            self.met = interlock
+            self.begun = self.memory.is_file() and self.memory.read_text() == interlock
+            self._on_safety(self.safety)
+
+        if self.asking.service_is_ready():
+            self.asking.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(answered)
+
+    def _ask(self, arm: bool) -> None:
+        self.asked_at = time.monotonic()
+        future = self.arming.call_async(SetBool.Request(data=arm))
+        if arm:
+            future.add_done_callback(lambda done: done.result().success and self._begin())
+
+    def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            if self.memory.name:
+                self.memory.write_text(self.met)
+
+
+class ScriptedOperator:
+    """Shows the task as its script knows it, in demonstrations only."""
+
+    def __init__(self, node: Node, arming: Client, actions: Publisher, task: Task) -> None:
+        noise = node.declare_parameter("noise", 0.12).value
+        self.seed = node.declare_parameter("seed", 0).value
+        self.script = make_script(task, noise=noise, seed=self.seed)
+        self.eyes = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
+        self.arming = FirstArming(node, arming, actions)
+        node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
+
+    def _on_episode(self, event: EpisodeEvent) -> None:
+        if event.kind == EpisodeEvent.STARTED:
+            self.script.reset(event.seed + SEEDS_APART * self.seed)
+
+    def answer(self, step: TimeStep) -> np.ndarray | None:
+        """The next action, as a policy's; None where it has no say."""
+        if step.mode != "demonstration" or not self.arming.met:
+            return None
+        self.eyes.pull()
+        return self.script.act(self.eyes.channels).astype(np.float32)
