@@ -12,7 +12,7 @@ from rlinf_core.station import station_processes
 
 
 def start(peer, name, *overrides, **parameters):
-    recipe = load_recipe("demo", overrides)
+    recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
     process.parameters.update(parameters)
     peer.supervisor.start(process)
