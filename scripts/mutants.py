@@ -46,25 +46,28 @@ class Room:
         sources: folders and modules.
         tests: what pytest is given.
         leave_out: tests that learn for many seconds.
+        warm: what the tests import only when they run; each mutant would otherwise pay for it.
     """
 
     sources: tuple[str, ...]
     tests: tuple[str, ...]
     leave_out: tuple[str, ...] = ()
+    warm: tuple[str, ...] = ()
 
 
 LEARNING = ("--ignore=tests/algorithms/test_learning.py", "--ignore=tests/algorithms/test_learning_under_interlock.py",
             "--deselect=tests/algorithms/test_rlpd.py::test_random_fails_cloning_helps_and_rlpd_succeeds",
             "--deselect=tests/algorithms/test_off_policy.py"
             "::test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions")
+OPTIMISER, ADAPTERS = "torch._dynamo", "peft"
 ROOMS = {
     "interlock": Room(("rlinf_core/interlock",), ("tests/interlock",)),
     "episodes": Room(("rlinf_core/episodes", "rlinf_core/durable.py"), ("tests/episodes", "tests/bridge")),
     "bridge": Room(("rlinf_core/bridge",), ("tests/bridge",)),
-    "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py"), LEARNING),
-    "cluster": Room(("rlinf_core/cluster",), ("tests/cluster",)),
-    "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING),
-    "policies": Room(("rlinf_core/policies",), ("tests/policies", "tests/algorithms"), LEARNING),
+    "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py"), LEARNING, (OPTIMISER,)),
+    "cluster": Room(("rlinf_core/cluster",), ("tests/cluster",), warm=(OPTIMISER,)),
+    "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING, (OPTIMISER, ADAPTERS)),
+    "policies": Room(("rlinf_core/policies",), ("tests/policies", "tests/algorithms"), LEARNING, (OPTIMISER, ADAPTERS)),
 }
 
 
@@ -242,7 +245,8 @@ def furnish(box: Path, room: Room) -> None:
     top = sorted({name.split("/")[0] for name in tracked.split("\0") if name} - {"rlinf_core", "pyproject.toml", "tests"})
     patterns = [f"{source}/*" if not source.endswith(".py") else source for source in room.sources]
     settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),
-                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out]}
+                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out,
+                                        *(word for module in room.warm for word in ("-p", module))]}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
     (box / "pyproject.toml").write_text(re.sub(r"(?m)^(\[tool\.mutmut\].*\n)", rf"\1{lines}",
                                                (ROOT / "pyproject.toml").read_text()))
