@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import rclpy
+from rclpy.duration import Duration
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -28,6 +29,7 @@ BACKGROUND = -1
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
 DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
 FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
+ARRIVES_S = 0.1
 
 
 class ControlNode(Node):
@@ -123,6 +125,8 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
         finish, deadline = getattr(node, "finish", lambda: True), time.monotonic() + FINISH_S
         while not finish() and time.monotonic() < deadline:
             executor.spin_once(timeout_sec=0.02)
+        for publisher in node.publishers:  # what was said last must still arrive
+            publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
     node.destroy_node()
 
 
