@@ -1,8 +1,10 @@
 """The interlock's pure core: what may move, decided once per tick. Not a functional-safety certified device."""
 
-from rlinf_core.interlock.core import adopt, enabled, standing_faults, step
-from rlinf_core.interlock.limits import Limits, load_limits, loosened, with_values
-from rlinf_core.interlock.types import Applied, Chunk, EStop, Event, Inputs, Mode, Output, State
+from rlinf_core.interlock.core import step
+from rlinf_core.interlock.limits import Limits, load_limits, loosened, loosest, with_values
+from rlinf_core.interlock.state import State, adopt
+from rlinf_core.interlock.types import Applied, Chunk, EStop, Event, Inputs, Mode, Output
+from rlinf_core.interlock.watch import enabled, standing_faults, unready
 
 __all__ = ["Applied", "Chunk", "EStop", "Event", "Inputs", "Limits", "Mode", "Output", "State", "adopt",
-           "enabled", "load_limits", "loosened", "standing_faults", "step", "with_values"]
+           "enabled", "load_limits", "loosened", "loosest", "standing_faults", "step", "unready", "with_values"]

@@ -8,13 +8,15 @@ from operator import sub
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Numbers
 from rlinf_core.interlock.rotation import inverse, product, to_quaternion, to_vector, unit
-from rlinf_core.interlock.types import Chunk, Inputs, Pose
+from rlinf_core.interlock.types import COMMANDERS, MOST_ACTIONS, Chunk, Inputs, Pose
 
 Coordinates = tuple[Numbers, ...]  # one entry per group
 
 
 def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
-    """Where the arm is, or None where that is not known or not a number (trap 2)."""
+    """Where the arm is, or None where that is not known, not a number (trap 2), or said in another frame (S5)."""
+    if inputs.frame not in ("", limits.frame):
+        return None
     if limits.control_mode == "joint_delta":
         arm = None if not _finite(inputs.joints, len(limits.joint_low)) else (tuple(inputs.joints),)
     elif _finite(inputs.pose, 7) and abs(math.hypot(*inputs.pose[3:]) - 1.0) < 0.01:
@@ -68,11 +70,15 @@ def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Nu
     return arm + (difference[-1] if size > len(arm) else ())
 
 
-def invalid(limits: Limits, chunk: Chunk, now_ns: int, frame: str) -> str:
-    """Why a chunk must be refused (S4, S5, S7); empty if it may be considered."""
+def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
+    """Why a chunk must be refused (S4, S5, S6, S7); empty if it may be considered."""
+    if chunk.source not in COMMANDERS:
+        return "source"
+    if len(chunk.actions) > MOST_ACTIONS:
+        return "horizon"
     if chunk.control_mode != limits.control_mode:
         return "control_mode"
-    if chunk.frame not in ("", frame):
+    if chunk.frame not in ("", limits.frame):
         return "frame"
     if chunk.joint_names and chunk.joint_names != limits.joint_names:
         return "joint_names"

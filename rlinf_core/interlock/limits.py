@@ -58,10 +58,16 @@ class Limits:
     joint_jerk: float = _limit("rad/s^3", 0.1, 7500.0, "largest jerk of any joint's set-point (S8)", 25.0)
     joint_divergence: float = _limit(
         "rad", 1e-3, 0.5, "the joints' set-point stops running away from the measured joints beyond this (S8)", 0.1)
+    measured_speed: float = _limit(
+        "m/s", 0.1, 20.0, "a measured pose that moves faster than this, as no arm can, is no state (S21)", 3.0)
+    measured_rotation_speed: float = _limit("rad/s", 0.1, 50.0, "the same for its rotation (S21)", 10.0)
+    measured_joint_speed: float = _limit("rad/s", 0.1, 50.0, "the same for each joint, in joint_delta (S21)", 10.0)
     gripper_width: float = _limit("m", 0.0, 0.5, "widest opening of the gripper; 0 where actions have none", 0.0)
     gripper_speed: float = _limit("m/s", 1e-3, 0.5, "largest speed of the gripper's opening", 0.1)
     stale_state: float = _limit("s", 0.005, 1.0, "no measured state for this long: hold (S3)", 0.05)
     lost_state: float = _limit("s", 0.05, 5.0, "no measured state for this long: latched fault (S3)", 0.5)
+    stale_input: float = _limit(
+        "s", 0.02, 2.0, "wrench, joints, gripper or pose that a limit needs, silent for this long: hold (S22)", 0.2)
     future_stamp: float = _limit("s", 0.0, 1.0, "a chunk stamped further ahead than this is refused (S4)", 0.05)
     jump_factor: float = _limit("", 1.0, 100.0, "an action this many times too fast is refused (S7)", 10.0)
     refusals_to_fault: float = _limit("", 1, 100, "refusals within a second that latch a fault (S5, S7)", 3)
@@ -74,6 +80,9 @@ class Limits:
     slow_distance: float = _limit("m", 1e-3, 1.0, "nearer than this to an obstacle: slower (S11)", 0.02, HIGHER)
     stale_distance: float = _limit("s", 0.02, 1.0, "a distance input silent for this long is contact (S11)", 0.1)
     tick: float = _limit("s", 0.001, 0.1, "period of the interlock", 0.01, FIXED)
+    frame: str = field(default="base_link", metadata={
+        "unit": "", "range": ("", ""), "meaning": "base frame of poses and actions; anything in another is refused (S5)",
+        "tighter": FIXED, "size": 1})
     control_mode: str = field(default="tcp_delta", metadata={
         "unit": "", "range": MODES, "meaning": "what actions move: the tool or the joints", "tighter": FIXED, "size": 1})
 
@@ -127,12 +136,18 @@ def loosened(old: Limits, new: Limits) -> list[str]:
     return names
 
 
-def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits") -> Limits:
-    """``limits`` with some values replaced, checked as if they stood in a file; RecipeError says what is wrong."""
+def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits", most: Limits | None = None) -> Limits:
+    """``limits`` with some values replaced, checked as if they stood in a file; RecipeError says what is wrong.
+
+    With ``most``, nothing may become looser than that (see ``loosest``).
+    """
     _check_known(where, {}, changes)
     values = {name: _checked(where, TABLE[name], value) for name, value in changes.items()}
     changed = replace(limits, **values)
     _check_together(where, {}, asdict(changed))
+    for name in loosened(most, changed) if most is not None else ():
+        raise RecipeError(f"{where}: '{name}' {getattr(changed, name)} is looser than the robot's own "
+                          f"{getattr(most, name)}")
     return changed
 
 
@@ -146,8 +161,17 @@ def load_limits(path: str | Path) -> Limits:
     values = {name: _checked(_at(path, lines, name), TABLE[name], value) for name, value in data.items()}
     _check_together(path, lines, {item.name: item.default for item in TABLE.values() if not _required(item)} | values)
     limits = Limits(**values)
-    _check_maximum(path, lines, limits, Path(path).with_name(MAXIMUM_FILE))
+    own, maximum_lines = _maximum(path, limits)
+    for name in loosened(replace(limits, **own), limits):
+        raise RecipeError(f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than the robot's "
+                          f"own {own[name]} ({MAXIMUM_FILE}, line {maximum_lines[name]})")
     return limits
+
+
+def loosest(path: str | Path) -> Limits:
+    """How loose the limits of this file may ever be set: the robot's own maxima, and the file's value where it has none."""
+    limits = load_limits(path)
+    return replace(limits, **_maximum(path, limits)[0])
 
 
 def schema() -> dict[str, Any]:
@@ -160,6 +184,8 @@ def schema() -> dict[str, Any]:
         number = {"type": "number", "minimum": low, "maximum": high}
         if name == "joint_names":
             properties[name] = text | {"type": "array", "items": {"type": "string"}}
+        elif name == "frame":
+            properties[name] = text | {"type": "string", "minLength": 1}
         elif name == "control_mode":
             properties[name] = text | {"enum": list(MODES)}
         elif size == 1:
@@ -204,6 +230,8 @@ def _expected(item: Any) -> str:
         return f"one of {', '.join(MODES)}"
     if item.name == "joint_names":
         return "a list of names, one per joint"
+    if item.name == "frame":
+        return "the name of a frame"
     low, high = item.metadata["range"]
     words = {0: "a list of one number per joint", 1: "a number", 3: "three numbers", 4: "four numbers"}
     return f"{words[size]} in [{low}, {high}] {unit}".strip()
@@ -215,6 +243,10 @@ def _checked(where: str, item: Any, raw: Any) -> Any:
         if raw not in MODES:
             raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}, got {raw!r}"
                               f"{nearest(str(raw), MODES)}")
+        return raw
+    if item.name == "frame":
+        if not isinstance(raw, str) or not raw:
+            raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}, got {raw!r}")
         return raw
     if item.name == "joint_names":
         if not isinstance(raw, list | tuple) or not all(isinstance(name, str) for name in raw):
@@ -260,14 +292,12 @@ def _check_together(path: str | Path, lines: dict[str, int], values: dict[str, A
             refuse(smaller, f"'{smaller}' {values[smaller]} must not exceed '{larger}' {values[larger]}")
 
 
-def _check_maximum(path: str | Path, lines: dict[str, int], limits: Limits, maximum_path: Path) -> None:
-    """No limit may be looser than the robot's own, as far as these are known."""
-    if not maximum_path.exists():
-        return
-    data, maximum_lines = _read(maximum_path)
-    _check_known(maximum_path, maximum_lines, data)
-    values = {name: _checked(_at(maximum_path, maximum_lines, name), TABLE[name], value) for name, value in data.items()
-              if getattr(limits, name, None) != ()}
-    for name in loosened(replace(limits, **values), limits):
-        raise RecipeError(f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than the robot's "
-                          f"own {values[name]} ({maximum_path.name}, line {maximum_lines[name]})")
+def _maximum(path: str | Path, limits: Limits) -> tuple[dict[str, Any], dict[str, int]]:
+    """The robot's own maxima beside its limits, as far as these are known and apply, and their lines."""
+    beside = Path(path).with_name(MAXIMUM_FILE)
+    if not beside.exists():
+        return {}, {}
+    data, lines = _read(beside)
+    _check_known(beside, lines, data)
+    return {name: _checked(_at(beside, lines, name), TABLE[name], value) for name, value in data.items()
+            if getattr(limits, name) != ()}, lines

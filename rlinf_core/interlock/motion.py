@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
 from operator import sub
@@ -74,6 +74,11 @@ class Group:
             if not lo + self.reach <= p <= hi - self.reach:
                 return False
         return math.isinf(self.radius) or math.hypot(*position) + self.reach <= self.radius
+
+    @cached_property
+    def without_walls(self) -> Group:
+        """The same speeds in an unlimited workspace."""
+        return replace(self, low=(), high=(), radius=math.inf)
 
     @cached_property
     def reach(self) -> float:
@@ -175,7 +180,7 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
     """``wanted``, slowed down before the walls: sliding along them, or as a whole if the group goes together."""
     if not any(wanted):
         return wanted
-    if group.together:
+    if group.together and group.low:
         speed = group.norm(wanted)
         far = min(((hi - p if v > 0.0 else p - lo) * speed / abs(v)
                    for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True) if v), default=math.inf)

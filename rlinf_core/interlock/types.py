@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
-from rlinf_core.interlock.motion import Motion, Numbers, resting
+from rlinf_core.interlock.motion import Numbers
 
 Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quaternion x y z w, base frame
 
 NS = 1_000_000_000
+COMMANDERS = ("policy", "operator")  # by authority, the operator last
+MOST_ACTIONS = 1024                  # of one chunk
 
 
 class Mode(IntEnum):
@@ -28,6 +30,7 @@ class Chunk:
     """A plan of displacements, one row per action; see rlinf_msgs/ActionChunk.
 
     Attributes:
+        source: whose authority it has, one of COMMANDERS: by the topic that it came on, not by what it says of itself.
         actions: in ``tcp_delta`` x y z [m], or these and a rotation vector [rad] in the base frame; in ``joint_delta`` one
             angle [rad] per joint. One more number [m] opens (positive) or closes the gripper, where there is one.
         frame: the frame of the displacements; empty for the base frame.
@@ -65,7 +68,7 @@ class Inputs:
     """Everything that arrived since the last tick.
 
     Attributes:
-        pose: the newest measured TCP pose, or None if none ever came.
+        pose: the newest measured TCP pose, or None if none ever came; ``frame`` is its frame, empty for the base frame.
         pose_age_ns: how long ago the measured state (the pose; in ``joint_delta`` the joints) was received.
         joints: the newest measured joint angles [rad], where the limits speak of joints.
         gripper: the newest measured opening [m], where there is a gripper.
@@ -79,9 +82,15 @@ class Inputs:
         wrench: the newest external force [N] and torque [Nm] at the tool, each as a norm.
         robot_fault: the robot's own fault, empty if it has none.
         distance: to the nearest obstacle [m] and how long ago it was heard, where the station declares such an input.
+        silent: names of inputs that a limit in force needs and that are not heard (S22).
+        foreign: command topics and e-stops on which somebody else publishes (S23).
+        doubled: other inputs with more than one publisher (S23).
+        clock_stepped: this machine's clock has been set since arming, so that stamps do not mean what they did (S4).
+        late_s: by how much more than a tick the last one was ago (S24).
     """
 
     pose: Pose | None = None
+    frame: str = ""
     pose_age_ns: int = 0
     joints: Numbers | None = None
     gripper: float | None = None
@@ -96,6 +105,11 @@ class Inputs:
     wrench: tuple[float, float] | None = None
     robot_fault: str = ""
     distance: tuple[float, float] | None = None
+    silent: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    doubled: tuple[str, ...] = ()
+    clock_stepped: bool = False
+    late_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,24 +169,3 @@ class Window:
     start: tuple[Numbers, ...]          # the set-point of each group
     limits: frozenset[str] = frozenset()
     done: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The core's whole memory."""
-
-    mode: Mode = Mode.DISARMED
-    cause: str = ""
-    motions: tuple[Motion, ...] = ()    # of the groups of the limits; empty before any state was measured
-    chunk: Chunk | None = None          # the one that commands
-    window: Window | None = None        # its action in play
-    sessions: tuple[tuple[str, str, int], ...] = ()  # (source, session, last seq)
-    refusals_ns: tuple[int, ...] = ()   # times of recent refusals
-    contacts: tuple[int, int] = (0, 0)  # consecutive samples beyond the holding and the latching wrench
-    commander: str = ""                 # whose action was played last
-    seen_ns: int | None = None          # tick of the last measured state that was one
-
-    @property
-    def still(self) -> bool:
-        """Whether the set-point rests."""
-        return resting(self.motions)

@@ -51,7 +51,14 @@ class Rig:
         self.now += round(self.limits.tick * 1e9)
         return self.output
 
+    def settle(self):
+        """Long enough for the arm to be seen at rest."""
+        for _ in range(max(3, round(0.1 / self.limits.tick))):
+            self.tick()
+        return self
+
     def arm(self):
+        self.settle()
         self.tick(arm=True)
         assert self.state.mode is Mode.ARMED
         return self

@@ -170,8 +170,8 @@ def test_s12_stops_decelerating_along_the_path_then_publishes_the_same_target_fo
 
 # S13, traps
 def test_s13_starts_disarmed_and_moves_only_when_armed():
-    rig = Rig()
-    rig.tick(chunk(1, 0))
+    rig = Rig().settle()
+    rig.tick(chunk(1, rig.now))
     assert rig.state.mode is Mode.DISARMED and rig.output.target == HOME
 
 
@@ -286,7 +286,7 @@ def test_s13_the_first_cause_of_a_fault_stays_until_it_is_named():
 
 
 def test_s14_while_disarmed_an_estop_latches_nothing_but_nothing_can_be_armed():
-    rig = Rig()
+    rig = Rig().settle()
     silent = EStop("pendant", False, math.inf)
     rig.tick(estops=(silent,))
     assert rig.state.mode is Mode.DISARMED

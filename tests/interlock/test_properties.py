@@ -59,7 +59,7 @@ class Envelope:
         self.group, self.worst = group, WORST[shape]
 
     def restart(self, position):
-        self.start = self.position = np.array(position, float)
+        self.position, self.outside = np.array(position, float), math.inf
         self.velocity = self.acceleration = np.zeros(len(self.position))
 
     def check(self, position):
@@ -73,12 +73,17 @@ class Envelope:
                   "jerk": size(jerk) - group.jerk, "position": np.linalg.norm(position) - group.radius}
         if group.low:
             excess["position"] = max((np.array(group.low) - position).max(), (position - np.array(group.high)).max())
-        if np.abs(position - self.start).max() <= 1e-12:  # an arm that was put outside is held where it is
-            excess.pop("position")
+        outside, self.outside = self.outside, max(excess["position"], 0.0)
+        if outside > TOLERANCE["position"]:  # an arm that was put outside is held where it is, or comes back in
+            assert excess.pop("position") <= outside + 1e-9, f"{group.name}: further outside"
         for name, value in excess.items():
             self.worst[name] = max(self.worst[name], value)
             assert value <= TOLERANCE[name], f"{group.name}: {name} exceeded by {value}"
         self.position, self.velocity, self.acceleration = position, velocity, acceleration
+
+    def stood(self):
+        """A time without ticks has passed: whatever moves now starts from rest."""
+        self.velocity = self.acceleration = np.zeros(len(self.position))
 
 
 class AnyInput(RuleBasedStateMachine):
@@ -93,8 +98,9 @@ class AnyInput(RuleBasedStateMachine):
                        gripper=0.04 if self.limits.gripper_width else None)
         self.envelopes = [Envelope(group, self.shape) for group in self.limits.groups]
         self.estop, self.age_ns, self.distance, self.seq = False, 0, None, 100
-        self.speeds = [0.0] * len(self.envelopes)
-        self.rig.tick(estops=self.estops())
+        self.speeds, self.frame = [0.0] * len(self.envelopes), ""
+        for _ in range(30):
+            self.rig.tick(estops=self.estops())
         for envelope, position in zip(self.envelopes, self.published(), strict=True):
             envelope.restart(position)
         self.tick(arm=True)
@@ -120,17 +126,22 @@ class AnyInput(RuleBasedStateMachine):
 
     def tick(self, *chunks, **inputs):
         before, measured = self.rig.state, self.measured()
-        inputs = {"estops": self.estops(), "pose_age_ns": self.age_ns, "distance": self.distance} | inputs
+        inputs = {"estops": self.estops(), "pose_age_ns": self.age_ns, "distance": self.distance,
+                  "frame": self.frame} | inputs
         output = self.rig.tick(*chunks, **inputs)
-        if "reseeded" in self.rig.kinds() or (inputs.get("restart") and before.mode in (Mode.DISARMED, Mode.ARMED)):
+        if ("reseeded", "restart") in [(event.kind, event.cause) for event in self.rig.events]:
+            assert inputs.get("restart") and before.mode is not Mode.FAULT, "only where the arm itself was put elsewhere"
             for envelope, position in zip(self.envelopes, measured, strict=True):
                 envelope.restart(position)
+        if inputs.get("late_s", 0.0) > 0.0:
+            for envelope in self.envelopes:
+                envelope.stood()
         for envelope, position in zip(self.envelopes, self.published(), strict=True):
             envelope.check(position)
         self.check_latches(before.mode, before.cause, output.mode, inputs)
         motions = self.rig.state.motions
         speeds = [group.norm(motion.velocity) for group, motion in zip(self.limits.groups, motions, strict=True)]
-        if output.mode is not Mode.ACTIVE:  # S12: nothing but braking
+        if output.mode is not Mode.ACTIVE and self.rig.state.goal is None:  # S12: nothing but braking
             assert all(now <= was + 1e-12 for now, was in zip(speeds, self.speeds, strict=True))
         self.speeds = speeds
 
@@ -139,7 +150,7 @@ class AnyInput(RuleBasedStateMachine):
         if before is Mode.FAULT and after is not Mode.FAULT:
             assert inputs.get("reset_fault") == cause and not self.estop and after is Mode.DISARMED
         if before is Mode.DISARMED and after is not Mode.DISARMED:
-            assert inputs.get("arm") is True and after in (Mode.ARMED, Mode.ACTIVE, Mode.FAULT)
+            assert inputs.get("arm") is True and after in (Mode.ARMED, Mode.ACTIVE, Mode.FAULT, Mode.HOLD)
         if self.estop:
             assert after in (Mode.FAULT, Mode.DISARMED)
 
@@ -207,6 +218,49 @@ class AnyInput(RuleBasedStateMachine):
                   joints=random.choice([None, (math.nan,) * 7]))
 
     @rule(random=RANDOM)
+    def measured_place_jumps(self, random):
+        """For one tick, or for good: S21."""
+        rig, before = self.rig, (self.rig.pose, self.rig.joints)
+        pose = tuple([p + random.uniform(-0.4, 0.4) for p in HOME[:3]])
+        rig.pose, rig.joints = (*pose, *HOME[3:]), rig.joints and tuple([q + random.uniform(-0.3, 0.3) for q in JOINTS])
+        follow, rig.follow = rig.follow, False
+        for _ in range(random.choice([1, 1, 3, 9, 12, 80])):
+            self.tick()
+        rig.follow = follow
+        if random.random() < 0.7:
+            rig.pose, rig.joints = before
+
+    @rule(random=RANDOM)
+    def another_frame(self, random):
+        self.frame = random.choice(["", "", "base_link", "camera"])
+        self.tick()
+
+    @rule(random=RANDOM)
+    def a_hand_moves_the_arm(self, random):
+        rig, follow = self.rig, self.rig.follow
+        rig.follow = False
+        by = [random.uniform(-0.002, 0.002) for _ in range(7)]
+        for _ in range(random.randint(1, 60)):
+            rig.pose = (*[p + d for p, d in zip(rig.pose[:3], by, strict=False)], *rig.pose[3:])
+            rig.joints = rig.joints and tuple([q + d for q, d in zip(rig.joints, by, strict=True)])
+            self.tick()
+        for _ in range(random.choice([0, 15, 60])):
+            self.tick()
+        rig.follow = follow
+
+    @rule(random=RANDOM)
+    def the_machine_stalls(self, random):
+        """S24: the robot side has stood at the last target meanwhile."""
+        late_s = random.choice([0.02, 0.05, 1.5])
+        self.rig.now += round(late_s * 1e9)
+        self.tick(late_s=late_s)
+
+    @rule(random=RANDOM)
+    def inputs_fall_silent_or_are_doubled(self, random):
+        self.tick(silent=random.choice([(), ("wrench",)]), doubled=random.choice([(), ("policy/action",)]),
+                  foreign=random.choice([(), (), ("target_pose",)]), clock_stepped=random.random() < 0.2)
+
+    @rule(random=RANDOM)
     def it_touches(self, random):
         self.tick(wrench=random.choice([(5.0, 0.0), (30.0, 0.0), (60.0, 0.0), (math.nan, 0.0)]))
 
@@ -223,7 +277,7 @@ class AnyInput(RuleBasedStateMachine):
         changes |= {name: tuple(value + sign * random.uniform(0.0, 5e-3) for value in getattr(old, name))
                     for name, sign in (("box_low", 1), ("box_high", -1), ("joint_low", 1), ("joint_high", -1))}
         new = replace(old, **changes)
-        state, refused = adopt(new, self.rig.state)
+        state, refused = adopt(new, self.rig.state, old)
         if not refused:
             self.limits, self.rig.limits, self.rig.state = new, new, state
             for envelope, group in zip(self.envelopes, new.groups, strict=True):

@@ -231,13 +231,13 @@ def test_s19_limits_can_be_tightened_while_it_moves_and_not_loosened(rig, eviden
     assert loosened(old, replace(old, speed=0.1, box_low=(0.4, -0.25, 0.005), enable_lease=1.0)) == []
     assert loosened(old, replace(old, tick=0.005)) == ["tick"], "some do not change at all"
     slower = with_values(old, {"speed": 0.05})
-    rig.state, reason = adopt(slower, rig.state)
+    rig.state, reason = adopt(slower, rig.state, old)
     rig.limits = slower
     assert reason == ""
     stream(rig, (0.02, 0.0, 0.0), actions=4, seq=50)
     speed = math.hypot(*rig.state.motions[0].velocity)
     assert speed == pytest.approx(0.05)
-    _, reason = adopt(with_values(old, {"box_high": [0.5, 0.1, 0.3]}), rig.state)
+    _, reason = adopt(with_values(old, {"box_high": [0.5, 0.1, 0.3]}), rig.state, old)
     assert "could not stop inside" in reason
     with pytest.raises(RecipeError, match="expected a number in"):
         with_values(old, {"speed": 100.0})
@@ -252,8 +252,8 @@ def test_s19_a_workspace_is_not_taken_that_the_path_just_left_was_outside_of():
     trail = tuple((0.5 + 0.01 * (0 < index < 9), 0.0, 0.2) for index in range(group.points))
     inside = Motion((0.5, 0.0, 0.2), (0.0, 0.0, 0.0), trail, (0.5, 0.0, 0.2), False)
     state = State(motions=(inside, Motion.at_rest(old.groups[1], (0.0, 0.0, 0.0))))
-    assert adopt(replace(old, box_high=(0.52, 0.25, 0.45)), state)[1] == ""
-    assert "position" in adopt(replace(old, box_high=(0.505, 0.25, 0.45)), state)[1]
+    assert adopt(replace(old, box_high=(0.52, 0.25, 0.45)), state, old)[1] == ""
+    assert "position" in adopt(replace(old, box_high=(0.505, 0.25, 0.45)), state, old)[1]
 
 
 def test_s20_an_event_says_what_was_asked_by_whom_and_when(rig, evidence):
@@ -286,21 +286,29 @@ def test_trap02_a_nan_is_answered_with_a_hold_and_leaves_the_memory_clean(rig, e
 
 def test_trap03_resuming_starts_from_the_measured_pose(rig, evidence):
     stream(rig, (0.02, 0.0, 0.0), actions=3)
-    until(rig, lambda: rig.state.still)
-    rig.pose = (0.45, 0.1, 0.3, *HOME[3:])
-    output = rig.tick(chunk(20, rig.now, ((0.0, 0.0, 0.0),)))
-    assert output.mode is Mode.ACTIVE and output.target[:3] == rig.pose[:3]
-    evidence("trap 3", f"{math.dist(output.target[:3], rig.pose[:3]):.0e} m from the measured pose", "0 m")
+    until(rig, lambda: rig.state.still and rig.state.mode is Mode.HOLD)
+    rig.follow, old = False, rig.output.target
+    rig.pose = (*[p + d for p, d in zip(old[:3], (0.0, 0.02, 0.02), strict=True)], *old[3:])  # somebody has pushed it
+    seq = iter(range(20, 500))
+    until(rig, lambda: rig.tick(chunk(next(seq), rig.now, ((0.0, 0.0, 0.0),))).mode is Mode.ACTIVE)
+    gap = math.dist(rig.output.target[:3], rig.pose[:3])
+    assert gap < 1e-6
+    evidence("trap 3", f"{gap:.0e} m from the measured pose, gone there within its limits", "0 m")
 
 
 def test_trap04_arming_far_from_the_old_set_point_moves_nothing(evidence):
-    rig = Rig(follow=False)
-    rig.tick()
-    rig.pose = (0.6, 0.1, 0.3, *HOME[3:])
-    rig.tick(arm=True)
-    output = rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),)))
-    assert output.target == rig.pose
-    evidence("trap 4", f"{math.dist(output.target[:3], rig.pose[:3]):.0e} m from the measured pose", "0 m")
+    rig = Rig(follow=False).settle()
+    rig.pose = (0.6, 0.1, 0.3, *HOME[3:])  # guided there by hand while disarmed
+    rig.settle().arm()
+    seq, steps, before = iter(range(1, 500)), [], rig.output.target
+    while rig.state.mode is not Mode.ACTIVE:
+        output = rig.tick(chunk(next(seq), rig.now, ((0.0, 0.0, 0.0),)))
+        steps.append(math.dist(output.target[:3], before[:3]))
+        before = output.target
+    gap = math.dist(output.target[:3], rig.pose[:3])
+    assert gap < 1e-6 and max(steps) <= 0.25 * 0.01 + 1e-9
+    evidence("trap 4", f"{gap:.0e} m from the measured pose; the set-point went to the arm, at most "
+             f"{1e3 * max(steps):.1f} mm a tick", "0 m; 2.5 mm")
 
 
 def test_trap05_a_reflex_is_never_cleared_by_commands(rig, evidence):
@@ -413,11 +421,14 @@ def test_a_simulated_reset_forgets_the_moving_set_point_and_a_real_arm_finishes_
     stream(rig, (0.02, 0.0, 0.0), actions=4, seq=30)
     rig.follow = False
     rig.tick(end_episode=True)
-    rig.pose = (0.4, 0.1, 0.3, *HOME[3:])
+    for _ in range(3):
+        rig.pose = (*[p - 0.012 for p in rig.pose[:3]], *HOME[3:])
+        rig.tick()
     rig.tick(chunk(60, rig.now))
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "realigning")
-    until(rig, lambda: rig.state.still)
-    assert rig.tick(chunk(61, rig.now, ((0.0, 0.0, 0.0),))).target[:3] == rig.pose[:3]
+    seq = iter(range(61, 500))
+    until(rig, lambda: rig.tick(chunk(next(seq), rig.now, ((0.0, 0.0, 0.0),))).mode is Mode.ACTIVE)
+    assert rig.output.target[:3] == pytest.approx(rig.pose[:3], abs=1e-6)
 
 
 def test_a_nominal_orientation_far_from_the_arm_holds():

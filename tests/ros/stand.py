@@ -1,8 +1,9 @@
 """What the tests of nodes stand in with: a robot side, a policy and the people around it."""
 
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from rlinf_msgs.srv import ResetFault
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
@@ -26,7 +27,7 @@ def listen(peer, kind, topic):
 
 
 class Arm:
-    """A perfectly following arm at 100 Hz, a policy at 10 Hz, an enable and one e-stop source.
+    """A perfectly following FR3 at 100 Hz, a policy at 10 Hz, an enable and one e-stop source.
 
     ``streams`` is False where a test sends its own chunks; ``known`` is False while the arm says nothing of itself.
     """
@@ -36,11 +37,16 @@ class Arm:
         self.pressed, self.heard, self.enabled, self.known = False, True, True, True
         self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
         kinds = {"estop/pendant": Bool, "enable": Bool, "current_pose": PoseStamped, "policy/action": ActionChunk,
-                 "teleop/action": ActionChunk}
+                 "teleop/action": ActionChunk, "wrench": WrenchStamped, "joint_states": JointState}
         self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+        self.wrench = WrenchStamped()
+        self.joints = JointState(name=[f"fr3_joint{number}" for number in range(1, 8)],
+                                 position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785])
+        self.felt = True
         self.pose = PoseStamped()
+        self.pose.header.frame_id = "base_link"
         self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
         self.pose.pose.orientation.w = 0.0
         peer.node.create_timer(0.01, self.hundred_hertz)
@@ -51,6 +57,9 @@ class Arm:
         self.pose.pose = self.targets[-1].pose if self.targets else self.pose.pose
         if self.known:
             self.say["current_pose"].publish(self.pose)
+            self.say["joint_states"].publish(self.joints)
+        if self.felt:
+            self.say["wrench"].publish(self.wrench)
         if self.heard:
             self.say["estop/pendant"].publish(Bool(data=self.pressed))
         self.say["enable"].publish(Bool(data=self.enabled))

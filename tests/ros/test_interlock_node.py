@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import PoseStamped, WrenchStamped
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
@@ -167,7 +167,9 @@ def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
 def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
     arm, settings = Arm(peer), {"memory_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]}
 
-    def restart():
+    def restart(kill=False):
+        for child in peer.supervisor.children.values() if kill else ():
+            child.popen.kill()
         peer.supervisor.stop()
         peer.supervisor.children.clear()
         arm.states.clear(), arm.targets.clear()
@@ -177,7 +179,7 @@ def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
     arm.reach(SafetyState.DISARMED)
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
-    restart()
+    restart(kill=True)
     arm.reach(SafetyState.FAULT, "restarted")
     peer.spin(lambda: arm.clear("restarted").success, what="the pendant to be heard again, and the fault to be cleared")
     arm.arm()
@@ -185,8 +187,12 @@ def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
     arm.arm(False)
     arm.reach(SafetyState.DISARMED)
     peer.for_s(0.3)
-    restart()
+    restart(kill=True)
     arm.reach(SafetyState.DISARMED)
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    restart()
+    arm.reach(SafetyState.DISARMED)  # asked to end, it brakes and disarms itself
 
 
 @pytest.mark.domain(72)
@@ -201,6 +207,10 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     joints = peer.node.create_publisher(JointState, "joint_states", profile("joint_states"))
     gripper = peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
     chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+    wrenches = peer.node.create_publisher(WrenchStamped, "wrench", profile("wrench"))
+    pose = PoseStamped()
+    pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.y, pose.pose.orientation.w = 0.5, 0.2, 1.0, 0.0
     arming = peer.node.create_client(SetBool, "interlock/arm")
     setting = peer.node.create_client(SetParameters, "interlock/set_parameters")
     changing = peer.node.create_client(ChangeState, "interlock/change_state")
@@ -212,6 +222,8 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
             angles.update(zip(targets[-1].name, targets[-1].position, strict=True))
         joints.publish(JointState(name=["elsewhere", *reversed(names)], position=[9.0, *reversed(list(angles.values()))]))
         gripper.publish(JointState(name=["width"], position=[0.04]))
+        poses.publish(pose)
+        wrenches.publish(WrenchStamped())
         if seq[0] % 5 == 0:
             chunk = ActionChunk(source="policy", session="s", seq=seq[0], dt=0.1, control_mode="joint_delta", horizon=1,
                                 dim=8, data=[0.01] + [0.0] * 6 + [0.001], joint_names=names)
@@ -235,7 +247,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
     refused = set_limit("joint_speed", 0.6)
     assert not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason
-    assert "expected a number in" in set_limit("joint_speed", 99.0).reason
+    assert "out of range Min: 0.001, Max: 3.0" in set_limit("joint_speed", 99.0).reason
     before = states[-1].limits_hash
     assert set_limit("joint_speed", 0.3).successful
     peer.spin(lambda: states[-1].limits_hash != before, what="the new hash")
@@ -299,7 +311,8 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
     asked = arming.call_async(SetBool.Request(data=True))
     peer.spin(asked.done, what="the answer")
     assert asked.result().success, asked.result().message
-    peer.spin(lambda: states and states[-1].state == ARMED, what="arming")
+    peer.spin(lambda: say(0) >= 0 and states and states[-1].state == ARMED, what="arming")
+    peer.for_s(0.3)
     chunk = ActionChunk(source="policy", session="s", seq=1, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
                         data=[0.01, 0.0, 0.0])
     chunk.observation_stamp.sec = 1

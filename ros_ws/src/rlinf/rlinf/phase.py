@@ -40,10 +40,10 @@ class PhaseLockedTimer:
         self._to_go_s, self._settling, self._done_early = 0.0, 0, False
         self.timer = node.create_timer(period_s, self._on_timer)
 
-    def arrived(self) -> None:
-        """The awaited input is here."""
-        self._arrivals.append(time.monotonic())
-        if not self._done_early and self.timer.time_until_next_call() <= self.early_s * 1e9:
+    def arrived(self, at: float | None = None) -> None:
+        """The awaited input is here, or was at that monotonic time [s]."""
+        self._arrivals.append(time.monotonic() if at is None else at)
+        if at is None and not self._done_early and self.timer.time_until_next_call() <= self.early_s * 1e9:
             self._done_early = True
             self._callback()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import Pose as PoseMessage
+from geometry_msgs.msg import Wrench
 from rlinf_msgs.msg import ActionChunk, Applied, SafetyEvent, SafetyState
 
 from rlinf.stamps import set_stamp, to_ns, to_stamp
@@ -16,14 +17,22 @@ from rlinf_core import interlock as core
 LEVELS = {core.Mode.FAULT: DiagnosticStatus.ERROR, core.Mode.HOLD: DiagnosticStatus.WARN}
 
 
-def to_chunk(message: ActionChunk) -> core.Chunk:
-    """The message as the core's type; a size that does not fit becomes an empty plan, which the core refuses."""
+def to_chunk(message: ActionChunk, role: str) -> core.Chunk:
+    """The message as the core's type, with the authority of its topic: what it says of its own source is a label.
+
+    A size that does not fit becomes an empty plan, which the core refuses.
+    """
     data, dim = message.data.tolist(), message.dim
     fits = dim > 0 and len(data) == dim * message.horizon
-    actions = tuple(tuple(data[i:i + dim]) for i in range(0, len(data), dim)) if fits else ()
-    return core.Chunk(message.source, message.session, message.seq, message.policy_version,
+    actions = tuple([tuple(data[i:i + dim]) for i in range(0, len(data), dim)]) if fits else ()
+    return core.Chunk(role, message.session, message.seq, message.policy_version,
                       to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute,
                       message.header.frame_id, tuple(message.joint_names))
+
+
+def no_chunk(role: str, control_mode: str) -> core.Chunk:
+    """A command that could not even be read: the core refuses it by its size."""
+    return core.Chunk(role, "", 0, -1, 0, 0.1, control_mode, ())
 
 
 def to_pose(message: PoseMessage) -> core.Pose:
@@ -38,9 +47,10 @@ def set_pose(message: PoseMessage, pose: core.Pose) -> None:
     p.x, p.y, p.z, q.x, q.y, q.z, q.w = pose
 
 
-def norms(wrench: Sequence[float]) -> tuple[float, float]:
-    """Force [N] and torque [Nm] of a wrench of six numbers."""
-    return math.hypot(*wrench[:3]), math.hypot(*wrench[3:6])
+def norms(wrench: Wrench) -> tuple[float, float]:
+    """Force [N] and torque [Nm]."""
+    f, t = wrench.force, wrench.torque
+    return math.hypot(f.x, f.y, f.z), math.hypot(t.x, t.y, t.z)
 
 
 def applied(record: core.Applied, limits_hash: str) -> Applied:

@@ -1,0 +1,75 @@
+"""Where the arm is believed to be: a measured jump faster than the arm can move is no state (S21)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlinf_core.interlock.coordinates import Coordinates
+from rlinf_core.interlock.limits import Limits
+from rlinf_core.interlock.types import NS
+
+SETTLE_S = 0.1                            # how long an arm is watched before it counts as resting somewhere
+NOISE_M, NOISE_RAD = 0.005, 0.03          # what measuring alone may jump by
+REST_M, REST_RAD = 0.002, 0.01            # what a resting arm may be measured to move by
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What is known of the arm's place.
+
+    Attributes:
+        at: the last measured coordinates that are believed; None before any are.
+        seen_ns: tick at which they were measured; None before anything was.
+        rest: where the samples have rested, and ``rested`` for how many ticks in a row.
+        believed: whether the newest sample is one of a place where the arm can be.
+    """
+
+    at: Coordinates | None = None
+    seen_ns: int | None = None
+    rest: Coordinates | None = None
+    rested: int = 0
+    believed: bool = False
+
+
+def settled(limits: Limits, track: Track) -> bool:
+    """Whether the arm has been seen at rest for long enough to say where it is."""
+    return track.believed and track.rested >= _ticks(limits)
+
+
+def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int) -> Track:
+    """One tick on, with the newest sample, or None if there is none that is a number.
+
+    The first place is believed once the arm has been seen to rest there. From then on a sample is believed if the arm can
+    have come there from the last one that was; or, wherever it lies, if the arm has rested there for ``SETTLE_S``.
+    """
+    if sample is None:
+        return replace(track, rest=None, rested=0, believed=False)
+    rests = track.rest is not None and _within(limits, track.rest, sample, (REST_M, REST_RAD), 0.0)
+    rest, rested = (track.rest, track.rested + 1) if rests else (sample, 1)
+    seen_ns = now_ns - age_ns
+    if track.at is not None and track.seen_ns is not None:
+        since_s = min(max((seen_ns - track.seen_ns) / NS, limits.tick), limits.stale_state)
+        believed = _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
+    else:
+        believed = False
+    if believed or rested >= _ticks(limits):
+        return Track(sample, seen_ns, rest, rested, True)
+    return replace(track, rest=rest, rested=rested, believed=False)
+
+
+def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
+    """The track of an arm that was put somewhere without moving there, as simulators do."""
+    return Track(sample, now_ns, sample, _ticks(limits), True)
+
+
+def _ticks(limits: Limits) -> int:
+    return max(3, round(SETTLE_S / limits.tick))
+
+
+def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, float], seconds: float) -> bool:
+    """Whether the arm's groups (not the gripper) are no further apart than slack and so many seconds of motion allow."""
+    if limits.control_mode == "joint_delta":
+        reach = (slack[1] + limits.measured_joint_speed * seconds,)
+    else:
+        reach = (slack[0] + limits.measured_speed * seconds, slack[1] + limits.measured_rotation_speed * seconds)
+    return all(group.distance(x, y) <= most for group, x, y, most in zip(limits.groups, a, b, reach, strict=False))

@@ -1,0 +1,67 @@
+"""What the world and the people around the arm say: what latches, what holds, and whether the policy may move."""
+
+from __future__ import annotations
+
+import math
+
+from rlinf_core.interlock.limits import Limits
+from rlinf_core.interlock.types import Inputs
+
+Contacts = tuple[int, int]
+
+
+def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
+    """Causes outside the interlock that latch a fault now; while one stands, no fault can be cleared."""
+    causes = [f"estop:{e.name}" for e in inputs.estops if e.pressed]
+    causes += [f"estop_silent:{e.name}" for e in inputs.estops if not e.pressed and not e.age_s <= limits.estop_silence]
+    causes += [f"foreign_publisher:{topic}" for topic in inputs.foreign]
+    if inputs.robot_fault:
+        causes.append(f"robot:{inputs.robot_fault}")
+    if contacts[1] >= limits.contact_samples:
+        causes.append("contact")
+    return causes
+
+
+def unready(inputs: Inputs) -> list[str]:
+    """What is missing of the inputs that the limits need, or is said by more than one: no arming, no motion (S22, S23)."""
+    return [f"silent:{name}" for name in inputs.silent] + [f"two_publishers:{topic}" for topic in inputs.doubled] \
+        + (["clock"] if inputs.clock_stepped else [])
+
+
+def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
+    """What keeps the arm from moving without being anybody's fault (S10, S11, S22)."""
+    causes = ["contact"] if contacts[0] >= limits.contact_samples else []
+    if inputs.distance is not None:
+        distance, age_s = inputs.distance
+        if not (math.isfinite(distance) and age_s <= limits.stale_distance):
+            causes.append("distance_silent")
+        elif distance <= 0.0:
+            causes.append("obstacle")
+    return causes + outside_range(limits, inputs) + unready(inputs)
+
+
+def enabled(limits: Limits, inputs: Inputs) -> bool:
+    """Whether the operator lets the policy move (S15), which a reset needs too (S13)."""
+    return math.isinf(limits.enable_lease) or (inputs.enable and inputs.enable_age_s <= limits.enable_lease)
+
+
+def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float] | None) -> Contacts:
+    """Consecutive samples beyond the holding and beyond the latching wrench; a NaN counts as beyond (trap 2)."""
+    if wrench is None:
+        return before
+    force, torque = wrench
+    holding = not (force <= limits.contact_force and torque <= limits.contact_torque)
+    latching = not force <= limits.contact_fault
+    return (before[0] + 1 if holding else 0, before[1] + 1 if latching else 0)
+
+
+def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
+    """The side of the arm that its set-point does not speak of: its joints while the tool is commanded, and the reverse."""
+    if limits.control_mode == "joint_delta":
+        position = (inputs.pose or ())[:3]
+        out = not all(lo <= p <= hi for lo, p, hi in zip(limits.box_low, position, limits.box_high, strict=False))
+        return ["outside_box"] if out else []
+    joints, margin = inputs.joints or (), limits.joint_margin
+    out = not all(lo + margin <= q <= hi - margin
+                  for lo, q, hi in zip(limits.joint_low, joints, limits.joint_high, strict=False))
+    return ["outside_joints"] if out else []

@@ -1,0 +1,62 @@
+"""The line between the interlock and its desk: whole JSON objects, bounded in size, and nobody ever waits to say one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+from typing import Any
+
+MOST_BYTES = 60_000
+Message = dict[str, Any]
+
+
+class Channel:
+    """One end. What does not fit into the line is lost and counted: the control loop waits for nobody.
+
+    Args:
+        end: of a socket pair of kind SOCK_SEQPACKET.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end, self.lost, self.open = end, 0, True
+        end.setblocking(False)
+
+    def send(self, message: Message) -> bool:
+        """Whether it is on its way."""
+        raw = json.dumps(message).encode()
+        if self.open and len(raw) <= MOST_BYTES:
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    self._end.send(raw)
+                    return True
+                except (BrokenPipeError, ConnectionError):
+                    self.open = False
+        self.lost += 1
+        return False
+
+    def receive(self, most: int = 20) -> list[Message]:
+        """What has come, up to so many messages."""
+        messages = []
+        while self.open and len(messages) < most:
+            try:
+                raw = self._end.recv(MOST_BYTES + 1)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                raw = b""
+            if raw:
+                messages.append(json.loads(raw))
+            else:
+                self.open = False
+        return messages
+
+    def wait(self, seconds: float) -> None:
+        """Until something has come, or so long."""
+        select.select([self._end], [], [], seconds)
+
+    def close(self) -> None:
+        """Hang up."""
+        self.open = False
+        self._end.close()

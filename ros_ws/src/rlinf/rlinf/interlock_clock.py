@@ -1,0 +1,152 @@
+"""When the interlock ticks: at a fixed rate in real time, or once per measured pose in lockstep (docs/design.md)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from geometry_msgs.msg import PoseStamped
+from rclpy.node import Node
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent
+
+from rlinf.interlock_inputs import OVER, ROLES, Inputs
+from rlinf.phase import PhaseLockedTimer
+from rlinf.qos import newest, profile
+from rlinf.stamps import NS
+from rlinf_core.interlock import Mode
+
+Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
+SOONEST = 0.97      # of a period, between two ticks
+LATE = 0.05         # of a period: a tick later than that gives the next one its whole period
+CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
+
+
+class RealTime:
+    """A timer, phase-locked to the chunks. Stamps are never closer than a tick: the limits hold by measured time (S24)."""
+
+    def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick) -> None:
+        self.inputs, self.period_ns, self.tick = inputs, round(period_s * NS), tick
+        self.offset_ns = time.time_ns() - time.monotonic_ns()
+        self.last_ns = self.stamp_ns = time.monotonic_ns()
+        self.late_ms: deque[float] = deque(maxlen=1000)
+        self.clock_stepped = False
+        self.phase = PhaseLockedTimer(node, period_s, self._on_timer, hurry=0.0, early=0.0)
+
+    def _on_timer(self) -> None:
+        now = time.monotonic_ns()
+        since = now - self.last_ns
+        if since < SOONEST * self.period_ns:
+            return
+        late, self.last_ns = since - self.period_ns, now
+        if late > LATE * self.period_ns:
+            self.phase.timer.reset()
+        self.late_ms.append(late / 1e6)
+        self._follow_clock(now)
+        self.stamp_ns = max(self.stamp_ns + self.period_ns, now)
+        self.inputs.pull()
+        self.inputs.look_around()
+        for at in [at for topic in ROLES for at in self.inputs.ears[topic].arrived]:
+            self.phase.arrived(at / NS)
+        self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
+
+    def _follow_clock(self, now: int) -> None:
+        """Stamps are of this machine's clock. One that is set moves nothing: it holds until armed anew (S4)."""
+        offset_ns = time.time_ns() - now
+        if abs(offset_ns - self.offset_ns) > CLOCK_STEP_NS:
+            self.clock_stepped = True
+        self.offset_ns = offset_ns
+
+    def wanted(self) -> None:
+        """Somebody asked for something: the next tick is soon enough."""
+
+    def stop(self, node: Node) -> None:
+        """Tick no more."""
+        node.destroy_timer(self.phase.timer)
+
+
+class Lockstep:
+    """The simulator's messages permit ticks: one per pose, while a chunk covers it. A guard keeps time when none comes."""
+
+    clock_stepped = False
+
+    def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick, guard_s: float,
+                 mode: Callable[[], Mode], repeat: Callable[[], None]) -> None:
+        self.inputs, self.period_s, self.guard_s, self.mode, self.repeat = inputs, period_s, guard_s, mode, repeat
+        self.tick = tick
+        self.late_ms: deque[float] = deque(maxlen=1000)
+        self.credit_ns = self.looked_ns = 0
+        self.pending = self.forced = self.running_on = self.answered = False
+        self.last_ns = time.monotonic_ns()
+        self.subscriptions = [
+            node.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(True), raw=True),
+            node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True)]
+        for topic in ROLES:
+            self.subscriptions.append(node.create_subscription(
+                ActionChunk, topic, lambda raw, topic=topic: self._on_chunk(topic, raw), profile(topic), raw=True))
+        self.timer = node.create_timer(period_s, self._on_guard)
+
+    def _on_pose(self, raw: bytes) -> None:
+        before = self.inputs.pose_stamp_ns
+        message = self.inputs.decode("current_pose", PoseStamped, raw)
+        if message is None:
+            return
+        self.inputs.receive("current_pose", message)
+        asked = self.forced and self.mode() is not Mode.ACTIVE
+        if self.answered and not self.pending and not asked and self.inputs.pose_stamp_ns == before:
+            self.repeat()  # a republished state gets its answer again: nothing moves twice
+            return
+        self.pending = True
+        self._tick_if_permitted()
+
+    def _on_episode(self, raw: bytes) -> None:
+        message = self.inputs.decode("episode", EpisodeEvent, raw)
+        if message is not None:
+            self.inputs.receive("episode", message)
+            self.credit_ns = 0 if message.kind in OVER else self.credit_ns
+
+    def _on_chunk(self, topic: str, raw: bytes) -> None:
+        message: Any = self.inputs.decode(topic, ActionChunk, raw)
+        if message is None:
+            return
+        self.inputs.receive(topic, message)
+        chunk = self.inputs.chunks[-1]
+        if 0.0 < chunk.dt_s < 10.0:
+            self.credit_ns = max(self.credit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
+            self._tick_if_permitted()
+
+    def wanted(self) -> None:
+        """Somebody asked for something: answer with the present state, if it is not answered yet."""
+        self.forced = True
+        self._tick_if_permitted()
+
+    def _tick_if_permitted(self) -> None:
+        if self.pending and (self.forced or self.inputs.pose_stamp_ns < self.credit_ns):
+            self._tick()
+
+    def _on_guard(self) -> None:
+        """No permit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
+        waited_s = (time.monotonic_ns() - self.last_ns) / NS
+        running_on = self.running_on and self.mode() is Mode.ACTIVE
+        if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.period_s)):
+            self.running_on = True
+            self._tick()
+
+    def _tick(self) -> None:
+        if self.inputs.pose_stamp_ns < self.credit_ns:
+            self.running_on = False
+        self.pending = self.forced = False
+        self.last_ns = time.monotonic_ns()
+        self.inputs.pull()
+        if self.last_ns - self.looked_ns > 0.1 * NS:
+            self.looked_ns = self.last_ns
+            self.inputs.look_around()
+        self.answered = True
+        self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
+
+    def stop(self, node: Node) -> None:
+        """Tick no more."""
+        node.destroy_timer(self.timer)
+        for subscription in self.subscriptions:
+            node.destroy_subscription(subscription)

@@ -1,0 +1,189 @@
+"""The interlock's desk: its services, parameters, life cycle, log and memory, in a process of its own.
+
+Everything here may take as long as it likes: requests of any size, a disk that syncs, a terminal that nobody reads. The
+interlock answers at its next tick what the desk asks, and goes on when the desk hangs or dies: then it starts another.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rlinf.interlock_channel import Channel, Message
+from rlinf_core.interlock import Limits, Mode
+from rlinf_core.interlock.limits import FIXED, TABLE
+
+ANSWER_S = 5.0           # a lifecycle shutdown brakes first
+REPLACED = (
+    "describe_parameters", "get_parameter_types", "get_parameters", "list_parameters", "set_parameters",
+    "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
+    "get_transition_graph")
+MOST_PARAMETERS = 64     # in one request
+START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
+         "from rlinf.interlock_desk import main; main()")
+
+
+class Desk:
+    """The interlock's side: the process, and what is said to it. Never waits."""
+
+    def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
+        self._hello = {"settings": settings, "limits": _listed(asdict(limits))}
+        self._disarmed = -1
+        self._open()
+
+    def _open(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        remaps = [item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")]
+        remaps += ["-r", "~/transition_event:=interlock/transition_event"]
+        arguments = sys.argv[1:] if "--ros-args" in sys.argv else ["--ros-args"]
+        place = arguments.index("--ros-args") + 1
+        command = [sys.executable, "-c", START, str(theirs.fileno()), *arguments[:place],
+                   "-r", "__node:=interlock_desk", *remaps, *arguments[place:]]
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self.channel, self.opened = Channel(ours), time.monotonic()
+        self.channel.send({"hello": self._hello})
+
+    def keep(self) -> None:
+        """To be called once a second: a desk that died is replaced, also while the arm moves."""
+        if self.process.poll() is not None and time.monotonic() - self.opened > 2.0:
+            self.channel.close()
+            self._disarmed = -1
+            self._open()
+
+    def requests(self) -> list[Message]:
+        """What has been asked since the last time."""
+        return self.channel.receive()
+
+    def reply(self, number: int, reason: str) -> None:
+        """Answer one request; an empty reason is a yes."""
+        self.channel.send({"reply": number, "reason": reason})
+
+    def log(self, level: str, text: str) -> None:
+        """One line for people, by way of the desk; lost if nobody reads there."""
+        self.channel.send({"log": level, "text": text[:4000]})
+
+    def say_disarmed(self, armings: int) -> None:
+        """All stands, and nothing is armed; ``armings`` says how many requests to arm had been granted by then."""
+        if armings != self._disarmed:
+            self._disarmed = armings if self.channel.send({"disarmed": armings}) else -1
+
+    def close(self) -> None:
+        """Hang up; the desk writes what it has to and ends."""
+        self.channel.close()
+
+
+def _listed(values: dict[str, Any]) -> dict[str, Any]:
+    """As parameters hold them, and JSON carries them."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}
+
+
+class Memory:
+    """Whether the interlock is armed, on disk, for the one that comes after it (S14)."""
+
+    def __init__(self, path: str) -> None:
+        self.path, self.noted = Path(path) if path else None, ""
+
+    def note(self, mode: Mode) -> str:
+        """Written durably; or why not."""
+        from rlinf_core.durable import publish_file
+
+        if self.path is None or mode.name == self.noted:
+            return ""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_name(f".{self.path.name}.part")
+            aside.write_text(mode.name)
+            publish_file(aside, self.path)
+        except OSError as error:
+            return (f"memory_file {self.path} cannot be written: {error.strerror}. A stop would not survive a restart. "
+                    "Free the disk, or name another file")
+        self.noted = mode.name
+        return ""
+
+
+class Front:
+    """What the desk's node needs of the line: questions with answers, and everything else as it comes."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel, self.asked, self.armings = channel, 0, 0
+        self.answers: dict[int, str] = {}
+        self.lines: deque[tuple[str, str]] = deque(maxlen=1000)
+        self.hello: dict[str, Any] | None = None
+        self.memory = Memory("")
+
+    def listen(self) -> None:
+        """Take what has come."""
+        for message in self.channel.receive(1000):
+            if "hello" in message:
+                self.hello = message["hello"]
+                self.memory = Memory(self.hello["settings"]["memory_file"])
+            elif "reply" in message:
+                self.answers[message["reply"]] = message["reason"]
+            elif "log" in message:
+                self.lines.append((message["log"], message["text"]))
+            elif message.get("disarmed") == self.armings:  # older than the last arming, it says nothing
+                self.memory.note(Mode.DISARMED)
+
+    def ask(self, do: str, **values: Any) -> str:
+        """What the interlock says to it: empty for yes, else why not."""
+        self.asked += 1
+        number = self.asked
+        if not self.channel.send({"id": number, "do": do, "with": values}):
+            return "the interlock takes no requests now. Ask again"
+        end = time.monotonic() + ANSWER_S
+        while number not in self.answers:
+            if time.monotonic() > end or not self.channel.open:
+                return f"no answer from the interlock within {ANSWER_S:.0f} s: is it stopped, or ending?"
+            self.channel.wait(0.05)
+            self.listen()
+        return self.answers.pop(number)
+
+    def arm(self, value: bool) -> str:
+        """Write down that it is armed before it is."""
+        if not value:
+            return self.ask("arm", value=False)
+        reason = self.memory.note(Mode.ARMED)
+        if reason:
+            return reason
+        self.armings += 1
+        reason = self.ask("arm", value=True)
+        if reason:
+            self.armings -= 1
+            self.memory.noted = ""
+        return reason
+
+
+def main() -> None:
+    """Entry point of the desk's process; the interlock starts it with the line's file descriptor."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # it ends when the interlock hangs up
+    front = Front(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    while front.hello is None:
+        front.channel.wait(1.0)
+        front.listen()
+        if not front.channel.open:
+            return
+    from rlinf.interlock_services import serve
+
+    serve(front)
+
+
+def describe(name: str) -> tuple[str, bool]:
+    """Meaning of a limit for people, and whether it never changes."""
+    about = TABLE[name].metadata
+    return about["meaning"] + (f" [{about['unit']}]" if about["unit"] else ""), about["tighter"] == FIXED
+
+
+def finite(value: Any) -> Any:
+    """As a limits file spells it."""
+    return "unlimited" if isinstance(value, float) and math.isinf(value) and value > 0 else value
+

@@ -1,0 +1,228 @@
+"""What the interlock hears: taken at its ticks, the e-stops first, bounded in size and number, each with its age.
+
+Nothing wakes the interlock but its own tick, so that no sender, however busy, keeps it from hearing an e-stop. Who speaks
+is known by topic: a message's own words about its source count for nothing (S6).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent
+from sensor_msgs.msg import JointState, Range
+from std_msgs.msg import Bool, String
+
+from rlinf import safety_messages as messages
+from rlinf.qos import newest, profile
+from rlinf_core.interlock import Chunk, EStop, Limits
+from rlinf_core.interlock.types import NS
+
+ROLES = {"policy/action": "policy", "teleop/action": "operator"}
+OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
+MOST_AT_ONCE = 10                # messages of one topic a tick
+MOST_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
+FEW_BYTES = 1_024                # of everything else
+STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
+
+
+@dataclass
+class Ear:
+    """One topic: how it is heard, and when it was last."""
+
+    topic: str
+    kind: type
+    subscription: Any
+    heard_ns: int = 0            # monotonic; 0 before anything came
+    arrived: list[int] = field(default_factory=list)
+
+
+def needs(limits: Limits) -> set[str]:
+    """Topics without which a limit in force could not be kept."""
+    felt = min(limits.contact_force, limits.contact_torque, limits.contact_fault) < float("inf")
+    other = {"current_pose"} if limits.control_mode == "joint_delta" else {"joint_states"} if limits.joint_names else set()
+    return other | ({"wrench"} if felt else set()) | ({"gripper/state"} if limits.gripper_width else set())
+
+
+class Inputs:
+    """Everything that comes in over topics.
+
+    Args:
+        owner: the interlock's node, whose names the topics have.
+        limits: what must be heard follows from them.
+        estops: names of e-stop sources.
+        distance: whether the station declares a distance input.
+        lockstep: no message may be lost, and ages mean nothing.
+    """
+
+    def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool) -> None:
+        self.owner, self.limits, self.lockstep = owner, limits, lockstep
+        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
+                                      start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.ears: dict[str, Ear] = {}
+        self.counts: Counter[str] = Counter()
+        self.pose: tuple[float, ...] | None = None
+        self.joints: tuple[float, ...] | None = None
+        self.frame, self.pose_stamp_ns, self.opening, self.robot_fault = "", 0, None, ""
+        self.wrench: tuple[float, float] | None = None
+        self.estops, self.pressed = dict.fromkeys(estops, False), dict.fromkeys(estops, False)
+        self.enable, self.distance = False, float("nan") if distance else None
+        self.chunks: list[Chunk] = []
+        self.events: list[EpisodeEvent] = []
+        self.foreign: tuple[str, ...] = ()
+        self.doubled: tuple[str, ...] = ()
+        self.commands: tuple[str, ...] = ()
+        for name in estops:
+            self._hear(f"estop/{name}", Bool)
+        self._hear("enable", Bool)
+        self._hear("robot/fault", String)
+        for topic, kind, wanted in (("wrench", WrenchStamped, "wrench" in needs(limits)), ("distance", Range, distance),
+                                    ("gripper/state", JointState, limits.gripper_width),
+                                    ("joint_states", JointState, limits.joint_names)):
+            if wanted:
+                self._hear(topic, kind, newest(lockstep))
+        if not lockstep:
+            self._hear("current_pose", PoseStamped, newest(False))
+            self._hear("episode", EpisodeEvent)
+            for topic in ROLES:
+                self._hear(topic, ActionChunk)
+        self.state_topic = "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
+        self.pulled_ns = time.monotonic_ns()
+
+    def _hear(self, topic: str, kind: type, quality: Any = None) -> None:
+        name = self.owner.resolve_topic_name(topic)
+        self.ears[topic] = Ear(topic, kind, self.node.create_subscription(
+            kind, name, _ignore, quality or profile(topic), raw=True))
+
+    # Taking
+    def pull(self) -> None:
+        """Take what has arrived, in the order in which the ears were made: e-stops and enable first."""
+        now = time.monotonic_ns()
+        since_ns, self.pulled_ns = now - self.pulled_ns, now
+        released = False
+        for topic, ear in self.ears.items():
+            ear.arrived.clear()
+            for raw, age_ns in self._take(ear, since_ns):
+                message = self.decode(topic, ear.kind, raw)
+                if message is None:
+                    continue
+                ear.heard_ns = now - age_ns
+                ear.arrived.append(ear.heard_ns)
+                self.receive(topic, message)
+                released |= topic == "enable" and not message.data
+        if released:  # a release counts, however soon it is taken back
+            self.enable = False
+
+    def _take(self, ear: Ear, since_ns: int) -> list[tuple[bytes, int]]:
+        """Raw messages with how long ago they arrived [ns], at most as long ago as the last look."""
+        taken = []
+        with ear.subscription.handle:
+            while len(taken) < MOST_AT_ONCE:
+                got = ear.subscription.handle.take_message(ear.kind, True)
+                if got is None:
+                    break
+                arrived = got[1]["received_timestamp"]
+                taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
+        return taken
+
+    def decode(self, topic: str, kind: type, raw: bytes) -> Any:
+        """The message, or None for one that is too large or cannot be read; such a command is refused by the core."""
+        try:
+            if len(raw) <= MOST_BYTES.get(kind, FEW_BYTES):
+                return deserialize_message(raw, kind)
+            self.counts["oversized"] += 1
+        except Exception:  # whatever a broken message makes the middleware raise: it is one message less
+            self.counts["unreadable"] += 1
+        if topic in ROLES:
+            self.chunks.append(messages.no_chunk(ROLES[topic], self.limits.control_mode))
+        return None
+
+    def hand_over(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
+        """Inputs of the core, and the episode events; what is an event and no state is handed over once."""
+        inputs = self.outside() | {"chunks": tuple(self.chunks), "wrench": self.wrench, "pose": self.pose,
+                                   "joints": self.joints}
+        events, self.chunks, self.events, self.wrench = self.events, [], [], None
+        self.pressed = dict.fromkeys(self.pressed, False)
+        return inputs, events
+
+    def receive(self, topic: str, message: Any) -> None:
+        """Keep what one message says."""
+        if topic in ROLES:
+            self.chunks.append(messages.to_chunk(message, ROLES[topic]))
+        elif topic.startswith("estop/"):
+            name = topic.removeprefix("estop/")
+            self.estops[name] = message.data
+            self.pressed[name] |= message.data
+        elif topic == "current_pose":
+            self.pose, self.frame = messages.to_pose(message.pose), message.header.frame_id
+            self.pose_stamp_ns = messages.to_ns(message.header.stamp)
+        elif topic == "joint_states":
+            self._joints(message)
+        elif topic == "gripper/state":
+            self.opening = float(message.position[0]) if len(message.position) else None
+        elif topic == "wrench":
+            self.wrench = messages.norms(message.wrench)
+        elif topic == "distance":
+            self.distance = message.range
+        elif topic == "robot/fault":
+            self.robot_fault = message.data[:200]
+        elif topic == "enable":
+            self.enable = message.data
+        elif topic == "episode":
+            self.events.append(message)
+            if message.kind in OVER:
+                self.chunks.clear()
+
+    def _joints(self, message: JointState) -> None:
+        """In the order of the limits; a message that lacks one of their joints says nothing about the arm."""
+        angles = dict(zip(message.name, message.position, strict=False))
+        names = self.limits.joint_names
+        if all(name in angles for name in names):
+            self.joints = tuple([angles[name] for name in names])
+
+    # Who speaks
+    def look_around(self) -> None:
+        """Who else publishes: on what is commanded, or where one voice is expected (S23)."""
+        count = self.owner.count_publishers
+        self.foreign = tuple([topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
+                             + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1])
+        self.doubled = tuple([topic for topic in STATE_TOPICS
+                              if topic in self.ears and count(self._name(topic)) > 1])
+
+    def who(self, topic: str) -> str:
+        """The nodes that publish on a topic, for people."""
+        infos = self.owner.get_publishers_info_by_topic(self.owner.resolve_topic_name(topic))
+        return ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos))
+
+    def _name(self, topic: str) -> str:
+        return self.ears[topic].subscription.topic_name
+
+    # What it amounts to
+    def age_ns(self, topic: str) -> int:
+        """How long ago a topic was last heard [ns]; a very long time if never."""
+        heard = self.ears[topic].heard_ns
+        return time.monotonic_ns() - heard if heard else 10**18
+
+    def silent(self) -> tuple[str, ...]:
+        """Names of inputs that a limit needs and that are not heard now (S22)."""
+        most = 10**17 if self.lockstep else self.limits.stale_input * NS
+        return tuple(sorted(topic for topic in needs(self.limits) if topic in self.ears and self.age_ns(topic) > most))
+
+    def outside(self) -> dict[str, Any]:
+        """What the people and the world around the arm say, in the words of the core's inputs."""
+        distance = None if self.distance is None else (self.distance, self.age_ns("distance") / NS)
+        return {"estops": tuple([EStop(name, self.estops[name] or self.pressed[name], self.age_ns(f"estop/{name}") / NS)
+                                 for name in self.estops]),
+                "enable": self.enable, "enable_age_s": self.age_ns("enable") / NS, "robot_fault": self.robot_fault,
+                "gripper": self.opening, "distance": distance, "silent": self.silent(),
+                "foreign": self.foreign, "doubled": self.doubled, "frame": self.frame}
+
+
+def _ignore(_: Any) -> None:
+    """Never called: nobody spins the node of these topics."""

@@ -1,0 +1,156 @@
+"""What people ask of the interlock through its desk: every answer in words, and none that could end the process (S25)."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
+from rlinf_core.interlock.coordinates import measured
+from rlinf_core.interlock.tracking import SETTLE_S
+from rlinf_core.interlock.types import NS
+
+if TYPE_CHECKING:
+    from rlinf.interlock import Interlock
+
+SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure it, spell them out "
+                    "as 'unlimited'", "joint_states": "joint_low and joint_high need it",
+          "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it"}
+
+
+class Requests:
+    """Answers what has come from the desk. A refusal is its reason; an empty string means it is done, or on its way."""
+
+    def __init__(self, node: Interlock) -> None:
+        self.node = node
+        self.armings = 0  # asked for so far: what the desk writes down must not be older
+        self.ending: int | None = None
+
+    def answer(self) -> None:
+        """Everything that has come since the last tick."""
+        for request in self.node.desk.requests():
+            try:
+                reason = getattr(self, f"_{request['do']}")(**request.get("with", {}))
+            except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
+                self.node.desk.log("error", traceback.format_exc())
+                reason = f"not understood: {type(error).__name__}: {error}"
+            if reason is not None:
+                self.node.desk.reply(request["id"], reason)
+        if self.ending is not None and self.node.state.still:
+            self.node.desk.reply(self.ending, "")
+            self.node.over()
+
+    # Arming
+    def _arm(self, value: bool) -> str:
+        node = self.node
+        if node.state.mode is Mode.FAULT:
+            return f"FAULT '{node.state.cause}' stands. Clear it with interlock/reset_fault first"
+        reason = self._why_not_armed() if value else ""
+        if not reason:
+            self.armings += value
+            self._want(arm=value)
+        return reason
+
+    def _why_not_armed(self) -> str:
+        """What stands in the way of arming; empty if nothing."""
+        node = self.node
+        if not node.active:
+            return "the node is inactive (ros2 lifecycle set ... activate)"
+        if self.ending is not None or node.wanted.get("arm") is False:  # one tick must not swallow a disarming
+            return "disarming is on its way. Ask again"
+        inputs = self._inputs()
+        standing = standing_faults(node.limits, inputs, node.state.contacts)
+        if standing:
+            return f"this stands: {', '.join(map(self._told, standing))}"
+        missing = unready(inputs)
+        if missing:
+            return f"this is missing: {', '.join(map(self._told, missing))}"
+        return self._why_unknown(inputs)
+
+    def _told(self, cause: str) -> str:
+        kind, _, topic = cause.partition(":")
+        if kind in ("foreign_publisher", "two_publishers"):
+            return f"{cause} (published by {self.node.inputs.who(topic)}; a killed process is forgotten after seconds)"
+        return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause
+
+    def _why_unknown(self, inputs: Inputs) -> str:
+        """Why it is not known where the arm is; empty if it is."""
+        node, topic = self.node, self.node.inputs.state_topic
+        known = measured(node.limits, inputs)
+        age_s = math.inf if node.inputs.pose is None and node.inputs.joints is None else inputs.pose_age_ns / NS
+        if known is not None and age_s <= node.limits.stale_state:
+            return "" if node.state.track.believed or node.settings["lockstep"] else \
+                f"the arm was measured to jump. It must be seen at rest for {SETTLE_S} s. Ask again"
+        got = "none" if math.isinf(age_s) else f"one {age_s:.1f} s old"
+        if math.isfinite(age_s) and known is None:
+            foreign = inputs.frame not in ("", node.limits.frame)
+            got = f"one in the frame '{inputs.frame}'" if foreign else \
+                "one that is not finite, or whose quaternion is not of length 1"
+        return (f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older than "
+                f"{node.limits.stale_state} s, got {got}. Is the robot side running?")
+
+    def _reset(self, cause: str) -> str:
+        node = self.node
+        inputs = self._inputs()
+        standing_on = standing_faults(node.limits, inputs, node.state.contacts)
+        if not enabled(node.limits, inputs):
+            standing_on.append("the enable is not held")
+        if node.state.mode is not Mode.FAULT or cause != node.state.cause:
+            stands = f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
+            return f"refused: {stands} stands, and the request named '{cause}'"
+        if standing_on:
+            return f"refused: its cause has not gone: {', '.join(map(self._told, standing_on))}"
+        self._want(reset_fault=cause)
+        return ""
+
+    # Limits (S19)
+    def _limits(self, values: dict[str, Any]) -> str:
+        node = self.node
+        try:
+            loose = loosened(node.limits, with_values(node.limits, values))
+            if loose and node.state.mode is not Mode.DISARMED:
+                return f"{', '.join(loose)} would be loosened: disarm first. While armed, limits can only be tightened"
+            limits = with_values(node.limits, values, "limits", node.loosest)
+        except RecipeError as error:
+            return str(error)
+        state, reason = adopt(limits, node.state, node.limits)
+        if not reason:
+            node.limits = node.inputs.limits = limits
+            node.state = state
+            node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
+        return reason
+
+    # Life cycle
+    def _activate(self) -> str:
+        self.node.activate()
+        return ""
+
+    def _deactivate(self) -> str:
+        state = self.node.state
+        if state.mode is not Mode.DISARMED or not state.still:
+            return f"not deactivated: it is {state.mode.name}. Disarm it first (interlock/arm) and let it come to rest"
+        self.node.deactivate()
+        return ""
+
+    def _shutdown(self, id: int) -> None:
+        """Brake, then end; the answer comes when all stands."""
+        self.ending = id
+        if self.node.active:
+            self._want(arm=False)
+
+    # Helpers
+    def _want(self, **request: Any) -> None:
+        self.node.wanted |= request
+        if self.node.clock is not None:
+            self.node.clock.wanted()
+
+    def _inputs(self) -> Inputs:
+        node, heard = self.node, self.node.inputs
+        if not node.active or node.settings["lockstep"]:
+            heard.pull()
+        heard.look_around()
+        age_ns = 0 if node.settings["lockstep"] else heard.age_ns(heard.state_topic)
+        return Inputs(pose=heard.pose, pose_age_ns=age_ns, joints=heard.joints, **heard.outside(),
+                      clock_stepped=node.clock is not None and node.clock.clock_stepped)

@@ -1,0 +1,133 @@
+"""The desk's ROS node: services and parameters under the interlock's name, answered by the interlock itself."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+from typing import Any
+
+import rclpy
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor, SetParametersResult
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from rclpy.signals import SignalHandlerOptions
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import SetBool
+
+from rlinf.interlock_desk import MOST_PARAMETERS, Front, describe, finite
+from rlinf_core.interlock.limits import TABLE
+
+SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+
+
+class Services(LifecycleNode):
+    """A managed node: configured from the start, active if the interlock is, ended when that has braked and ended."""
+
+    def __init__(self, front: Front) -> None:
+        super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
+        self.front, self.starting = front, True
+        settings, limits = front.hello["settings"], front.hello["limits"]
+        fixed = ParameterDescriptor(read_only=True)
+        for name, value in settings.items():
+            self.declare_parameter(name, value, fixed, ignore_override=True)
+        for name, value in limits.items():
+            meaning, read_only = describe(name)
+            self.declare_parameter(f"limits.{name}", value, ParameterDescriptor(
+                description=meaning, read_only=read_only, floating_point_range=_range(name, value)), ignore_override=True)
+        self.add_on_set_parameters_callback(self._on_parameters)
+        self.create_service(SetBool, "interlock/arm", self._on_arm)
+        self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
+        self.trigger_configure()
+        if settings["autostart"]:
+            self.trigger_activate()
+        self.starting = False
+
+    def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
+        reason = self.front.arm(request.data)
+        word = "arm" if request.data else "disarm"
+        response.success, response.message = not reason, f"cannot {word}: {reason}" if reason else f"{word}ing"
+        return response
+
+    def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
+        reason = self.front.ask("reset", cause=request.cause[:300])
+        response.success, response.message = not reason, reason or "cleared; arm again to move"
+        return response
+
+    def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
+        changes = {p.name.removeprefix("limits."): finite(list(p.value) if isinstance(p.value, array.array) else p.value)
+                   for p in parameters if p.name.startswith("limits.")}
+        if not changes:
+            return SetParametersResult(successful=True)
+        if len(changes) > MOST_PARAMETERS:
+            return SetParametersResult(successful=False, reason=f"expected at most {MOST_PARAMETERS} limits at once, got "
+                                                                f"{len(changes)}")
+        reason = self.front.ask("limits", values=changes)
+        return SetParametersResult(successful=not reason, reason=reason)
+
+    # Life cycle
+    def on_configure(self, _: LifecycleState) -> TransitionCallbackReturn:
+        return SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if not self.starting and not self._done("activate"):
+            return FAILURE
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return super().on_deactivate(state) if self._done("deactivate") else FAILURE
+
+    def on_cleanup(self, _: LifecycleState) -> TransitionCallbackReturn:
+        self.get_logger().error("it is configured once and for all; to read its limits again, restart the process")
+        return FAILURE
+
+    def on_shutdown(self, _: LifecycleState) -> TransitionCallbackReturn:
+        self.front.asked += 1
+        return SUCCESS if self._done("shutdown", id=self.front.asked + 1) else FAILURE
+
+    def _done(self, do: str, **values: Any) -> bool:
+        reason = self.front.ask(do, **values)
+        if reason:
+            self.get_logger().error(reason)
+        return not reason
+
+    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (rclpy's own lets an impossible transition end the process)
+            self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
+        try:
+            return super()._LifecycleNodeMixin__on_change_state(request, response)
+        except Exception as error:
+            state = self._state_machine.current_state[1]
+            self.get_logger().error(f"no such transition from '{state}': {request.transition.id} "
+                                    f"'{request.transition.label[:80]}' ({error})")
+            response.success = False
+            return response
+
+
+def _range(name: str, value: Any) -> list[FloatingPointRange]:
+    low, high = TABLE[name].metadata["range"][0], TABLE[name].metadata["range"][-1]
+    if not isinstance(value, float) or value == float("inf"):
+        return []
+    return [FloatingPointRange(from_value=float(low), to_value=float(high))]
+
+
+def serve(front: Front) -> None:
+    """Until the interlock hangs up."""
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    node = Services(front)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    logger = node.get_logger()
+    with contextlib.suppress(ExternalShutdownException):
+        while front.channel.open:
+            try:
+                executor.spin_once(timeout_sec=0.02)
+            except ExternalShutdownException:
+                raise
+            except Exception as error:  # whatever was asked, the next one is answered
+                logger.error(f"a request failed: {type(error).__name__}: {error}")
+            front.listen()
+            while front.lines:
+                level, text = front.lines.popleft()
+                getattr(logger, level)(text)
+    rclpy.try_shutdown()

@@ -1,0 +1,265 @@
+"""S21 to S24: where the arm is believed to be, which inputs must be alive, who may speak, and limits by measured time."""
+
+import math
+
+import pytest
+
+from rlinf_core.interlock import Inputs, Mode, State, adopt, step, unready, with_values
+from rlinf_core.interlock.types import MOST_ACTIONS
+from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
+from tests.interlock.test_requirements import S9, stream, until
+
+FAR = (0.35, 0.2, 0.35, *HOME[3:])  # inside the box, 303 mm from home
+
+
+def steps(rig, ticks, *chunks, **inputs):
+    """The largest step of the target in so many ticks [m]."""
+    worst = 0.0
+    for _ in range(ticks):
+        before = rig.output.target
+        rig.tick(*chunks, **inputs)
+        chunks = ()
+        worst = max(worst, math.dist(before[:3], rig.output.target[:3]))
+    return worst
+
+
+# S21: the arm's place
+@pytest.mark.parametrize("ticks, wrong, cause", [
+    (1, dict(pose=FAR), "state_jump"), (5, dict(pose=FAR), "state_jump"),
+    (1, dict(frame="camera"), "state_frame"), (1, dict(pose=FAR, frame="world"), "state_frame")])
+def test_s21_a_place_where_the_arm_cannot_be_holds_and_never_becomes_a_target(rig, ticks, wrong, cause, evidence):
+    stream(rig, (0.002, 0.0, 0.0), actions=3)
+    worst = steps(rig, ticks, **wrong)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, cause)
+    for seq in range(10, 30):
+        worst = max(worst, steps(rig, 10, chunk(seq, rig.now, ((0.001, 0.0, 0.0),))))
+    assert rig.state.mode is Mode.ACTIVE and worst <= 0.25 * 0.01 + 1e-9
+    evidence("S21", f"{cause} for {ticks} ticks: hold; the largest step of the target is {1e3 * worst:.2f} mm", "2.5 mm")
+
+
+def test_s21_a_foreign_place_that_stays_is_gone_to_within_the_limits_or_is_a_fault(evidence):
+    """An arm that was really put elsewhere, without a word: at rest there, it is believed; its old set-point is a fault."""
+    rig = Rig(follow=False).arm()
+    stream(rig, (0.002, 0.0, 0.0), actions=3)
+    rig.pose = FAR
+    worst = steps(rig, 200)
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "divergence") and worst < 1e-9
+    rig.tick(reset_fault="divergence")
+    rig.tick(arm=True)
+    assert rig.state.mode is Mode.ARMED
+    worst = steps(rig, 400)
+    assert math.dist(rig.output.target[:3], FAR[:3]) < 1e-6 and worst <= 0.25 * 0.01 + 1e-9
+    rig.tick(chunk(50, rig.now, ((0.0, 0.0, 0.0),)))
+    assert rig.state.mode is Mode.ACTIVE
+    evidence("S21", f"303 mm from its resting set-point: fault; armed anew it goes to the arm by {1e3 * worst:.1f} mm a tick",
+             "fault; 2.5 mm")
+
+
+def test_s21_nothing_is_commanded_before_the_arm_was_seen_at_rest():
+    rig = Rig(follow=False)
+    for offset in (0.0, 0.05, -0.05, 0.1):  # noise of a sensor that wakes up
+        rig.tick(pose=(HOME[0] + offset, *HOME[1:]), arm=True)
+        assert rig.output.target is None and rig.state.mode is Mode.DISARMED
+    until(rig, lambda: rig.output.target is not None, most=12)
+    assert rig.output.target == HOME
+
+
+def test_s21_a_moving_arm_is_no_resting_place():
+    """Carried 3 mm a tick the arm may be followed by eye, but the set-point waits until it rests."""
+    rig = Rig(follow=False).arm()
+    for _ in range(30):
+        rig.pose = (rig.pose[0] + 0.0025, *rig.pose[1:])
+        rig.tick()
+    assert rig.output.target == HOME and rig.state.goal is None
+    until(rig, lambda: rig.state.goal is not None, most=15)
+
+
+def test_s21_jumps_as_fast_as_an_arm_may_be_pushed_are_a_state():
+    rig = Rig(limits(measured_speed=3.0), follow=False).arm()
+    rig.tick(pose=(HOME[0] + 0.034, *HOME[1:]))
+    assert rig.state.track.believed
+    rig.tick(pose=(HOME[0] - 0.002, *HOME[1:]))
+    assert not rig.state.track.believed, "36 mm in a tick are not"
+
+
+def test_s21_joints_jump_too(evidence):
+    rig = Rig(joint_limits(), joints=JOINTS).arm()
+    stream(rig, (0.01,) * 7, actions=2)
+    rig.tick(joints=(1.0, *JOINTS[1:]))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "state_jump")
+    evidence("S21", "a joint that jumps by 1 rad: hold in the same tick", "hold")
+
+
+def test_s21_a_resting_set_point_near_the_arm_is_no_fault_and_one_on_its_way_neither(rig):
+    rig.follow = False
+    rig.pose = (HOME[0] + 0.029, *HOME[1:])
+    steps(rig, 100)
+    assert rig.state.mode is Mode.ARMED
+
+
+def test_s21_a_fault_is_not_left_by_going_back():
+    rig = Rig(follow=False).arm()
+    rig.tick(robot_fault="reflex")
+    rig.pose = FAR
+    assert steps(rig, 300) == 0.0 and rig.state.mode is Mode.FAULT
+
+
+def test_s21_the_way_back_is_left_when_the_arm_moves_away_or_its_place_is_lost():
+    rig = Rig(follow=False).settle()
+    rig.pose = (0.62, 0.0, 0.2, *HOME[3:])
+    rig.settle().arm()
+    until(rig, lambda: rig.state.goal is not None)
+    steps(rig, 5)
+    rig.tick(pose=(math.nan, *HOME[1:]))
+    assert rig.state.goal is None
+    until(rig, lambda: rig.state.still)
+
+
+def test_s21_an_arm_outside_its_workspace_is_never_gone_to():
+    rig = Rig(follow=False).settle()
+    rig.pose = (0.9, 0.0, 0.2, *HOME[3:])
+    rig.settle().arm()
+    for seq in range(20):
+        rig.tick(chunk(seq, rig.now))
+    assert rig.output.target == HOME and rig.state.cause == "outside_box"
+
+
+# S22: what a limit needs is alive
+def test_s22_an_input_that_a_limit_needs_must_be_alive_to_arm_and_to_move(evidence):
+    rig = Rig().settle()
+    rig.tick(arm=True, silent=("wrench",))
+    assert rig.state.mode is Mode.DISARMED
+    rig.tick(arm=True)
+    stream(rig, (0.01, 0.0, 0.0), actions=2)
+    rig.tick(silent=("wrench",))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "silent:wrench")
+    rig.tick(chunk(9, rig.now), silent=("wrench",))
+    assert rig.state.mode is Mode.HOLD
+    rig.tick(chunk(10, rig.now))
+    assert rig.state.mode is Mode.ACTIVE
+    evidence("S22", "no wrench: not armed; silent in motion: hold in the same tick", "refused; hold")
+
+
+# S23: who speaks
+def test_s23_a_foreign_publisher_of_commands_is_a_fault_while_it_stands(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    rig.tick(foreign=("target_pose",))
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "foreign_publisher:target_pose")
+    rig.tick(foreign=("target_pose",), reset_fault=rig.state.cause)
+    assert rig.state.mode is Mode.FAULT
+    rig.tick(reset_fault=rig.state.cause)
+    assert rig.state.mode is Mode.DISARMED
+    rig.tick(arm=True, foreign=("estop/pendant",))
+    assert rig.state.mode is Mode.DISARMED
+    evidence("S23", "another publisher on target_pose: latched, by name; not cleared while it is there", "fault")
+
+
+def test_s23_two_voices_on_one_input_hold_by_name(rig, evidence):
+    stream(rig, (0.01, 0.0, 0.0), actions=1)
+    rig.tick(doubled=("policy/action",))
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "two_publishers:policy/action")
+    rig.tick(chunk(5, rig.now))
+    assert rig.state.mode is Mode.ACTIVE
+    assert unready(Inputs(doubled=("enable",), silent=("wrench",), clock_stepped=True)) == [
+        "silent:wrench", "two_publishers:enable", "clock"]
+    evidence("S23", "two publishers on policy/action: hold by name", "hold")
+
+
+def test_s06_authority_is_of_the_topic_and_of_nobody_else(rig, evidence):
+    """The core knows two commanders; whoever else speaks is refused, and remembered nowhere."""
+    for number in range(200):
+        rig.tick(chunk(1, rig.now, source=f"operator{number}"))
+    assert ("refused", "source") in [(event.kind, event.cause) for event in step(
+        rig.limits, Rig().arm().state, Inputs(pose=HOME, chunks=(chunk(source="x"),)), rig.now)[2]]
+    assert len(rig.state.sessions) <= 2
+    evidence("S6", f"200 other names: refused; {len(rig.state.sessions)} remembered", "2 at most")
+
+
+# S24: by measured time
+@pytest.mark.parametrize("late_s", [0.011, 0.05, 1.5])
+def test_s24_after_a_stall_motion_begins_from_rest(late_s, evidence):
+    rig = Rig(limits(**S9)).arm()
+    stream(rig, (0.02, 0.0, 0.0), actions=8)
+    before = rig.output.target[0]
+    rig.now += round(late_s * 1e9)
+    positions = [before, rig.tick(chunk(50, rig.now, ((0.02, 0.0, 0.0),)), late_s=late_s).target[0]]
+    positions += [rig.tick().target[0] for _ in range(5)]
+    speeds = [(b - a) / 0.01 for a, b in zip(positions, positions[1:], strict=False)]
+    assert speeds[0] <= 1.0 * 0.01 + 1e-9 and all(b - a <= 0.01 + 1e-9 for a, b in zip(speeds, speeds[1:], strict=False))
+    evidence("S24", f"{1e3 * late_s:.0f} ms late at 0.2 m/s: goes on at {speeds[0]:.3f} m/s", "from rest, within 1 m/s^2")
+
+
+def test_s24_a_long_stall_is_a_hold_by_name(rig):
+    stream(rig, (0.02, 0.0, 0.0), actions=4)
+    rig.tick(late_s=0.101)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "stalled")
+
+
+def test_s24_a_tick_that_is_only_a_little_late_changes_nothing(rig):
+    stream(rig, (0.02, 0.0, 0.0), actions=2)
+    rig.tick(chunk(9, rig.now, ((0.02, 0.0, 0.0),)))
+    speed = rig.state.motions[0].velocity
+    rig.tick(late_s=0.01)
+    assert rig.state.motions[0].velocity == speed
+
+
+def test_s04_a_clock_that_was_set_holds_until_armed_anew(rig):
+    stream(rig, (0.02, 0.0, 0.0), actions=2)
+    rig.tick(clock_stepped=True)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "clock")
+    rig.tick(arm=False, clock_stepped=True)
+    rig.tick(arm=True, clock_stepped=True)
+    assert rig.state.mode is Mode.DISARMED
+    rig.tick(arm=True)
+    assert rig.state.mode is Mode.ARMED
+
+
+# S3, S5, S6: nothing moves on an old state, and nothing is dropped without a word
+def test_s03_a_chunk_while_armed_does_not_move_on_an_old_state(rig):
+    rig.tick(chunk(1, rig.now), pose_age_ns=450_000_000)
+    assert rig.state.mode is Mode.ARMED and [(e.kind, e.cause) for e in rig.events] == [("dropped", "stale_state")]
+
+
+def test_s20_every_chunk_that_does_not_command_is_an_event():
+    rig = Rig(follow=False).arm()
+    rig.pose = (HOME[0] + 0.02, *HOME[1:])
+    for seq in range(1, 30):
+        rig.tick(chunk(seq, rig.now))
+        assert rig.state.mode is Mode.ACTIVE or "dropped" in rig.kinds()
+    rig = Rig().arm()
+    rig.tick(chunk(1, rig.now, ((math.nan, 0, 0),)), chunk(2, rig.now))
+    assert rig.kinds().count("dropped") == 1 and rig.state.chunk is None
+
+
+def test_s05_a_chunk_may_not_be_longer_than_anybody_needs(rig):
+    rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),) * (MOST_ACTIONS + 1)))
+    assert ("refused", "horizon") in [(event.kind, event.cause) for event in rig.events]
+
+
+# S19: limits that change
+def test_s19_limits_can_change_before_the_arm_was_ever_seen():
+    state, reason = adopt(with_values(limits(), {"speed": 0.1}), State(), limits())
+    assert reason == "" and state == State()
+
+
+@pytest.mark.parametrize("changes", [{"acceleration": 2.0}, {"jerk": 5.0}, {"rotation_jerk": 20.0}])
+def test_s19_acceleration_and_jerk_change_only_at_rest(changes):
+    rig = Rig(limits(**S9)).arm()
+    stream(rig, (0.02, 0.0, 0.0, 0.0, 0.0, 0.02), actions=4)
+    new = with_values(rig.limits, changes)
+    assert "can only change while the set-point rests" in adopt(new, rig.state, rig.limits)[1]
+    until(rig, lambda: rig.state.still)
+    assert adopt(new, rig.state, rig.limits)[1] == ""
+
+
+def test_s19_a_gripper_neither_comes_nor_goes():
+    rig = Rig(limits(gripper_width=0.08), gripper=0.04).arm()
+    assert "whether there is a gripper" in adopt(with_values(rig.limits, {"gripper_width": 0.0}), rig.state, rig.limits)[1]
+
+
+def test_s19_a_set_point_outside_may_get_limits_that_hold_it():
+    rig = Rig(pose=(0.9, 0.0, 0.2, *HOME[3:])).settle()
+    wider = with_values(rig.limits, {"box_high": [1.0, 0.25, 0.45]})
+    assert adopt(wider, rig.state, rig.limits)[1] == ""
+    narrower = with_values(limits(), {"box_high": [0.45, 0.25, 0.45]})
+    assert "could not stop inside" in adopt(narrower, Rig().settle().state, limits())[1]
