@@ -54,15 +54,16 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     folder, aside = root / name, make_folder(root) / f".{name}.part"
     while folder.exists():  # as good as this one, and not to be given up before this one is there
         folder = folder.with_name(f"{folder.name}+")
-    shutil.rmtree(aside, ignore_errors=True)
+    for left in root.glob(".*"):  # by a crash
+        shutil.rmtree(left)
     aside.mkdir()
     arrays, rest = split(state)
     save_file(arrays, aside / "arrays.safetensors")
     (aside / "state.json").write_text(json.dumps(rest))
     flush_folder(aside)
     move(aside, folder)
-    for old in sorted(checkpoints(root))[:-keep]:
-        shutil.rmtree(old)
+    for old in checkpoints(root)[:-keep]:
+        shutil.rmtree(move(old, root / f".{old.name}.old"))  # out of the way first, so that none is ever half there
     return folder
 
 
