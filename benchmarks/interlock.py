@@ -58,7 +58,8 @@ def core_times(steps: int, **changes: Any) -> dict[str, float]:
         now = tick * 10_000_000
         chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.05, limits.control_mode, (actions[tick % 997],) * 2),) \
             if tick % 5 == 0 else ()
-        inputs = Inputs(pose=pose, joints=joints, gripper=gripper, chunks=chunks, arm=tick == 0 or None)
+        inputs = Inputs(pose=pose, joints=joints, gripper=gripper, chunks=chunks, arm=tick == 0 or None,
+                        restart=tick == 0)
         started = time.perf_counter()
         state, output, _ = step(limits, state, inputs, now)
         times[tick] = time.perf_counter() - started

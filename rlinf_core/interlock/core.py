@@ -56,7 +56,8 @@ class _Tick:
             self.play.rest()
         self.sample = measured(limits, inputs)
         fresh = inputs.pose_age_ns <= limits.stale_state * NS
-        self.track = follow(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns)
+        anew = self.mode in (Mode.DISARMED, Mode.FAULT)
+        self.track = follow(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
         if inputs.restart and self.sample is not None and self.mode is not Mode.FAULT:
             self.track = placed(limits, self.sample, now_ns)
         if self.track.believed and not self.play.motions:

@@ -36,11 +36,12 @@ def settled(limits: Limits, track: Track) -> bool:
     return track.believed and track.rested >= _ticks(limits)
 
 
-def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int) -> Track:
+def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool) -> Track:
     """One tick on, with the newest sample, or None if there is none that is a number.
 
-    The first place is believed once the arm has been seen to rest there. From then on a sample is believed if the arm can
-    have come there from the last one that was; or, wherever it lies, if the arm has rested there for ``SETTLE_S``.
+    The first place is believed once the arm has been seen to rest there for ``SETTLE_S``. From then on a sample is believed
+    if the arm can have come there from the last one that was. ``anew`` (while nothing is armed) the arm may be found at rest
+    anywhere; otherwise a place that has jumped and stays is a fault, for people to look at.
     """
     if sample is None:
         return replace(track, rest=None, rested=0, believed=False)
@@ -52,7 +53,7 @@ def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int
         believed = _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
     else:
         believed = False
-    if believed or rested >= _ticks(limits):
+    if believed or (rested >= _ticks(limits) and (anew or track.at is None)):
         return Track(sample, seen_ns, rest, rested, True)
     return replace(track, rest=rest, rested=rested, believed=False)
 

@@ -26,7 +26,7 @@ class Guarded:
     def play(self, act):
         pose = (*self.random.uniform((0.32, -0.18), (0.6, 0.18)), 0.2, *LIMITS.orientation)
         state, now, seen, actions, rewards, discounts = State(), 0, [], [], [], []
-        state, _, _ = step(LIMITS, state, Inputs(pose=pose, arm=True), now)
+        state, _, _ = step(LIMITS, state, Inputs(pose=pose, arm=True, restart=True), now)
         seen.append(np.array(pose[:2]) - GOAL)
         for number in range(STEPS):
             asked = np.clip(act({"offset": seen[-1].astype(np.float32)}), -1, 1)

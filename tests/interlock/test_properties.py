@@ -282,6 +282,7 @@ class AnyInput(RuleBasedStateMachine):
             self.limits, self.rig.limits, self.rig.state = new, new, state
             for envelope, group in zip(self.envelopes, new.groups, strict=True):
                 envelope.group = replace(group, speed=envelope.group.speed)
+                envelope.outside = math.inf if envelope.outside > 0.0 else 0.0
         self.tick()
 
     @invariant()
