@@ -60,7 +60,6 @@ class ReplayBuffer:
         slots = (self._next + np.arange(length + 1)) % self.capacity
         self._check(observations, length + 1)
         self._check({"action": actions, "reward": rewards, "discount": discounts}, length)
-        self._arrays["starts"][(slots[0] - 1) % self.capacity] = False  # its next observation is overwritten
         for name, values in observations.items():
             self._arrays[name][slots] = values
         for name, values in (("action", actions), ("reward", rewards), ("discount", discounts)):

@@ -87,30 +87,6 @@ def test_mixing_keeps_the_order_online_then_demonstrations(spec, random):
     assert (batch["vectors"][:8, 0] < 1000).all() and (batch["vectors"][8:, 0] >= 1000).all()
 
 
-def test_the_neighbour_of_what_is_overwritten_is_no_transition_any_more(spec, random):
-    """Its next observation is gone; with every slot taken, only the mark at its own slot says so."""
-    buffer = ReplayBuffer(spec, 12)
-    buffer.insert_episode(*episode(spec, 5, 0))
-    buffer.insert_episode(*episode(spec, 5, 1000))
-    buffer.insert_episode(*episode(spec, 2, 2000))
-    buffer.insert_episode(*episode(spec, 1, 3000))
-    batch = buffer.sample(2000, random)
-    check(batch)
-    assert set(batch["vectors"][:, 0].astype(int)) == {2000, 2001, 3000} | set(range(1000, 1005))
-
-
-def test_the_last_slot_of_the_ring_is_no_transition_once_the_first_is_overwritten(spec, random):
-    buffer = ReplayBuffer(spec, 10)
-    buffer.insert_episode(*episode(spec, 3, 0))
-    buffer.insert_episode(*episode(spec, 3, 1000))
-    buffer.insert_episode(*episode(spec, 3, 2000))   # slots 8, 9, 0, 1: crosses the end
-    buffer.insert_episode(*episode(spec, 9, 3000))   # all of them, from slot 2
-    buffer.insert_episode(*episode(spec, 1, 4000))   # slots 2, 3: the transition at slot 4 stays, the one at slot 1 goes
-    batch = buffer.sample(2000, random)
-    check(batch)
-    assert set(batch["vectors"][:, 0].astype(int)) == {4000} | set(range(3002, 3009))
-
-
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_actions_rewards_and_discounts_of_another_length_change_nothing_either(spec, which):
     buffer = ReplayBuffer(spec, 20)

@@ -1,0 +1,385 @@
+"""Damaged and hostile episodes on the whole way from a spool to the replay: spool, client, bridge, inbox, replay store.
+
+    python benchmarks/fuzz_episodes.py --episodes 10000 --json benchmarks/results/fuzz_episodes.json
+
+Each episode is recorded anew (one of four shapes, one with an image) and spoiled in one way at one place: its messages
+before it is closed, its files before they are sealed, its files in the spool, its parts on the way, its files in the inbox.
+Then it goes its real way. An exception is one that a person would see, or that would have ended the trainer. A silent
+change is an episode that was sealed as it was recorded, spoiled after that, and accepted with other content. What is spoiled
+before the seal must be refused or valid: finite, of the right shapes, within bounds.
+
+It does not cover a disk that answers differently each time it is read, or two spoiled places in one episode.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from rlinf_core.bridge.client import BridgeClient  # noqa: E402
+from rlinf_core.bridge.sending import Sender  # noqa: E402
+from rlinf_core.bridge.server import BridgeServer  # noqa: E402
+from rlinf_core.cluster.arrivals import Arrivals  # noqa: E402
+from rlinf_core.cluster.governor import Governor  # noqa: E402
+from rlinf_core.cluster.replay import ReplayStore  # noqa: E402
+from rlinf_core.environment import load_task  # noqa: E402
+from rlinf_core.episodes import Episode, read_episode  # noqa: E402
+from rlinf_core.episodes.messages import typestore  # noqa: E402
+from rlinf_core.episodes.spool import Spool  # noqa: E402
+from rlinf_core.episodes.sums import SUMS, seal  # noqa: E402
+from tests.messages import raw_messages, write_raw  # noqa: E402
+
+Random = random.Random
+MessageList = list[tuple[str, str, int, bytes]]
+NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e300, -1e30, 0.0)
+YAMLS = (b"", b"\xff\xfe", b"a: &a [x]\n" + b"b: &b [*a, *a]\n" * 50, b"!!python/object/apply:os.system ['false']",
+         b"rosbag2_bagfile_information: {version: 9, relative_file_paths: [../../etc/passwd], storage_identifier: sqlite3}",
+         b"rosbag2_bagfile_information: {version: 99}", b"[" * 5000, b"rosbag2_bagfile_information: null")
+
+
+# Messages before they are written
+def flip_message(r: Random, messages: MessageList) -> MessageList:
+    at = r.randrange(len(messages))
+    topic, kind, ns, raw = messages[at]
+    return [*messages[:at], (topic, kind, ns, flipped(r, raw)), *messages[at + 1:]]
+
+
+def cut_message(r: Random, messages: MessageList) -> MessageList:
+    at = r.randrange(len(messages))
+    topic, kind, ns, raw = messages[at]
+    return [*messages[:at], (topic, kind, ns, raw[:r.randrange(len(raw))]), *messages[at + 1:]]
+
+
+def huge_length(r: Random, messages: MessageList) -> MessageList:
+    at = r.randrange(len(messages))
+    topic, kind, ns, raw = messages[at]
+    where = 4 * r.randrange(1, len(raw) // 4)
+    huge = r.choice([0xFFFFFFFF, 0x7FFFFFFF, 1 << 28, 100_000]).to_bytes(4, "little")
+    return [*messages[:at], (topic, kind, ns, raw[:where] + huge + raw[where + 4:]), *messages[at + 1:]]
+
+
+def drop_message(r: Random, messages: MessageList) -> MessageList:
+    return [message for number, message in enumerate(messages) if number not in r.sample(range(len(messages)), 2)]
+
+
+def repeat_message(r: Random, messages: MessageList) -> MessageList:
+    return messages + r.choices(messages, k=2)
+
+
+def shuffle_messages(r: Random, messages: MessageList) -> MessageList:
+    return r.sample(messages, len(messages))
+
+
+def no_applied(r: Random, messages: MessageList) -> MessageList:
+    return [message for message in messages if not message[0].endswith("applied")]
+
+
+def wrong_topic(r: Random, messages: MessageList) -> MessageList:
+    one, other = r.choice(["timestep", "applied", "episode"]), r.choice(["timestep", "applied", "episode", "x/timestep"])
+    return [(topic.replace(one, other), *rest) for topic, *rest in messages]
+
+
+def wrong_type(r: Random, messages: MessageList) -> MessageList:
+    one, other = r.choice(["TimeStep", "Applied", "EpisodeEvent"]), r.choice(["NamedVector", "Applied", "SafetyState"])
+    return [(topic, kind.replace(one, other), *rest) for topic, kind, *rest in messages]
+
+
+def wrong_value(r: Random, messages: MessageList) -> MessageList:
+    """A number, a size or a text of one message, to something else."""
+    at = r.randrange(len(messages))
+    topic, kind, ns, raw = messages[at]
+    message = typestore().deserialize_cdr(raw, kind)
+    names = [name for name in vars(message) if name not in ("header", "observation_stamp", "__msgtype__")]
+    spoil(r, message, r.choice(names))
+    return [*messages[:at], (topic, kind, ns, bytes(typestore().serialize_cdr(message, kind))), *messages[at + 1:]]
+
+
+def spoil(r: Random, message: Any, name: str) -> None:
+    value = getattr(message, name)
+    if name in ("vectors", "images") and value:
+        one = r.choice(value)
+        what = r.choice(["data", "name" if name == "vectors" else "encoding", "less"])
+        if what == "less":
+            value.remove(one)
+        else:
+            spoil(r, one, what)
+    elif isinstance(value, np.ndarray):
+        other = np.resize(value, r.choice([0, 1, 2, value.size, value.size, value.size + 1]))
+        if other.size and other.dtype != np.uint8:
+            other[r.randrange(other.size)] = np.float64(r.choice(NUMBERS)).astype(other.dtype)
+        setattr(message, name, other)
+    elif isinstance(value, float):
+        setattr(message, name, r.choice(NUMBERS))
+    elif isinstance(value, str):
+        setattr(message, name, r.choice(["", "x" * 100_000, "../../x", "\0"]))
+    elif isinstance(value, list):
+        setattr(message, name, ["x"] * r.choice([0, 1, 1000]) if name == "limits" else [])
+    else:
+        setattr(message, name, type(value)(r.choice([0, 1, 2, 127])))
+
+
+# Files
+def flip_file(r: Random, folder: Path, other: Path) -> None:
+    file = r.choice(sorted(folder.iterdir()))
+    file.write_bytes(flipped(r, file.read_bytes()))
+
+
+def flip_some(r: Random, folder: Path, other: Path) -> None:
+    for _ in range(r.randrange(2, 20)):
+        flip_file(r, folder, other)
+
+
+def cut_file(r: Random, folder: Path, other: Path) -> None:
+    file = r.choice(sorted(folder.iterdir()))
+    file.write_bytes(file.read_bytes()[:r.randrange(file.stat().st_size)])
+
+
+def empty_file(r: Random, folder: Path, other: Path) -> None:
+    r.choice(sorted(folder.iterdir())).write_bytes(b"")
+
+
+def longer_file(r: Random, folder: Path, other: Path) -> None:
+    file = r.choice(sorted(folder.iterdir()))
+    file.write_bytes(file.read_bytes() + r.randbytes(r.randrange(1, 100)))
+
+
+def lose_file(r: Random, folder: Path, other: Path) -> None:
+    r.choice(sorted(folder.iterdir())).unlink()
+
+
+def more_files(r: Random, folder: Path, other: Path) -> None:
+    for _ in range(r.choice([1, 30])):
+        (folder / f"more-{r.randrange(1 << 30)}").write_bytes(b"")
+
+
+def sub_folder(r: Random, folder: Path, other: Path) -> None:
+    (folder / "sub").mkdir()
+
+
+def link(r: Random, folder: Path, other: Path) -> None:
+    file = r.choice(sorted(folder.iterdir()))
+    file.unlink()
+    file.symlink_to(r.choice(["/etc/passwd", "/dev/zero", "nowhere"]))
+
+
+def swap_file(r: Random, folder: Path, other: Path) -> None:
+    """One file from another episode."""
+    file = r.choice(sorted(folder.iterdir()))
+    shutil.copyfile(other / file.name.replace(folder.name, other.name), file)
+
+
+def swap_episode(r: Random, folder: Path, other: Path) -> None:
+    """All of them, whole: another episode under this one's name."""
+    shutil.rmtree(folder)
+    shutil.copytree(other, folder)
+
+
+def swap_records(r: Random, folder: Path, other: Path) -> None:
+    """Two pieces of a file change places."""
+    file = folder / f"{folder.name}.mcap"
+    data, size = bytearray(file.read_bytes()), r.randrange(8, 400)
+    one, two = sorted(r.sample(range(0, len(data) - size, 4), 2))
+    data[one:one + size], data[two:two + size] = data[two:two + size], data[one:one + size]
+    file.write_bytes(data)
+
+
+def huge_in_file(r: Random, folder: Path, other: Path) -> None:
+    file = folder / f"{folder.name}.mcap"
+    data, at = bytearray(file.read_bytes()), r.randrange(8, file.stat().st_size - 8)
+    data[at:at + 8] = r.choice([b"\xff" * 8, b"\xff" * 7 + b"\x7f", b"\0" * 8, (1 << 40).to_bytes(8, "little")])
+    file.write_bytes(data)
+
+
+def hostile_yaml(r: Random, folder: Path, other: Path) -> None:
+    (folder / "metadata.yaml").write_bytes(r.choice(YAMLS))
+
+
+def flipped(r: Random, data: bytes) -> bytes:
+    if not data:
+        return b"\0"
+    spoiled = bytearray(data)
+    spoiled[r.randrange(len(spoiled))] ^= 1 << r.randrange(8)
+    return bytes(spoiled)
+
+
+# Parts on the way
+def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
+    at = r.randrange(len(parts))
+    how = r.choice(["flip", "cut", "drop", "repeat", "shuffle", "end", "rename", "hash", "id"])
+    if how in ("flip", "cut"):
+        parts[at].data = flipped(r, parts[at].data) if how == "flip" else parts[at].data[:-1]
+    elif how == "rename":
+        parts[at].file = r.choice(["../x", "x", "", SUMS, "." * 300])
+    elif how == "hash":
+        parts[at].sha256 = r.choice(["", "0" * 64, "x" * 100_000])
+    elif how == "id":
+        parts[at].episode_id = r.choice(["", "../x", "journal.sqlite-wal", "other"])
+    return {"drop": parts[:at] + parts[at + 1:], "repeat": [*parts, parts[at]], "shuffle": r.sample(parts, len(parts)),
+            "end": parts[:at]}.get(how, parts)
+
+
+BEFORE: tuple[Callable, ...] = (flip_message, flip_message, flip_message, cut_message, huge_length, huge_length,
+                                drop_message, repeat_message, shuffle_messages, no_applied, wrong_topic, wrong_type,
+                                wrong_value, wrong_value, wrong_value)
+FILES: tuple[Callable, ...] = (flip_file, flip_file, flip_file, flip_file, flip_some, cut_file, empty_file, longer_file,
+                               lose_file, more_files, sub_folder, link, swap_file, swap_episode, swap_records, huge_in_file,
+                               hostile_yaml)
+PLACES = ("messages", "unsealed", "spool", "way", "inbox")
+
+
+class Watched(ReplayStore):
+    """A replay store that shows what it took."""
+
+    taken: Episode | None = None
+
+    def _insert(self, episode: Episode, newest_version: int) -> str:
+        self.taken = episode
+        return super()._insert(episode, newest_version)
+
+
+class Way:
+    """One station and one trainer for episodes of one spec."""
+
+    def __init__(self, root: Path, spec: Any, how: dict[str, Any]) -> None:
+        self.root, self.spec, self.how = root, spec, how
+        governor = Governor(updates_per_step=1.0, max_lag_episodes=1e9, max_staleness=10, steps_per_episode=10)
+        self.store, self.arrived = Watched(spec, 500, governor), []
+        self.server = BridgeServer("127.0.0.1:0", root / "run/inbox", root / "run/policies",
+                                   lambda folder: self.arrived.append(str(folder)), dict, min_free_mb=1.0)
+        self.spool = Spool(root / "spool", min_free_mb=1.0)
+        self.client = BridgeClient(f"127.0.0.1:{self.server.port}", "station")
+        self.sender = Sender(self.spool, self.client, lambda line: None)
+        self.arrivals = Arrivals(root / "run", lambda folders, version: [self.store.insert(f, version) for f in folders])
+        self.other = write_raw(self.spool, "other", self.messages("other")).close()
+        self.other = self.other.rename(root / "other")
+
+    def messages(self, name: str) -> MessageList:
+        return raw_messages(self.spec, name, **self.how)
+
+    def send(self) -> None:
+        trouble = self.sender.send_all()
+        if trouble:
+            raise RuntimeError(trouble)
+
+    def take(self) -> None:
+        arrived, self.arrived[:] = list(self.arrived), []
+        self.arrivals.take(arrived, 4)
+
+    def clean(self, name: str) -> None:
+        for path in (*self.root.glob(f"*/*/{name}*"), *self.root.glob("spool/*/sub")):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.stop()
+
+
+def one(r: Random, way: Way, name: str, place: str) -> str:
+    """Spoil one episode and send it its way: "refused", "accepted_unchanged", "silent_changes" or "valid"."""
+    how, way.store.taken = r.choice(BEFORE if place == "messages" else FILES), None
+    messages = way.messages(name)
+    writer = write_raw(way.spool, name, how(r, messages) if place == "messages" else messages)
+    folder = writer.close()
+    original = read_episode(folder, sealed=True) if place in ("spool", "way", "inbox") else None
+    if place in ("unsealed", "spool"):
+        how(r, folder, way.other)
+    if place == "unsealed":
+        with contextlib.suppress(Exception):  # what cannot even be sealed goes on as it is
+            seal(folder)
+    if place == "way":
+        reply = way.client._stub.Upload(iter(spoil_parts(r, list(way.client._parts(name, sorted(folder.iterdir()))))))
+        if reply.stored == bool(reply.error):
+            raise RuntimeError(f"neither stored nor refused by name: {reply}")
+    way.send()
+    if place == "inbox":
+        how(r, way.server.inbox / name, way.other)
+    way.take()
+    return verdict(way.store.taken, original)
+
+
+def verdict(taken: Episode | None, original: Episode | None) -> str:
+    if taken is None:
+        return "refused"
+    values = [*taken.observations.values(), taken.requested, taken.executed, taken.rewards, taken.discounts]
+    if not all(np.isfinite(value).all() and np.abs(value.astype(float)).max() <= 1e6 for value in values):
+        return "silent_changes"
+    if original is None:
+        return "valid"
+    return "accepted_unchanged" if same(taken, original) else "silent_changes"
+
+
+def same(one: Episode, other: Episode) -> bool:
+    arrays = ("requested", "executed", "rewards", "discounts", "stamps_ns")
+    facts = ("id", "mode", "success", "policy_version", "spec_hash", "sources", "limits")
+    return (all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
+            and all(getattr(one, name) == getattr(other, name) for name in facts)
+            and one.observations.keys() == other.observations.keys()
+            and all(np.array_equal(value, other.observations[name]) for name, value in one.observations.items()))
+
+
+def ways(root: Path) -> Iterator[Way]:
+    task = load_task(ROOT / "configs/tasks/peg_insertion.yaml")
+    seen = task.with_images({"front": (8, 8)})
+    for number, (spec, how) in enumerate([
+            (task.spec, {"steps": 5}), (task.spec, {"steps": 20, "sources": {3: "operator"}}),
+            (task.spec, {"steps": 2, "mode": "demonstration"}), (seen.spec, {"steps": 6})]):
+        yield Way(root / str(number), spec, how)
+
+
+def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
+    """Numbers by verdict; the exceptions themselves go to stderr."""
+    r, counts, started = Random(seed), Counter(), time.perf_counter()
+    every = list(ways(root))
+    for number in range(episodes):
+        way, place, name = every[number % len(every)], PLACES[number % len(PLACES)], f"f{number}"
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                result = one(r, way, name, place)
+        except Exception as error:  # what this is about
+            result = "exceptions"
+            print(f"{name} ({place}): {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        counts[result] += 1
+        if result == "silent_changes":
+            print(f"{name} ({place}): silently changed", file=sys.stderr, flush=True)
+        way.clean(name)
+    last_resort = sum("cannot be read" in fate for way in every for fate in way.store.ids.values())
+    for way in every:
+        way.close()
+    names = ("exceptions", "silent_changes", "refused", "accepted_unchanged", "valid")
+    return {"episodes": episodes, **{name: counts[name] for name in names}, "refused_by_the_last_resort": last_resort,
+            "seconds": round(time.perf_counter() - started, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    memory = Path("/dev/shm")  # where flushing costs nothing
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
+        figures = fuzz(arguments.episodes, arguments.seed, Path(root))
+    figures |= {"seed": arguments.seed, "date": time.strftime("%Y-%m-%d"), "machine": "2 cores, no GPU"}
+    print(json.dumps(figures, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    sys.exit(bool(figures["exceptions"] or figures["silent_changes"]))
+
+
+if __name__ == "__main__":
+    main()
