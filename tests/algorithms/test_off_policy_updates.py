@@ -120,6 +120,8 @@ def test_six_updates_of_an_actor_critic_equal_the_papers(module, horizon, change
     learner = module.Learner(prepared(kind, horizon), module.Config(**(SOFT | changes)), seed=1)
     by_hand = Soft(learner)
     for batch in batches(6, random, horizon):
+        if module is rlpd:
+            batch["action"] *= 1.6  # a person may have asked for more than the policy can
         got, expected = learner.update(batch), by_hand.update(batch)
         assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert_alike(learner, by_hand.own)
