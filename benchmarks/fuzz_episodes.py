@@ -5,8 +5,8 @@
 Each episode is recorded anew (one of four shapes, one with an image) and spoiled in one way at one place: its messages
 before it is closed, its files before they are sealed, its files in the spool, its parts on the way, its files in the inbox.
 Then it goes its real way. An exception is one that a person would see, or that would have ended the trainer. A silent
-change is an episode that was sealed as it was recorded, spoiled after that, and accepted with other content. What is spoiled
-before the seal must be refused or valid: finite, of the right shapes, within bounds.
+change is an episode that was sealed as it was recorded, spoiled after that, and accepted with other content. What is
+spoiled before the seal must be refused or valid: finite, of the right shapes, within bounds.
 
 It does not cover a disk that answers differently each time it is read, or two spoiled places in one episode.
 """
@@ -123,8 +123,8 @@ def spoil(r: Random, message: Any, name: str) -> None:
         if other.size and other.dtype != np.uint8:
             other[r.randrange(other.size)] = np.float64(r.choice(NUMBERS)).astype(other.dtype)
         setattr(message, name, other)
-    elif isinstance(value, float):
-        setattr(message, name, r.choice(NUMBERS))
+    elif isinstance(value, float):  # float32 in the messages
+        setattr(message, name, max(-3e38, min(3e38, r.choice(NUMBERS[3:]))) if r.random() < 0.5 else r.choice(NUMBERS[:3]))
     elif isinstance(value, str):
         setattr(message, name, r.choice(["", "x" * 100_000, "../../x", "\0"]))
     elif isinstance(value, list):

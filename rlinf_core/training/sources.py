@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.cluster.local import start_ray
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.training.playing import Chunks, Episodes
@@ -135,7 +136,7 @@ class OnRay:
 
         count = recipe.simulation.workers
         if not ray.is_initialized():
-            ray.init("local", num_cpus=count + 1, include_dashboard=False, logging_level="warning")
+            start_ray(count + 1)
         self.ray, self.policy, self.size = ray, policy, recipe.simulation.environments
         self.workers = [ray.remote(num_cpus=1)(Worker).remote(recipe, make, kind, index) for index in range(count)]
         self.pending: list[Any] = []
