@@ -130,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
     parser.add_argument("--only", default="", help="modules whose path contains this")
+    parser.add_argument("--again", type=Path, help="only the survivors that this file of an earlier run lists")
     parser.add_argument("--interlock", type=int, default=220, help="mutants of the interlock")
     parser.add_argument("--elsewhere", type=int, default=330, help="mutants of all other rooms together")
     parser.add_argument("--workers", type=int, default=2)
@@ -142,6 +143,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
     """The sample by room: from every module as many as its share of all that could be made."""
+    if args.again:
+        listed = [Mutant(entry["name"], entry["room"], entry["file"]) for entry in json.loads(args.again.read_text())["listed"]]
+        return {room: chosen for room in args.rooms if (chosen := [mutant for mutant in listed if mutant.room == room])}
     groups = [(args.interlock, [room for room in args.rooms if room == "interlock"]),
               (args.elsewhere, [room for room in args.rooms if room != "interlock"])]
     sample: dict[str, list[Mutant]] = {}

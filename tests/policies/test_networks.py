@@ -1,0 +1,304 @@
+"""What the networks compute, beside the same in NumPy or torch's own distributions."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import KINDS, make_policy
+from rlinf_core.policies.actor import Actor, Encoder, PolicyConfig, mlp, squashed
+from rlinf_core.policies.flow import FlowActor
+from rlinf_core.policies.gaussian import GaussianActor, Value, tanh_mlp
+from rlinf_core.policies.images import ResNet10, Small, image_encoder
+from rlinf_core.policies.steered import SteeredActor
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m"))
+STATE = StationSpec((ArraySpec("offset", (3,)),), ACTION, 10.0)
+CAMERA = ArraySpec("front", (12, 8, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image")
+SEEING = StationSpec((ArraySpec("offset", (3,)), CAMERA), ACTION, 10.0)
+CONFIG = PolicyConfig(hidden=(8, 6), image_features=4, channels=(4, 5), steering=(7,), horizon=2)
+
+
+def policy(kind, spec=STATE, **changes):
+    """With weights and normalisation that leave nothing at zero or one."""
+    torch.manual_seed(0)
+    made = make_policy(spec, replace(CONFIG, kind=kind, **changes)).eval()
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=draw)
+        for module in made.modules():
+            if isinstance(module, Encoder):
+                module.normalise(np.array([0.1, -0.2, 0.3]), np.array([0.5, 2.0, 1.5]))
+    return made
+
+
+def observation(random, size=None):
+    seen = {"offset": random.normal(size=(size or 1, 3)).astype(np.float32),
+            "front": random.integers(0, 255, (size or 1, 12, 8, 3)).astype(np.uint8)}
+    return seen if size else {name: values[0] for name, values in seen.items()}
+
+
+def alone(seen):
+    """One observation as a batch."""
+    return {"vectors": torch.as_tensor(seen["offset"])[None], "front": torch.as_tensor(seen["front"])[None]}
+
+
+def batch(random, size=6):
+    seen = observation(random, size)
+    return {"vectors": torch.as_tensor(seen["offset"]), "front": torch.as_tensor(seen["front"])}
+
+
+def test_features_are_clipped_vectors_and_pictures_between_0_and_1(random):
+    encoder = policy("tanh_gaussian", SEEING).encoder
+    seen = batch(random)
+    seen["vectors"][0] = torch.tensor([100.0, -100.0, 0.3])
+    got = encoder(seen).detach().numpy()
+    vectors = (seen["vectors"].numpy() - [0.1, -0.2, 0.3]) / (np.array([0.5, 2.0, 1.5]) + 1e-4)
+    assert got.shape == (6, 7) and encoder.size == 7 and encoder.image_names == ["front"]
+    assert got[:, :3] == pytest.approx(np.clip(vectors, -5, 5), abs=1e-5) and got[0, :3].tolist() == [5, -5, 0]
+    pictures = encoder.cnns["front"](torch.as_tensor(seen["front"].numpy().transpose(0, 3, 1, 2) / 255.0).float())
+    assert got[:, 3:] == pytest.approx(pictures.detach().numpy(), abs=1e-6)
+    blind = Encoder(SEEING, replace(CONFIG, image_features=0))
+    assert blind.image_names == [] and blind.size == 3 and not list(blind.parameters())
+    assert blind.mean.tolist() == [0] * 3 and blind.std.tolist() == [1] * 3
+
+
+def test_normalisation_has_a_floor_of_a_twentieth_of_the_largest():
+    encoder = Encoder(STATE, CONFIG)
+    vectors = np.array([[7.0, 0.0, -1.0], [7.0, 0.0, 3.0]])
+    encoder.fit_normalisation(vectors)
+    assert encoder.mean.tolist() == [7, 0, 1]
+    assert encoder.std.tolist() == pytest.approx([0.35 + 1e-4, 1e-4, 2 + 1e-4])
+
+
+def test_a_trunk_is_linear_layernorm_relu_for_each_width():
+    trunk = mlp(3, (8, 6))
+    assert [type(layer).__name__ for layer in trunk] == ["Linear", "LayerNorm", "ReLU"] * 2
+    assert [tuple(trunk[k].weight.shape) for k in (0, 1, 3, 4)] == [(8, 3), (8,), (6, 8), (6,)]
+
+
+def test_the_actors_deviation_lies_between_its_bounds(random):
+    actor = policy("tanh_gaussian")
+    seen = batch(random)
+    mean, log_std = actor(seen)
+    outputs = actor.head(actor.trunk(actor.encoder(seen)))
+    assert mean.shape == log_std.shape == (6, 4) and torch.equal(mean, outputs[:, :4])
+    assert torch.allclose(log_std, -5.0 + 3.0 * (torch.tanh(outputs[:, 4:]) + 1.0))
+    with torch.no_grad():
+        actor.head.weight.zero_()
+        for bias, bound in ((1e3, 1.0), (-1e3, -5.0)):
+            actor.head.bias.fill_(bias)
+            assert actor(seen)[1] == pytest.approx(bound)
+
+
+def test_a_sample_is_the_tanh_of_a_gaussians_and_its_density_torchs(random):
+    actor, seen = policy("tanh_gaussian"), batch(random)
+    mean, log_std = actor(seen)
+    got, log_prob = squashed(mean, log_std, torch.Generator().manual_seed(3))
+    raw = mean + log_std.exp() * torch.randn(mean.shape, generator=torch.Generator().manual_seed(3))
+    by_torch = torch.distributions.TransformedDistribution(
+        torch.distributions.Normal(mean.double(), log_std.double().exp()), torch.distributions.TanhTransform())
+    assert torch.allclose(got, torch.tanh(raw))
+    near = raw.abs() < 3
+    kept = near.all(dim=1)
+    assert kept.sum() >= 3
+    expected = by_torch.log_prob(torch.tanh(raw.double())).sum(-1)
+    assert torch.allclose(log_prob[kept].double(), expected[kept], atol=1e-3)
+    again = actor.sample(seen, torch.Generator().manual_seed(3))
+    assert torch.equal(again[0], got) and torch.equal(again[1], log_prob)
+
+
+@pytest.mark.parametrize("spec", [STATE, SEEING], ids=["state", "pictures"])
+def test_the_actor_acts_as_its_network_says(spec, random):
+    actor, seen = policy("tanh_gaussian", spec), observation(random)
+    with torch.no_grad():
+        mean, log_std = actor(alone(seen))
+    assert actor.act(seen, False, None) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
+    noise = np.random.default_rng(4).standard_normal((2, 2))
+    expected = np.tanh(mean.view(2, 2).numpy() + log_std.exp().view(2, 2).numpy() * noise)
+    assert actor.act(seen, True, np.random.default_rng(4)) == pytest.approx(expected, abs=1e-5)
+
+
+def test_far_observations_are_clipped_also_where_numpy_acts():
+    actor = policy("tanh_gaussian")
+    for far in (1e4, -1e4):
+        with torch.no_grad():
+            mean, _ = actor({"vectors": torch.full((1, 3), far)})
+        seen = {"offset": np.full(3, far, np.float32)}
+        assert actor.act(seen, False, None) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
+
+
+def test_a_gaussian_is_torchs_own(random):
+    actor, seen = policy("gaussian"), batch(random)
+    mean, log_std = actor(seen)
+    assert mean.shape == (6, 2, 2) and log_std.shape == (2,)
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    actions = torch.tensor(random.normal(size=(6, 2, 2)), dtype=torch.float32)
+    log_probs, entropy = actor.log_probs(seen, actions)
+    assert torch.allclose(log_probs, normal.log_prob(actions).sum(-1), atol=1e-4)
+    assert torch.allclose(entropy, normal.entropy().sum(-1), atol=1e-5) and entropy.shape == (6, 2)
+    drawn, density = actor.sample(seen, torch.Generator().manual_seed(5))
+    noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(5))
+    assert torch.allclose(drawn, mean + log_std.exp() * noise)
+    assert torch.allclose(density, normal.log_prob(drawn).sum(-1), atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", [STATE, SEEING], ids=["state", "pictures"])
+def test_a_gaussian_acts_as_its_network_says_and_is_clipped(spec, random):
+    actor, seen = policy("gaussian", spec), observation(random)
+    with torch.no_grad():
+        actor.log_std.fill_(0.5)
+        mean, _ = actor(alone(seen))
+    still = actor.act(seen, False, None)
+    assert still == pytest.approx(np.clip(mean[0].numpy(), -1, 1), abs=1e-6) and still.dtype == np.float32
+    drawn = np.stack([actor.act(seen, True, np.random.default_rng(seed)) for seed in range(40)])
+    noise = np.stack([np.random.default_rng(seed).standard_normal((2, 2)) for seed in range(40)])
+    assert drawn == pytest.approx(np.clip(mean[0].numpy() + np.exp(0.5) * noise, -1, 1), abs=1e-5)
+    assert (drawn.min(), drawn.max()) == (-1, 1)
+
+
+def test_a_gaussian_begins_near_zero_with_orthogonal_layers_and_the_stated_deviation():
+    actor = make_policy(STATE, replace(CONFIG, kind="gaussian", initial_log_std=-0.7))
+    assert actor.log_std.tolist() == pytest.approx([-0.7] * 2)
+    assert [type(layer).__name__ for layer in actor.mean] == ["Linear", "Tanh", "Linear", "Tanh", "Linear"]
+    for layers, last in ((actor.mean, 0.01), (Value(STATE, CONFIG).head, 1.0), (tanh_mlp(3, (8, 6), 4, 0.3), 0.3)):
+        for layer, gain in zip((layers[0], layers[2], layers[4]), (2**0.5, 2**0.5, last), strict=True):
+            weight = layer.weight.detach()
+            short = weight if weight.shape[0] <= weight.shape[1] else weight.T
+            assert torch.allclose(short @ short.T, gain**2 * torch.eye(len(short)), atol=1e-5)
+            assert not layer.bias.any()
+    assert [layers[k].weight.shape for k in (0, 2, 4)] == [(8, 3), (6, 8), (4, 6)]
+
+
+def test_a_value_is_one_number_from_an_encoder_of_its_own(random):
+    value, seen = Value(SEEING, CONFIG), batch(random)
+    assert value(seen).shape == (6,)
+    assert torch.equal(value(seen), value.head(value.encoder(seen))[:, 0])
+
+
+def euler(actor, seen, point):
+    """K steps along the field, by hand."""
+    features = actor.encoder(seen)
+    for k in range(actor.config.flow_steps):
+        time = torch.full((len(point), 1), k / actor.config.flow_steps)
+        outputs = actor.head(actor.field(torch.cat([features, point, time], 1)))
+        point = point + outputs[:, :actor.size] / actor.config.flow_steps
+    return torch.tanh(point)
+
+
+@pytest.mark.parametrize("spec", [STATE, SEEING], ids=["state", "pictures"])
+def test_a_flow_carries_noise_along_its_field(spec, random):
+    actor, seen, one = policy("flow", spec, flow_steps=3), batch(random), observation(random)
+    noise = torch.tensor(random.normal(size=(6, 4)), dtype=torch.float32)
+    with torch.no_grad():
+        assert torch.allclose(actor.decode(seen, noise), euler(actor, seen, noise), atol=1e-6)
+        middle = euler(actor, alone(one), torch.zeros(1, 4)).view(2, 2).numpy()
+        assert actor.act(one, False, random) == pytest.approx(middle, abs=1e-5)
+        generator = torch.Generator().manual_seed(int(np.random.default_rng(6).integers(2**31)))
+        drawn = actor.sample(alone(one), generator)[0].view(2, 2).numpy()
+    assert actor.act(one, True, np.random.default_rng(6)) == pytest.approx(drawn, abs=1e-5)
+
+
+def test_the_deviation_of_a_flows_steps_lies_between_its_bounds(random):
+    actor = policy("flow")
+    features, point, time = actor.encoder(batch(random)), torch.zeros(6, 4), torch.full((6, 1), 0.25)
+    velocity, log_std = actor.velocity(features, point, time)
+    outputs = actor.head(actor.field(torch.cat([features, point, time], 1)))
+    assert torch.equal(velocity, outputs[:, :4])
+    assert torch.allclose(log_std, -5.0 + 2.5 * (torch.tanh(outputs[:, 4:]) + 1.0))
+
+
+def test_a_flows_density_is_torchs_step_by_step(random):
+    actor, seen = policy("flow"), batch(random)
+    with torch.no_grad():
+        action, log_prob = actor.sample(seen, torch.Generator().manual_seed(8))
+        draw = torch.Generator().manual_seed(8)
+        features, point = actor.encoder(seen), torch.randn(6, 4, generator=draw)
+        expected = torch.distributions.Normal(0.0, 1.0).log_prob(point).sum(-1)
+        for k in range(4):
+            velocity, log_std = actor.velocity(features, point, torch.full((6, 1), k / 4))
+            normal = torch.distributions.Normal(point + velocity / 4, log_std.exp())
+            point = normal.mean + normal.stddev * torch.randn(6, 4, generator=draw)
+            expected = expected + normal.log_prob(point).sum(-1)
+    squash = torch.log1p(-torch.tanh(point.double()) ** 2).sum(-1)
+    kept = (point.abs() < 3).all(1)
+    assert kept.any() and torch.allclose(action, torch.tanh(point), atol=1e-6)
+    assert torch.allclose(log_prob[kept].double(), (expected - squash)[kept], atol=1e-3)
+
+
+@pytest.mark.parametrize("spec", [STATE, SEEING], ids=["state", "pictures"])
+def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
+    actor, one = policy("steered", spec, noise_bound=0.7), observation(random)
+    for explore in (False, True):
+        played = actor.act(one, explore, np.random.default_rng(2))
+        choice = actor.steering.act(one, explore, np.random.default_rng(2)).ravel()
+        assert np.array_equal(actor.choice, choice) and choice.shape == (4,)
+        with torch.no_grad():
+            expected = euler(actor.flow, alone(one), 0.7 * torch.as_tensor(choice, dtype=torch.float32)[None])
+        assert played == pytest.approx(expected.view(2, 2).numpy(), abs=1e-5)
+    assert actor.encoder is actor.steering.encoder
+    seen, draw = batch(random), torch.Generator().manual_seed(1)
+    choices, density = actor.sample(seen, draw)
+    again = actor.steering.sample(seen, torch.Generator().manual_seed(1))
+    assert torch.equal(choices, again[0]) and torch.equal(density, again[1])
+    wanted = torch.zeros(6, 4)
+    losses = [part.matching_loss(seen, wanted, torch.Generator().manual_seed(3)) for part in (actor, actor.flow)]
+    assert torch.equal(*losses)
+
+
+def test_each_kind_has_the_sizes_of_its_config():
+    assert policy("tanh_gaussian").head.weight.shape == (8, 6)
+    assert policy("flow").field[0].weight.shape == (8, 3 + 4 + 1) and policy("flow").head.weight.shape == (8, 6)
+    steered = policy("steered")
+    assert steered.steering.trunk[0].weight.shape == (7, 3) and steered.flow.field[0].weight.shape == (8, 8)
+    assert (steered.flow.config.kind, steered.steering.config.kind) == ("flow", "tanh_gaussian")
+
+
+@pytest.mark.parametrize("cls, kind", [(Actor, "tanh_gaussian"), (GaussianActor, "gaussian"), (FlowActor, "flow"),
+                                       (SteeredActor, "steered")])
+def test_a_policy_without_a_config_is_of_its_own_kind_and_says_what_it_is(cls, kind):
+    made = cls(STATE)
+    assert made.config == PolicyConfig(kind=kind)
+    assert made.describe()["spec"] == STATE.to_dict() and made.describe()["config"]["kind"] == kind
+    assert isinstance(make_policy(STATE, PolicyConfig(kind=kind)), cls) and kind in KINDS
+
+
+def test_an_unknown_kind_is_answered_with_the_nearest():
+    with pytest.raises(RecipeError, match=r"policy.kind: expected one of tanh_gaussian, gaussian, flow, steered; "
+                                          r"got 'flwo' \(did you mean 'flow'"):
+        make_policy(STATE, PolicyConfig(kind="flwo"))
+    with pytest.raises(RecipeError, match="policy.image_encoder: expected one of cnn, resnet; got 'rsnet'"):
+        image_encoder((32, 32, 3), PolicyConfig(image_encoder="rsnet"))
+
+
+def test_a_small_encoder_halves_by_each_convolution(random):
+    small = image_encoder((12, 8, 3), replace(CONFIG, image_encoder="cnn"))
+    assert isinstance(small, Small)
+    convolutions = [layer for layer in small if isinstance(layer, torch.nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels, c.kernel_size, c.stride, c.padding) for c in convolutions] == [
+        (3, 4, (3, 3), (2, 2), (1, 1)), (4, 5, (3, 3), (2, 2), (1, 1))]
+    assert small[5].in_features == 5 * 3 * 2 and small[5].out_features == 4
+    pixels = torch.rand(2, 3, 12, 8)
+    x = pixels - 0.5
+    for layer in small:
+        x = layer(x)
+    assert torch.equal(small(pixels), x) and small(pixels).shape == (2, 4) and x.abs().max() <= 1
+    odd = Small((13, 9, 3), CONFIG)
+    assert odd[5].in_features == 5 * 4 * 3 and odd(torch.rand(1, 3, 13, 9)).shape == (1, 4)
+
+
+def test_a_resnets_embeddings_fit_its_pictures():
+    torch.manual_seed(0)
+    net = ResNet10((40, 64, 3), replace(CONFIG, image_encoder="resnet"))
+    assert net.embeddings.shape == (8, 512, 2, 2) and net.out[0].weight.shape == (4, 8 * 512)
+    assert net.embeddings.std().item() == pytest.approx(0.5, rel=0.05), "a sum over four places keeps its deviation"
+    assert not {"mean", "std"} & set(net.state_dict()) and not net.frozen
+    assert all(p.requires_grad for p in net.parameters())
+    stem = net.stem[0]
+    assert (stem.kernel_size, stem.stride, stem.padding, stem.bias) == ((7, 7), (2, 2), (3, 3), None)
+    pool = net.stem[3]
+    assert (pool.kernel_size, pool.stride, pool.padding) == (3, 2, 1)
