@@ -55,9 +55,9 @@ def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time
     assert result.success and to_ns(result.stamp) == before + 10_000_000, "a new scene has a time of its own"
 
 
-def step_of(spec, mode="train", kind=TimeStep.FIRST):
+def step_of(spec, mode="train", kind=TimeStep.FIRST, episode_id="e"):
     observation = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
-    step = TimeStep(step_type=kind, mode=mode, episode_id="e")
+    step = TimeStep(step_type=kind, mode=mode, episode_id=episode_id)
     step.header.stamp.sec = 12
     fill_observation(step, spec, observation)
     return step
@@ -93,6 +93,40 @@ def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path
     steps.publish(bad)
     peer.for_s(0.5)
     assert len(chunks) == 1, "silent in demonstrations, after the last step, and on observations that are not finite"
+
+
+@pytest.mark.domain(69)
+def test_one_version_plays_all_episodes_of_one_evaluation(peer, tmp_path):
+    chunks, statuses = listen(peer, ActionChunk, "policy/action"), listen(peer, PolicyStatus, "policy/status")
+    steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+    spec = start(peer, "policy")
+    path = str(save_policy(Actor(spec, SMALL), tmp_path / "policy.safetensors"))
+    peer.spin(lambda: statuses and steps.get_subscription_count() and updates.get_subscription_count(), what="the policy")
+
+    def announced(version, in_time=True):
+        updates.publish(PolicyUpdate(version=version, path=path))
+        if in_time:
+            peer.spin(lambda: statuses[-1].version == version, what=f"version {version}")
+        peer.for_s(0.4)
+
+    def played(request, mode="evaluate", between=lambda: None):
+        before = len(chunks)
+        for kind in (TimeStep.FIRST, TimeStep.MID):
+            steps.publish(step_of(spec, mode, kind, f"station_a-{request}-001"))
+            peer.spin(lambda: len(chunks) > before + kind, what="a chunk")  # noqa: B023
+            between()
+        steps.publish(step_of(spec, mode, TimeStep.LAST, f"station_a-{request}-001"))
+        peer.for_s(0.3)
+        return [chunk.policy_version for chunk in chunks[before:]]
+
+    announced(54)
+    assert played("a", between=lambda: announced(55, in_time=False)) == [54, 54], "nothing changes within an episode"
+    announced(56, in_time=False)
+    assert [played("a"), played("b"), played("b")] == [[54, 54], [56, 56], [56, 56]], "nor within a request to evaluate"
+    announced(57, in_time=False)
+    assert played("c", "train", lambda: announced(58, in_time=False)) == [57, 57]
+    assert statuses[-1].version == 58, "while it trains, between any two episodes"
 
 
 @pytest.mark.domain(86)

@@ -10,10 +10,15 @@ import time
 
 import numpy as np
 import pytest
+from rlinf_msgs.msg import PolicyUpdate
+from rosbags.highlevel import AnyReader
 
+from rlinf.qos import profile
 from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.messages import typestore
 from rlinf_core.errors import RlinfError
+from rlinf_core.policies.files import newest_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.station import RESPAWN, director_process, station_processes
 from rlinf_core.supervisor import Supervisor
@@ -145,6 +150,48 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     assert np.median(periods) == pytest.approx(0.1, abs=0.02), "fixed rate; single steps may be late on a busy machine"
 
 
+@pytest.mark.domain(70)
+def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tmp_path, peer):
+    """Newer weights wait; a policy that dies takes its episode along, and comes back with the newest: all over again."""
+    updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+
+    def evaluated(run):
+        return [event for event in run.events("episode") if event["mode"] == "evaluate"]
+
+    with Run(tmp_path, "evaluate.episodes=6", "online.max_minutes=0.02", domain=70) as run:
+        run.wait(lambda: len(evaluated(run)) >= 2, 150, "the evaluation")
+        newest = PolicyUpdate(version=1000, path=str(newest_policy(tmp_path / "policies_at_station")))
+        updates.publish(newest)
+        run.wait(lambda: len(evaluated(run)) >= 4, 60, "two more")
+        uplink = run.supervisor.children["uplink"].popen
+        uplink.send_signal(signal.SIGSTOP)  # or it would announce the older version to the new process
+        run.kill("policy")
+        run.wait(lambda: updates.publish(newest) or run.events("policy")[-1]["version"] == 1000, 60, "the new process")
+        uplink.send_signal(signal.SIGCONT)
+        run.wait(lambda: run.events("before"), 120, "its end")
+        run.wait(lambda: run.events("result"), 150, "the end")
+    before = run.events("before")[0]
+    first, again = evaluated(run)[:6], evaluated(run)[6:12]
+    assert {event["policy_version"] for event in first[:4]} == {1}, "held while it was alive"
+    assert {event["policy_version"] for event in first[4:]} == {1000}
+    assert "got 1, 1000" in run.events("warning")[0]["detail"]
+    assert {event["policy_version"] for event in again} == {before["policy_version"]}
+    assert [event["id"] for event in again] == before["episode_ids"]
+    aborted = [event["detail"] for event in run.events("aborted")]
+    assert any("the policy was started again within the episode" in detail for detail in aborted)
+    for folder in (tmp_path / "inbox").iterdir():
+        assert len({step["version"] for step in commands(folder) if step["source"] == "policy"}) <= 1, folder.name
+
+
+def commands(folder):
+    """Who commanded each action of a recorded episode, in which version."""
+    with AnyReader([folder], default_typestore=typestore()) as reader:
+        of = [connection for connection in reader.connections if connection.topic.endswith("/applied")]
+        for connection, _, raw in reader.messages(of):
+            message = reader.deserialize(raw, connection.msgtype)
+            yield {"source": message.source, "version": message.policy_version}
+
+
 def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidence):
     """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
     with Run(tmp_path, "online.max_env_steps=2500", "online.max_minutes=6", "checkpoint.every_minutes=0.1",
@@ -194,6 +241,6 @@ def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
         for process in (director, station, trainer):
             process.terminate()
         ended = [process.wait(30) for process in (station, trainer)]
-    assert ended == [130, 0], "asked to end, both end in order"
+    assert ended == [0, 0], "asked to end, both end in order"
     assert json.loads((tmp_path / "run/report.json").read_text())["eval_episodes"] == 2
     assert "is up: sim_bridge, interlock" in logs["up"].read_text()

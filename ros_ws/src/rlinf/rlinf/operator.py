@@ -82,6 +82,10 @@ class Operator(Node):
         else:
             raise RlinfError(f"operator: expected kind scripted or keyboard, got '{kind}'")
 
+    def check(self) -> None:
+        """RlinfError where a script finds itself at a real arm."""
+        getattr(self.hand, "check", lambda: None)()
+
     def _on_timestep(self, step: TimeStep) -> None:
         action = None if step.step_type == TimeStep.LAST else self.hand.answer(step)
         if action is None:

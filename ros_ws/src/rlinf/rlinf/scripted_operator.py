@@ -47,6 +47,11 @@ class FirstArming:
         node.create_subscription(SafetyState, "safety", self._on_safety, EVERY_STATE)
         node.create_timer(0.5, self._look)
 
+    def check(self) -> None:
+        """RlinfError once the interlock turned out to be a real one's."""
+        if self.refusal:
+            raise RlinfError(self.refusal)
+
     def _on_enable(self, message: Bool) -> None:
         self.released = not message.data  # by a person: it stays so until they hold it again
 
@@ -64,8 +69,6 @@ class FirstArming:
 
     def _look(self) -> None:
         """Twice a second: get to know the interlock; hold the enable; arm it, if that is this operator's to do."""
-        if self.refusal:
-            raise RlinfError(self.refusal)
         found = {bytes(each.endpoint_gid).hex() for each in self.node.get_publishers_info_by_topic("safety")}
         if len(found) != 1:
             return
@@ -121,6 +124,7 @@ class ScriptedOperator:
         self.script = make_script(task, noise=noise, seed=self.seed)
         self.eyes = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
         self.arming = FirstArming(node, arming, actions)
+        self.check = self.arming.check
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
 
     def _on_episode(self, event: EpisodeEvent) -> None:

@@ -77,7 +77,8 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     """Build one node and spin it until SIGINT or SIGTERM; then let it finish, and end with exit code 0.
 
     A node that has something to bring to an end has a method ``finish() -> bool``. It is asked again and again, while
-    messages come and go as before, until it says True or FINISH_S have passed.
+    messages come and go as before, until it says True or FINISH_S have passed. A node that may have to give up has a method
+    ``check()``, which raises RlinfError then: out of a callback, it would come with a traceback.
 
     Args:
         make: the node's class.
@@ -116,10 +117,12 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     executor = single_threaded()
     executor.add_node(node)
     hearing = Hearing(node) if listens else None
+    check = getattr(node, "check", lambda: None)
     gc.freeze()  # what a node is made of stays; collections look only at what came later
     with contextlib.suppress(ExternalShutdownException):
         while not asked():
             executor.spin_once(timeout_sec=LOOK_UP_S)
+            check()
             if hearing and hearing.check():
                 hearing = None
         finish, deadline = getattr(node, "finish", lambda: True), time.monotonic() + FINISH_S

@@ -1,0 +1,150 @@
+"""Who arms an arm: a person a real one, each time; a script a simulated one, once."""
+
+import subprocess
+import time
+
+import pytest
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState
+from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import Bool
+from std_srvs.srv import SetBool
+
+from rlinf.qos import profile
+from rlinf_core.recipes import load_recipe
+from rlinf_core.station import operator_process
+from rlinf_core.supervisor import command_line
+from tests.ros.stand import listen, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+SCRIPTED = "station.operator.kind=scripted"
+
+
+class Watched:
+    """A simulated station with its scripted operator, and what is heard of it."""
+
+    def __init__(self, peer, *names):
+        self.peer, self.states = peer, listen(peer, SafetyState, "safety")
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        for name in ("sim_bridge", "interlock", "environment", "operator", *names):
+            start(peer, name, SCRIPTED)
+
+    def log(self, name):
+        return (self.peer.supervisor.run_dir / f"logs/{name}.log").read_text()
+
+    def reach(self, state, timeout_s=30):
+        self.peer.spin(lambda: self.states and self.states[-1].state == state, timeout_s, f"state {state}")
+
+    def ask(self, client, request):
+        self.peer.spin(client.service_is_ready, what=client.srv_name)
+        answer = client.call_async(request)
+        self.peer.spin(answer.done, what="the answer")
+        return answer.result()
+
+    def arm(self, value):
+        assert self.ask(self.arming, SetBool.Request(data=value)).success
+
+    def stays(self, state, seconds):
+        self.peer.for_s(0.3)
+        before = len(self.states)
+        self.peer.for_s(seconds)
+        assert {each.state for each in self.states[before:]} <= {state}
+        assert self.states[-1].state == state
+
+
+@pytest.mark.domain(64)
+def test_a_script_arms_no_real_arm_however_it_is_started(peer):
+    states, enables, chunks = (listen(peer, SafetyState, "safety"), listen(peer, Bool, "enable"),
+                               listen(peer, ActionChunk, "teleop/action"))
+    start(peer, "interlock", "station.robot=franka_fr3", memory_file="")
+    peer.spin(lambda: states, what="the interlock")
+    process = operator_process(load_recipe("demo"), peer.supervisor.run_dir)  # a recipe of a simulator: it claims to be one
+    command = command_line(process, peer.supervisor.run_dir / "params")
+    claims = subprocess.Popen([*command, "-p", "driver:=simulator", "-p", "teleports:=true"], stderr=subprocess.PIPE,
+                              text=True, env=peer.supervisor.environment)
+    peer.spin(lambda: claims.poll() is not None, 30, "the refusal")
+    told = claims.stderr.read()
+    assert claims.returncode == 1 and "got the interlock of a real one" in told and "rlinf teleop" in told
+    assert "Traceback" not in told and len(told.splitlines()) == 1
+    assert not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
+
+
+@pytest.mark.domain(65)
+def test_a_disarming_stands_until_a_person_arms_again(peer):
+    station = Watched(peer)
+    station.reach(SafetyState.ARMED)
+    station.arm(False)
+    station.reach(SafetyState.DISARMED)
+    station.stays(SafetyState.DISARMED, 4.0)
+    assert station.log("operator").count("disarmed; arm it again: ros2 service call /station_a/interlock/arm") == 1
+    operator = peer.supervisor.children["operator"].popen
+    operator.kill()  # nor does the one that comes after it
+    peer.spin(lambda: any("operator ended" in event for event in peer.supervisor.events), what="another operator")
+    station.stays(SafetyState.DISARMED, 6.0)
+    assert station.log("operator").count("disarmed; arm it again") == 2
+    station.arm(True)
+    station.reach(SafetyState.ARMED)
+    station.arm(False)
+    station.reach(SafetyState.DISARMED)
+    station.stays(SafetyState.DISARMED, 3.0)
+
+
+@pytest.mark.domain(66)
+def test_what_a_person_lets_go_stays_let_go(peer):
+    station = Watched(peer)
+    station.reach(SafetyState.ARMED)
+    enables = listen(peer, Bool, "enable")
+    say = peer.node.create_publisher(Bool, "enable", profile("enable"))
+    peer.spin(lambda: enables and say.get_subscription_count() >= 2, what="the enable")
+    say.publish(Bool(data=False))
+    peer.for_s(1.0)
+    before = len(enables)
+    peer.for_s(2.0)
+    assert not enables[before:], "nobody holds it for them"
+    say.publish(Bool(data=True))
+    peer.spin(lambda: len(enables) > before + 2, what="the script to hold it again")
+
+
+@pytest.mark.domain(67)
+def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(peer):
+    station = Watched(peer)
+    station.reach(SafetyState.ARMED)
+    robot = peer.node.create_publisher(*_robot_fault())
+    peer.spin(lambda: robot.get_subscription_count(), what="the interlock's ear")
+    robot.publish(_robot_fault()[0](data="reflex"))
+    station.reach(SafetyState.FAULT)
+    robot.publish(_robot_fault()[0](data=""))
+    station.stays(SafetyState.FAULT, 3.0)
+    assert station.log("operator").count("FAULT 'robot:reflex'") == 1
+    assert "interlock/reset_fault rlinf_msgs/srv/ResetFault \"{cause: 'robot:reflex'}\"" in station.log("operator")
+    clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+    peer.spin(lambda: station.ask(clearing, ResetFault.Request(cause="robot:reflex")).success, what="the reset")
+    station.reach(SafetyState.DISARMED)
+    station.stays(SafetyState.DISARMED, 3.0)
+    assert not peer.supervisor.events, "nothing died"
+
+
+def _robot_fault():
+    from std_msgs.msg import String
+
+    return String, "robot/fault", profile("robot/fault")
+
+
+@pytest.mark.domain(68)
+def test_an_environment_that_waits_for_a_person_says_so_and_waits_as_long_as_it_takes(peer):
+    station = Watched(peer, "recorder")
+    station.reach(SafetyState.ARMED)
+    station.arm(False)
+    station.reach(SafetyState.DISARMED)
+    events, runner = listen(peer, EpisodeEvent, "episode"), ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(runner.server_is_ready, what="the environment")
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration"))
+    peer.spin(sent.done, what="the goal")
+    answer = sent.result().get_result_async()
+    end = time.monotonic() + 35  # longer than it has patience with machines
+    peer.spin(lambda: time.monotonic() > end, 60)
+    assert "disarmed; arm it again" in station.log("environment") and not answer.done() and not events
+    station.arm(True)
+    peer.spin(answer.done, 60, "the episode")
+    assert answer.result().result.success
