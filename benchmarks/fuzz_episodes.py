@@ -121,7 +121,8 @@ def spoil(r: Random, message: Any, name: str) -> None:
     elif isinstance(value, np.ndarray):
         other = np.resize(value, r.choice([0, 1, 2, value.size, value.size, value.size + 1]))
         if other.size and other.dtype != np.uint8:
-            other[r.randrange(other.size)] = np.float64(r.choice(NUMBERS)).astype(other.dtype)
+            with np.errstate(over="ignore"):
+                other[r.randrange(other.size)] = np.float64(r.choice(NUMBERS)).astype(other.dtype)
         setattr(message, name, other)
     elif isinstance(value, float):  # float32 in the messages
         setattr(message, name, max(-3e38, min(3e38, r.choice(NUMBERS[3:]))) if r.random() < 0.5 else r.choice(NUMBERS[:3]))

@@ -36,6 +36,11 @@ class RefusedError(BridgeError):
     """The trainer will never take this episode; sending it again does not help."""
 
 
+def printable(text: object) -> str:
+    """What others have sent, or named their files, as text that does nothing to a terminal or a log; at most 2000 long."""
+    return ascii(str(text))[1:-1][:2000]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

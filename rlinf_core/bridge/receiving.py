@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.episodes.sums import MOST_BYTES, MOST_FILES, SUMS, check_listing, is_plain
+from rlinf_core.episodes.sums import MOST_BYTES, MOST_FILES, SUMS, check_listing, is_plain, told
 from rlinf_core.errors import BridgeError, RefusedError
 
 MOST_PARTS = 8192
@@ -48,7 +48,7 @@ class Receiving:
             raise RefusedError(f"upload of {self.episode_id}: expected a {SUMS} among its files, got "
                                f"{', '.join(sorted(self.files))}. Only closed episodes are taken")
         sums = {name: sha for name, sha in self.files.items() if name != SUMS}
-        check_listing(f"upload of {self.episode_id}", sums, (self.aside / SUMS).read_bytes().decode(errors="replace"))
+        check_listing(f"upload of {self.episode_id}", sums, told(self.aside / SUMS))
         return self.station, self.episode_id, self.files
 
     def close(self) -> None:

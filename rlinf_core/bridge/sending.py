@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
+from rlinf_core.errors import BridgeError, EpisodeError, RefusedError, printable
 
 
 class Sender:
@@ -48,8 +48,3 @@ class Sender:
             self.say(printable(f"set aside in {kept}: {error}"))
         else:
             self.spool.mark_sent(folder.name)
-
-
-def printable(text: object) -> str:
-    """As text that can be printed and sent: names of files need not be UTF-8."""
-    return str(text).encode("utf-8", "backslashreplace").decode()

@@ -20,11 +20,13 @@ from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.journal import Journal
 from rlinf_core.bridge.receiving import Receiving
 from rlinf_core.durable import flush_folder, make_folder, move
+from rlinf_core.episodes.sums import MOST_BYTES
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.policies.files import policy_version
 
 PART_BYTES = 1 << 20
-UPLOADS = 16   # at a time
+UPLOADS = 16   # at a time,
+UPLOAD_S = 60.0 + MOST_BYTES / 1e6  # each no longer than this
 FETCHES = 40   # calls for a policy at a time,
 WAITING = 32   # of which so many may wait for one
 THREADS = UPLOADS + FETCHES + 8  # the rest are for reports, and to say that there are too many
@@ -91,6 +93,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     def Upload(self, parts: Iterator[pb.EpisodePart], context: grpc.ServicerContext) -> pb.UploadReply:  # noqa: N802
         if not self._uploads.acquire(blocking=False):
             return pb.UploadReply(error=f"expected at most {UPLOADS} uploads at a time; it is sent again")
+        patience = threading.Timer(UPLOAD_S, context.cancel)  # one that stalls makes room in the end
+        patience.start()
         try:
             return pb.UploadReply(stored=True, duplicate=self._upload(parts))
         except (RefusedError, EpisodeError) as error:
@@ -98,6 +102,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         except (BridgeError, OSError) as error:
             return pb.UploadReply(error=str(error))
         finally:
+            patience.cancel()
             self._uploads.release()
 
     def _upload(self, parts: Iterator[pb.EpisodePart]) -> bool:

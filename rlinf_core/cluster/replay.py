@@ -10,7 +10,7 @@ import numpy as np
 from rlinf_core.cluster.governor import Governor
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.validation import check_episode
-from rlinf_core.errors import EpisodeError
+from rlinf_core.errors import EpisodeError, printable
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import StationSpec
 
@@ -52,7 +52,7 @@ class ReplayStore:
             fate = f"refused: {error}"
         except Exception as error:  # no recording may stop a trainer, now and at every restart
             fate = f"refused: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
-        self.ids[folder.name] = fate
+        self.ids[folder.name] = fate = printable(fate)
         return fate
 
     def _read(self, folder: Path) -> Episode:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,9 @@ TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Appli
          "episode": f"{PACKAGE}/msg/EpisodeEvent"}
 MOST_MESSAGES = 200_000
 MOST_DEFINITIONS = 1 << 16  # characters
-MOST_CHUNK_BYTES = 128 << 20
+MOST_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
 
+Raw = tuple[str, str, str, bytes]  # topic, type, its definition, CDR
 Messages = dict[str, list[Any]]
 
 
@@ -35,7 +38,7 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     try:
         if sealed or (folder / SUMS).exists():
             verify(folder)
-        return _episode(folder, _read(_recorded(folder) if sealed else folder))
+        return _episode(folder, _read(_recorded(folder) if sealed else _anybodys(folder)))
     except EpisodeError:
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
@@ -60,51 +63,61 @@ def _episode(folder: Path, messages: Messages) -> Episode:
     return _assemble(steps, messages["applied"], ended[-1])
 
 
-def _recorded(folder: Path) -> Path:
-    """The one MCAP file of an episode as a recorder writes it: no compression, which could hide any amount of data."""
-    from mcap.records import Chunk
-    from mcap.stream_reader import StreamReader
+def _recorded(folder: Path) -> Iterator[Raw]:
+    """What a recorder has written: one MCAP file, from its beginning to its end, with every checksum compared.
+
+    No index is followed and nothing is decompressed, either of which could make little data into any amount.
+    """
+    from mcap.records import Channel, Chunk, Message, Schema
+    from mcap.stream_reader import StreamReader, breakup_chunk
 
     files = list(folder.glob("*.mcap"))
     if len(files) != 1:
-        raise EpisodeError(f"episode {folder}: expected one MCAP file, got {len(files)}. It is not trained on")
+        raise ValueError(f"{len(files)} MCAP files instead of one")
+    schemas: dict[int, Schema] = {}
+    channels: dict[int, Channel] = {}
     with open(files[0], "rb") as stream:
-        for record in StreamReader(stream, emit_chunks=True).records:
-            if isinstance(record, Chunk) and (record.compression or len(record.data) > MOST_CHUNK_BYTES):
-                raise EpisodeError(f"episode {folder}: expected chunks without compression of at most "
-                                   f"{MOST_CHUNK_BYTES >> 20} MiB, got {record.compression or 'none'} and "
-                                   f"{len(record.data) >> 20} MiB. It is not trained on")
-    return files[0]
+        reader = StreamReader(stream, emit_chunks=True, validate_crcs=True, record_size_limit=MOST_CHUNK_BYTES)
+        for outer in reader.records:
+            if isinstance(outer, Chunk) and outer.compression:
+                raise ValueError(f"compression {outer.compression}, which no recorder here uses")
+            for record in breakup_chunk(outer, validate_crc=True) if isinstance(outer, Chunk) else [outer]:
+                if isinstance(record, Schema):
+                    schemas[record.id] = record
+                elif isinstance(record, Channel):
+                    channels[record.id] = record
+                elif isinstance(record, Message):
+                    channel = channels[record.channel_id]
+                    schema = schemas[channel.schema_id]
+                    yield channel.topic, schema.name, schema.data.decode(), record.data
 
 
-def _read(path: Path) -> Messages:
-    """What is on the three topics that make an episode, once each."""
+def _anybodys(folder: Path) -> Iterator[Raw]:
+    """The messages of any rosbag2 recording."""
     from rosbags.rosbag2 import Reader
 
+    with Reader(folder) as reader:
+        for connection, _, raw in reader.messages():
+            yield connection.topic, connection.msgtype, connection.msgdef.data, raw
+
+
+def _read(raws: Iterator[Raw]) -> Messages:
+    """What is on the three topics that make an episode, once each."""
     messages: dict[str, dict[bytes, Any]] = {topic: {} for topic in TYPES}
-    with Reader(path) as reader:
-        wanted = [connection for connection in reader.connections if _topic(connection) in TYPES]
-        _check_connections(wanted)
-        if not wanted:
-            return {topic: [] for topic in TYPES}
-        store = store_for(tuple(sorted({(c.msgtype, c.msgdef.data) for c in wanted})))
-        for number, (connection, _, raw) in enumerate(reader.messages(wanted)):
-            if number >= MOST_MESSAGES:
-                raise ValueError(f"more than {MOST_MESSAGES} messages")
-            messages[_topic(connection)].setdefault(bytes(raw), store.deserialize_cdr(raw, connection.msgtype))
+    stations: set[str] = set()
+    for name, kind, definition, raw in raws:
+        station, _, topic = name.rpartition("/")
+        if topic not in TYPES:
+            continue
+        stations.add(station)
+        if kind != TYPES[topic] or len(definition) > MOST_DEFINITIONS or len(stations) > 1:
+            raise ValueError(f"'{name}' of type {kind}, not '{min(stations)}/{topic}' of {TYPES[topic]}")
+        key = blake2b(raw).digest()
+        if key not in messages[topic]:
+            messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
+        if len(messages[topic]) > MOST_MESSAGES:
+            raise ValueError(f"more than {MOST_MESSAGES} messages on '{name}'")
     return {topic: list(found.values()) for topic, found in messages.items()}
-
-
-def _topic(connection: Any) -> str:
-    return connection.topic.rsplit("/", 1)[-1]
-
-
-def _check_connections(connections: list[Any]) -> None:
-    for connection in connections:
-        if connection.msgtype != TYPES[_topic(connection)] or len(connection.msgdef.data) > MOST_DEFINITIONS:
-            raise ValueError(f"'{connection.topic}' is of type {connection.msgtype}, not {TYPES[_topic(connection)]}")
-    if len({_topic(connection) for connection in connections}) < len(connections):
-        raise ValueError(f"messages of several stations: {sorted(connection.topic for connection in connections)}")
 
 
 def _assemble(steps: list[Any], applied: list[Any], ended: Any) -> Episode:

@@ -74,6 +74,12 @@ def episode_files(folder: Path) -> list[Path]:
     return files
 
 
+def told(path: Path) -> str:
+    """The text of a SHA256SUMS, whatever is in it, as far as one can be long."""
+    with open(path, "rb") as source:
+        return source.read(MOST_SUMS_BYTES).decode(errors="replace")
+
+
 def _files(folder: Path) -> list[Path]:
     return [file for file in episode_files(folder) if file.name != SUMS]
 
@@ -83,4 +89,4 @@ def _told(folder: Path) -> str:
     if not path.exists():
         raise EpisodeError(f"episode {folder}: expected a {SUMS}, which closing it writes, got none. If it is an old "
                            f"recording that you trust: (cd {folder} && sha256sum * > {SUMS})")
-    return path.read_bytes()[:MOST_SUMS_BYTES].decode(errors="replace")
+    return told(path)

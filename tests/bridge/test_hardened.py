@@ -223,6 +223,9 @@ def test_any_number_of_waiting_stations_leave_room_for_uploads_reports_and_polic
     assert client.upload(record(spool, task.spec).close()) is False
     client.report(0, 0, timeout_s=5.0)
     assert time.monotonic() - began < 10
+    while sum(call.done() for call in waiting) < len(waiting) - server.WAITING:  # the others are answered at once
+        assert time.monotonic() - began < 15
+        time.sleep(0.05)
     for call in waiting:
         call.cancel()
 
@@ -242,6 +245,21 @@ def test_uploads_that_stall_leave_room_for_reports_and_policies(trainer, client,
     assert len(replies) >= 8 and all("uploads at a time" in reply.error and not reply.refused for reply in replies)
     client.report(0, 0, timeout_s=5.0)
     assert client.next_policy(0, tmp_path / "p", wait_s=0.1) is None
+    hold.set()
+    for call in calls:
+        call.cancel()
+
+
+def test_uploads_that_stall_end_by_themselves(spool, task, trainer, client, monkeypatch):
+    monkeypatch.setattr(server, "UPLOAD_S", 0.5)
+    hold = threading.Event()
+    calls = [client._stub.Upload.future(pb.EpisodePart() for _ in iter(lambda: hold.wait(60), True))
+             for _ in range(server.UPLOADS)]
+    folder, end = record(spool, task.spec).close(), time.monotonic() + 20
+    sender = Sender(spool, client, print)
+    while sender.send_all() and time.monotonic() < end:
+        time.sleep(0.1)
+    assert trainer.journal.ids() == [folder.name]
     hold.set()
     for call in calls:
         call.cancel()

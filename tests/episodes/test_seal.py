@@ -98,7 +98,7 @@ def test_a_sealed_episode_cannot_hide_any_amount_of_data_in_little(task, tmp_pat
             writer.write(connections[topic], ns, raw)
     assert len(read_episode(tmp_path / "a-1")) == 5, "somebody's recording"
     seal(tmp_path / "a-1")
-    with pytest.raises(EpisodeError, match="expected chunks without compression.*got zstd"):
+    with pytest.raises(EpisodeError, match="compression zstd, which no recorder here uses"):
         read_episode(tmp_path / "a-1", sealed=True)
 
 
@@ -139,10 +139,10 @@ def test_messages_in_any_order_and_written_twice_make_the_same_episode(spool, ta
 def test_wrong_types_and_several_stations_are_refused(spool, task):
     messages = raw_messages(task.spec)
     wrong = [(topic, kind.replace("Applied", "NamedVector"), *rest) for topic, kind, *rest in messages]
-    with pytest.raises(EpisodeError, match="is of type rlinf_msgs/msg/NamedVector"):
+    with pytest.raises(EpisodeError, match="of type rlinf_msgs/msg/NamedVector, not"):
         read_episode(write_raw(spool, "wrong", wrong).close())
     both = messages + [(topic.replace("station", "other"), kind, ns, raw) for topic, kind, ns, raw in messages]
-    with pytest.raises(EpisodeError, match="several stations"):
+    with pytest.raises(EpisodeError, match="not '/(station|other)/episode' of"):
         read_episode(write_raw(spool, "both", both).close())
 
 
