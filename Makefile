@@ -5,7 +5,7 @@ STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
 APART := genesis libero calvin
-.PHONY: help setup simulators $(APART) demo test test-all lint clean
+.PHONY: help setup simulators $(APART) demo test test-all mutants lint clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -32,6 +32,9 @@ test: simulators ## the test suite without the slow runs
 
 test-all: simulators $(APART)  ## everything, the simulators of their own environments included
 	scripts/run_tests.sh
+
+mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)
+	$(VENV)/bin/python scripts/mutants.py --seed 0 --json benchmarks/results/mutants.json
 
 lint: setup      ## ruff
 	$(VENV)/bin/ruff check .

@@ -144,8 +144,10 @@ def _parser() -> argparse.ArgumentParser:
 def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
     """The sample by room: from every module as many as its share of all that could be made."""
     if args.again:
-        listed = [Mutant(entry["name"], entry["room"], entry["file"]) for entry in json.loads(args.again.read_text())["listed"]]
-        return {room: chosen for room in args.rooms if (chosen := [mutant for mutant in listed if mutant.room == room])}
+        listed = json.loads(args.again.read_text())["listed"]
+        again = {room: [Mutant(entry["name"], room, entry["file"]) for entry in listed if entry["room"] == room]
+                 for room in args.rooms}
+        return {room: mutants for room, mutants in again.items() if mutants}
     groups = [(args.interlock, [room for room in args.rooms if room == "interlock"]),
               (args.elsewhere, [room for room in args.rooms if room != "interlock"])]
     sample: dict[str, list[Mutant]] = {}

@@ -127,7 +127,7 @@ def test_the_running_return_follows_its_definition(random):
 
 
 def test_an_unknown_algorithm_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match="got 'pppo'.*ppo"):
+    with pytest.raises(RecipeError, match="expected one of async_ppo, crossq, dagger, .*; got 'pppo'.*ppo"):
         algorithm("pppo")
 
 

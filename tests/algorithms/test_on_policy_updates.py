@@ -255,3 +255,14 @@ def test_dapo_plays_on_until_as_many_groups_teach_as_were_played_at_first(return
     rollout.rewards[0], rollout.mask = torch.tensor(returns, dtype=torch.float32), torch.ones(len(rollout.mask), 8)
     assert learner.wants_more(rollout, rollouts) is more
     assert setting("grpo")[0].wants_more(rollout, 1) is False
+
+
+def test_a_ratio_at_the_very_bound_is_not_clipped():
+    learner, collector = setting("grpo", clip_low=0.0, clip_high=0.0)
+    rollout = collector.episodes(4)
+    batch = {"vectors": rollout.observations["vectors"][0], "actions": rollout.actions[0], "advantages": torch.ones(16),
+             "weights": torch.ones(16)}
+    log_probs, _ = learner.policy.log_probs(batch, batch["actions"])
+    for moved, share in ((0.0, 0.0), (0.1, 1.0), (-0.1, 1.0)):
+        _, metrics = learner.loss(batch | {"log_probs": log_probs.detach() + moved})
+        assert metrics["clipped"] == share

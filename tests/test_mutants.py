@@ -1,0 +1,66 @@
+"""The sample of mutants is drawn fairly, what was not caught is said where it is, and explanations fit the code."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "scripts")]
+import mutants  # noqa: E402
+
+ENTRIES = tomllib.loads(mutants.EXPLAINED.read_text())["mutant"]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{Path(entry['file']).stem}.{entry['function']}")
+def test_what_is_explained_is_still_in_the_code(entry):
+    source = (ROOT / entry["file"]).read_text()
+    removed = [line[2:] for line in entry["diff"].strip().splitlines() if line.startswith("- ")]
+    assert removed and all(line in source for line in removed), "take the entry out: its line has changed"
+    assert entry["function"].split(".") in [name for name, _ in mutants.functions(source)]
+    assert len(entry["why"]) > 20 and set(entry) == {"file", "function", "diff", "why"}
+
+
+def test_every_module_has_its_share_of_the_sample():
+    assert mutants.shares({"a": 100, "b": 50, "c": 1, "empty": 0}, 30) == {"a": 20, "b": 10, "c": 0}
+    assert sum(mutants.shares({"a": 7, "b": 7, "c": 7}, 10).values()) == 10
+    assert mutants.shares({"a": 3, "b": 2}, 100) == {"a": 3, "b": 2}, "no more than there are"
+
+
+def test_modules_of_a_room_leave_out_what_is_generated():
+    found = mutants.modules_of("bridge")
+    assert "rlinf_core/bridge/server.py" in found and not any("_pb2" in path for path in found)
+    assert "rlinf_core/durable.py" in mutants.modules_of("episodes")
+
+
+def mutant(status, room="replay", **told):
+    return mutants.Mutant("m", room, "rlinf_core/replay/buffer.py", status, **told)
+
+
+def test_the_score_counts_what_could_be_caught():
+    sample = [mutant("killed"), mutant("timeout"), mutant("survived"), mutant("no tests"), mutant("explained"),
+              mutant("killed", "interlock")]
+    result = mutants.summary(sample, 3, 12.4)
+    assert (result["score"], result["interlock_score"]) == (60.0, 100.0)
+    assert (result["mutants"], result["interlock_mutants"], result["survivors"], result["explained"]) == (6, 1, 2, 1)
+    assert (result["seed"], result["seconds"], len(result["listed"])) == (3, 12, 3)
+
+
+def test_an_explanation_takes_a_mutant_out_only_where_it_says():
+    entry = ENTRIES[0]
+    told = {"function": entry["function"], "diff": entry["diff"].strip()}
+    hit, elsewhere, caught = (mutants.Mutant("m", "algorithms", file, status, **told) for file, status in (
+        (entry["file"], "survived"), ("rlinf_core/other.py", "survived"), (entry["file"], "killed")))
+    mutants.explain([hit, elsewhere, caught])
+    assert [m.status for m in (hit, elsewhere, caught)] == ["explained", "survived", "killed"] and hit.why == entry["why"]
+
+
+def test_a_survivor_is_told_with_its_line():
+    path = "rlinf_core/algorithms/iql.py"
+    mutant = mutants.Mutant("rlinf_core.algorithms.iql.x_expectile_loss__mutmut_4", "algorithms", path)
+    diff = "\n".join(["--- a", "+++ b", "@@ -1,3 +1,3 @@", " def expectile_loss(...)", '     """Words."""',
+                      "-    return old", "+    return new"])
+    function, line, changed = mutants._place(mutant, diff)
+    assert (function, changed) == ("expectile_loss", "- return old\n+ return new")
+    assert "return" in (ROOT / path).read_text().splitlines()[line - 1]
