@@ -167,3 +167,12 @@ def test_what_is_published_is_normalised_by_the_demonstrations(spool, task, tmp_
     seen = replay.demonstration_vectors()
     assert np.allclose(encoder.mean.numpy(), seen.mean(axis=0))
     assert np.allclose(encoder.std.numpy(), seen.std(axis=0), atol=1e-3)
+
+
+def test_what_a_recording_says_of_itself_does_nothing_to_a_terminal_or_a_log(spool, task, tmp_path, capsys):
+    replay = store(task)
+    modes = {"a": "\x1b[2J\nfake line", "b": "x" * 9999}
+    folders = [record(spool, task.spec, name, mode=mode).close() for name, mode in modes.items()]
+    arrivals(tmp_path / "run", replay).take([str(folder) for folder in folders], 4)
+    said = capsys.readouterr().out
+    assert said.count("\n") == 2 and "\x1b" not in said and len(said) < 5000

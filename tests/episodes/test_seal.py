@@ -202,3 +202,21 @@ def test_what_is_set_aside_is_kept_with_its_reason_also_twice(tmp_path):
     kept = {path.name: path for path in (tmp_path / "refused").iterdir()}
     assert sorted(kept) == ["x", "x.2", "x.2.reason.txt", "x.reason.txt"]
     assert (kept["x"] / "file").read_text() == "1" and "reason 2" in kept["x.2.reason.txt"].read_text()
+
+
+@pytest.mark.parametrize("bound, said", [("MOST_MESSAGES", "more than 3 messages on"), ("MOST_CHUNK_BYTES", "exceeds limit 3"),
+                                         ("MOST_DEFINITIONS", "of type")])
+def test_what_reading_may_take_is_bounded(spool, task, monkeypatch, bound, said):
+    folder = record(spool, task.spec, steps=40).close()
+    monkeypatch.setattr(f"rlinf_core.episodes.reading.{bound}", 3)
+    with pytest.raises(EpisodeError, match=f"(?i){said}"):
+        read_episode(folder, sealed=True)
+
+
+def test_a_checksum_of_the_data_is_compared_also_where_the_seal_fits(spool, task):
+    folder = record(spool, task.spec).close()
+    file = folder / "a-1.mcap"
+    file.write_bytes(file.read_bytes().replace(b"do it", b"do is", 1))
+    seal(folder)
+    with pytest.raises(EpisodeError, match="(?i)crc"):
+        read_episode(folder, sealed=True)
