@@ -16,11 +16,12 @@ from std_msgs.msg import Float64
 
 from rlinf.latest import KINDS
 from rlinf.qos import profile
-from rlinf.spinning import ControlNode, run
+from rlinf.spinning import ControlNode, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from sim_bridges.simulator import make
 
 COMMAND_FRESH_S = 0.1
+ROBOT_PRIORITY = 25  # in real time a robot's own controller is late for nobody
 
 
 class SimBridge(ControlNode):
@@ -43,6 +44,8 @@ class SimBridge(ControlNode):
         for name, (height, width) in self.cameras.items():
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
         self._make_interfaces()
+        if not self.lockstep:
+            prioritise(ROBOT_PRIORITY)
 
     def _make_interfaces(self) -> None:
         kinds = {topic: KINDS[topic] for topic in self.simulator.channels()}

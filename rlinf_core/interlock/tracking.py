@@ -19,13 +19,16 @@ class Track:
 
     Attributes:
         at: the last measured coordinates that are believed; None before any are.
-        seen_ns: tick at which they were measured; None before anything was.
+        sampled_ns: when the newest sample was measured.
+        jumped: whether a sample has jumped since the last that was believed: an arm that is where it cannot be does not get
+            there by waiting.
         rest: where the samples have rested, and ``rested`` for how many ticks in a row.
         believed: whether the newest sample is one of a place where the arm can be.
     """
 
     at: Coordinates | None = None
-    seen_ns: int | None = None
+    sampled_ns: int = 0
+    jumped: bool = False
     rest: Coordinates | None = None
     rested: int = 0
     believed: bool = False
@@ -47,20 +50,18 @@ def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int
         return replace(track, rest=None, rested=0, believed=False)
     rests = track.rest is not None and _within(limits, track.rest, sample, (REST_M, REST_RAD), 0.0)
     rest, rested = (track.rest, track.rested + 1) if rests else (sample, 1)
-    seen_ns = now_ns - age_ns
-    if track.at is not None and track.seen_ns is not None:
-        since_s = min(max((seen_ns - track.seen_ns) / NS, limits.tick), limits.stale_state)
-        believed = _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
-    else:
-        believed = False
+    sampled_ns = now_ns - age_ns
+    most_s = limits.tick if track.jumped else limits.stale_state
+    since_s = min(max((sampled_ns - track.sampled_ns) / NS, limits.tick), most_s)
+    believed = track.at is not None and _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
     if believed or (rested >= _ticks(limits) and (anew or track.at is None)):
-        return Track(sample, seen_ns, rest, rested, True)
-    return replace(track, rest=rest, rested=rested, believed=False)
+        return Track(sample, sampled_ns, False, rest, rested, True)
+    return replace(track, sampled_ns=sampled_ns, jumped=True, rest=rest, rested=rested, believed=False)
 
 
 def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
     """The track of an arm that was put somewhere without moving there, as simulators do."""
-    return Track(sample, now_ns, sample, _ticks(limits), True)
+    return Track(sample, now_ns, False, sample, _ticks(limits), True)
 
 
 def _ticks(limits: Limits) -> int:

@@ -94,6 +94,15 @@ def test_s21_jumps_as_fast_as_an_arm_may_be_pushed_are_a_state():
     assert rig.state.track.believed
     rig.tick(pose=(HOME[0] - 0.002, *HOME[1:]))
     assert not rig.state.track.believed, "36 mm in a tick are not"
+    for _ in range(20):
+        rig.tick(pose=(HOME[0] - 0.002, *HOME[1:]))
+    assert not rig.state.track.believed, "and do not become so by waiting"
+    rig.tick(pose=(HOME[0] - 0.002, *HOME[1:]), pose_age_ns=60_000_000)
+    rig.now += 40_000_000
+    rig.tick(pose=(HOME[0] - 0.002, *HOME[1:]))
+    assert not rig.state.track.believed, "nor by silence"
+    rig.tick(pose=(HOME[0] + 0.02, *HOME[1:]))
+    assert rig.state.track.believed
 
 
 def test_s21_joints_jump_too(evidence):

@@ -54,11 +54,14 @@ def test_the_fault_injector_does_what_each_kind_says(peer):
     assert passed({"kind": "delay", "seconds": 0.2}) == [0, 1]
     assert passed({"kind": "corrupt", "value": "nan"}) == [0, 1] and all(math.isnan(m.data[0]) for m in got)
     assert passed({"kind": "scale", "value": 10}) == [0, 1] and got[1].data[0] == pytest.approx(1.0 * seq)
+    assert passed({"kind": "offset", "value": 5}) == [0, 1] and got[1].data[0] == pytest.approx(0.1 * seq + 5)
+    assert passed({"kind": "corrupt", "field": "source", "value": "x"}) == [0, 1] and got[0].source == "x"
     assert passed({"kind": "freeze"}) == [0, 0] and got[0].data == got[1].data and got[0].header != got[1].header
     assert passed({"kind": "shift", "seconds": -50}) == [0, 1]
     assert to_ns(got[1].observation_stamp) == (50 + seq) * 10**9 == to_ns(got[1].header.stamp)
     assert passed({"kind": "nonsense"}) == [0, 1], "an unknown kind changes nothing, and the last fault goes on"
-    assert set(KINDS) == {"none", "drop", "delay", "reorder", "repeat", "corrupt", "scale", "freeze", "shift"}
+    assert set(KINDS) == {"none", "drop", "delay", "reorder", "repeat", "corrupt", "offset", "scale", "freeze",
+                          "shift"}
 
 
 def drill(tmp_path, domain, *options):
@@ -83,4 +86,4 @@ def test_the_drill_prints_bound_measured_and_verdict(tmp_path):
 def test_the_whole_drill_holds(tmp_path):
     measured, result = drill(tmp_path, 75)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert (measured["requirements_held"], measured["traps_held"]) == (20, 12)
+    assert (measured["requirements_held"], measured["traps_held"]) == (26, 19)

@@ -9,48 +9,31 @@ processes, and measures what the interlock makes of it. Scenarios: configs/drill
 from __future__ import annotations
 
 import argparse
-import bisect
 import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rclpy
 import yaml
-from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
-from rcl_interfaces.srv import SetParameters
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
-from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import String
-from std_srvs.srv import SetBool
 
+from rlinf.drill_checks import CHECKS
+from rlinf.drill_table import Row
 from rlinf.drilled_station import DrilledStation
-from rlinf_core.interlock import Chunk, Inputs, Mode, State, step
-from rlinf_core.interlock.motion import Group
-from rlinf_core.interlock.rotation import angle, inverse, product
+from rlinf_core.interlock import Mode
 from rlinf_core.places import shared
 from rlinf_core.supervisor import only_station
 
-REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 21)], list(range(1, 13))
-
-
-@dataclass
-class Row:
-    """One line of the table."""
-
-    requirement: str
-    trap: int
-    name: str
-    bound: str
-    measured: str
-    held: bool
+REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 
 
 class Drill(DrilledStation):
@@ -80,23 +63,14 @@ class Drill(DrilledStation):
 
     def _go_wrong(self, scenario: dict[str, Any]) -> float:
         """Do it; returns when it happened."""
-        began = time.time()
-        if scenario.get("process") == "interlock":
-            self.deaths.append(time.time_ns())
-        if "process" in scenario:
-            popen = self.supervisor.children[scenario["process"]].popen
-            os.kill(popen.pid, getattr(signal, f"SIG{scenario['signal']}"))
-        words = scenario.get("say", {})
-        self.estop = words.get("estop", self.estop)
-        self.enabled = words.get("enable", self.enabled)
-        self.taking_over = words.get("takeover", False)
-        if self.taking_over:
-            self._stream()
-        if "robot_fault" in words:
-            self.say["robot/fault"].publish(String(data=words["robot_fault"]))
-        if "end_episode" in words:
-            self.streaming = False
-            self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
+        began = self._signal(scenario) if "process" in scenario else time.time()
+        words = dict(scenario.get("say", {}))
+        if words.pop("end_episode", False):
+            self.do(streaming=False)
+            began = time.time()
+            self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
+        if words:
+            began = self.do(**words)
         if "inject" in scenario:
             route = scenario["inject"]["route"]
             self.injected.pop(route, None)
@@ -104,6 +78,17 @@ class Drill(DrilledStation):
             if not self.spin(lambda: route in self.injected, 3.0):
                 raise SystemExit(f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}")
             began = self.injected[route]
+        return began
+
+    def _signal(self, scenario: dict[str, Any]) -> float:
+        """Kill or stop a process; one that is stopped for some seconds goes on by itself, whatever this one does."""
+        process, began = self.supervisor.children[scenario["process"]].popen, time.time()
+        seconds = scenario.get("seconds")
+        if scenario["process"] == "interlock":
+            self.deaths.append((time.time_ns(), time.time_ns() + round((seconds or 10.0) * 1e9)))
+        os.kill(process.pid, getattr(signal, f"SIG{scenario['signal']}"))
+        if seconds:
+            subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {process.pid}"])
         return began
 
     def _reaches(self, scenario: dict[str, Any], began: float) -> tuple[bool, str, str]:
@@ -164,138 +149,11 @@ class Drill(DrilledStation):
         return still, f"then {1e3 * moved:.0f} mm by itself"
 
     def _mend(self, scenario: dict[str, Any]) -> None:
-        if scenario.get("signal") == "STOP":
+        if scenario.get("signal") == "STOP" and "seconds" not in scenario:
             os.kill(self.supervisor.children[scenario["process"]].popen.pid, signal.SIGKILL)
         if "inject" in scenario:
             self.inject.publish(String(data=yaml.safe_dump({"route": scenario["inject"]["route"], "kind": "none"})))
-        self.say["robot/fault"].publish(String(data=""))
-        self.estop, self.enabled, self.taking_over = "released", True, False
-
-    # What is measured over the whole drill
-    def overall(self) -> None:
-        """Requirements that are no scenario of their own."""
-        self.ready()
-        self.spin_for(1.5)
-        worst = float(self.reaction.get("reaction_p99_ms", "inf"))
-        tick = 1e3 * self.limits.tick
-        self.add(Row("S1", 0, "from a chunk's arrival to the answer on target_pose, p99", f"{tick:.0f} + 2 ms",
-                     f"{worst:.1f} ms (worst {float(self.reaction.get('reaction_worst_ms', 'inf')):.1f} ms)",
-                     worst <= tick + 2.0))
-        self._configuration()
-        self._turning()
-        self._aligned()
-        publishers = sorted({info.node_name for info in self.node.get_publishers_info_by_topic(
-            f"/{self.recipe.station.name}/target_pose")})  # one that was killed is still remembered
-        self.add(Row("", 10, "who can command the robot side, resets included", "the interlock alone",
-                     ", ".join(publishers), publishers == ["interlock"]))
-        self._wrong_reset()
-        self._envelope()
-        self._one_joint()
-        infinite = [name for name, value in vars(self.limits).items() if value == math.inf]
-        self.add(Row("S9", 7, "limits in force: those of the FR3, none infinite", "0.25 m/s, 1 m/s^2, 10 m/s^3",
-                     f"{self.limits.speed} m/s, {self.limits.acceleration} m/s^2, {self.limits.jerk} m/s^3, "
-                     f"{len(infinite)} infinite", not infinite and self.limits.speed <= 0.25
-                     and self.limits.acceleration <= 1.0 and self.limits.jerk <= 10.0))
-        boxes = sorted((self.run_dir / "faults/closed").glob("*"))
-        self.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
-                     f"{self.events} events, {len(boxes)} recordings", self.events > 50 and len(boxes) >= 5))
-
-    def _configuration(self) -> None:
-        def set_speed(value: float) -> Any:
-            parameter = Parameter(name="limits.speed", value=ParameterValue(type=ParameterType.PARAMETER_DOUBLE,
-                                                                            double_value=value))
-            return self.ask(self.setting, SetParameters.Request(parameters=[parameter])).results[0]
-
-        loose, tight = set_speed(0.5), set_speed(0.2)
-        back = set_speed(0.25)
-        self.add(Row("S19", 0, "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE", "refused, taken, refused",
-                     f"{'taken' if loose.successful else 'refused'}, {'taken' if tight.successful else 'refused'}, "
-                     f"{'taken' if back.successful else 'refused'}",
-                     not loose.successful and tight.successful and not back.successful))
-        self.ask(self.arming, SetBool.Request(data=False))
-        self.spin_for(0.8)
-        set_speed(0.25)
-
-    def _turning(self) -> None:
-        """Four seconds of turning one way: the rotation stays inside its cone."""
-        self.ready()
-        self.turn = 0.4
-        began = time.time()
-        self.spin_for(4.0)
-        nominal = tuple(self.limits.orientation)
-        worst = max(angle(product(inverse(nominal), target[3:])) for at, _, target in self.targets if at > began)
-        self.add(Row("S8", 8, "rotation away from nominal after turning one way for 4 s", f"{self.limits.cone} rad",
-                     f"{worst:.4f} rad", worst <= self.limits.cone + 1e-9))
-
-    def _aligned(self) -> None:
-        """Arming and resuming: the first target lies where the arm is."""
-        for trap, name in ((4, "first target after arming, from the measured pose"),
-                           (3, "first target after a hold, from the measured pose")):
-            self.ready()
-            self.streaming = False
-            self.spin(lambda: time.time() - self.moved_at > 0.3, 3.0)
-            if trap == 4:
-                self.ask(self.arming, SetBool.Request(data=False))
-                self.spin(lambda: self.state().state == SafetyState.DISARMED, 0.5)
-                self.ask(self.arming, SetBool.Request(data=True))
-            self.spin_for(0.2)
-            self.streaming = True
-            self.spin(lambda: self.state().state == SafetyState.ACTIVE, 2.0)
-            gap = math.dist(self.targets[-1][2][:3], self.pose[:3])
-            self.add(Row("S13", trap, name, "10 mm", f"{1e3 * gap:.1f} mm", gap <= 0.01))
-
-    def _wrong_reset(self) -> None:
-        self.ready()
-        self.estop = "press"
-        self.spin(lambda: self.state().state == SafetyState.FAULT, 2.0)
-        answers = [self.ask(self.resetting, ResetFault.Request(cause=cause)) for cause in ("stale_state", "estop:pendant")]
-        refused = not any(answer.success for answer in answers)
-        self.add(Row("S13", 0, "resets that name another cause, or come while the e-stop is pressed", "refused by name",
-                     "; ".join(answer.message for answer in answers), refused and "estop:pendant" in answers[0].message))
-
-    def _envelope(self) -> None:
-        """Every target of the drill, by differences from tick to tick."""
-        group = Group("position", self.limits.tick, self.limits.speed, self.limits.acceleration, self.limits.jerk,
-                      self.limits.box_low, self.limits.box_high)
-        worst, gap, breaks = np.zeros(3), 0.0, sorted(self.reseeds)
-        run: list[tuple[float, ...]] = []
-        out = 0
-        for (_, before_ns, _), (_, at_ns, target) in zip(self.targets, self.targets[1:], strict=False):
-            if not _between(self.deaths, before_ns - 50_000_000, at_ns):
-                gap = max(gap, (at_ns - before_ns) / 1e6)
-            if at_ns - before_ns > 1.6e9 * self.limits.tick or _between(breaks, before_ns, at_ns):
-                run = []
-            run = [*run[-3:], target[:3]]
-            out += not group.inside(target[:3])
-            for order in range(1, len(run)):
-                difference = np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]
-                worst[order - 1] = max(worst[order - 1], np.linalg.norm(difference) / self.limits.tick**order)
-        bound = np.array([group.speed, group.acceleration, group.jerk])
-        self.add(Row("S8", 0, f"all {len(self.targets)} targets of the drill: speed, acceleration, jerk, outside the box",
-                     f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
-                     f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
-                     bool((worst <= bound + [1e-9, 1e-8, 1e-4]).all()) and out == 0))
-        most = 25.0 + 1e3 * self.limits.tick  # S1's worst case without a real-time kernel, after a tick
-        self.add(Row("S12", 0, "never silence: longest time between two targets", f"{most:.0f} ms", f"{gap:.1f} ms",
-                     gap <= most))
-
-    def _one_joint(self) -> None:
-        """In joint mode, through the core: the group stops together (the simulated arm takes poses)."""
-        limits = replace(self.limits, control_mode="joint_delta")
-        joints = tuple(0.5 * (a + b) for a, b in zip(limits.joint_low, limits.joint_high, strict=True))
-        joints = (*joints[:3], limits.joint_high[3] - limits.joint_margin - 0.05, *joints[4:])
-        start, action, state, worst = joints, (0.03, 0.02, -0.01, 0.02, 0.0, 0.04, 0.0), State(), 0.0
-        pose = (0.5, 0.0, 0.2, *limits.orientation)
-        for tick in range(400):
-            now = tick * round(limits.tick * 1e9)
-            chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.1, "joint_delta", (action,)),) if tick % 10 == 0 else ()
-            state, output, _ = step(limits, state, Inputs(pose=pose, joints=joints, chunks=chunks, arm=tick == 0 or None,
-                                                          enable=True, enable_age_s=0.0), now)
-            joints = output.joints
-            moved = np.subtract(joints, start)
-            worst = max(worst, np.abs(moved - moved[3] / action[3] * np.array(action)).max())
-        self.add(Row("", 6, "one joint at the end of its range: others leave the common path by (core)", "1e-9 rad",
-                     f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad", bool(worst < 1e-9 and moved[3] < 0.051)))
+        self.do(estop="released", enabled=True, taking_over=False, fault="", rogue="")
 
     # The table
     def add(self, row: Row) -> None:
@@ -314,12 +172,9 @@ class Drill(DrilledStation):
 
 def _is(safety: SafetyState, expect: str) -> bool:
     state, _, cause = expect.partition(" ")
+    if state == "STOP":  # whichever of the two comes first
+        return safety.state in (SafetyState.HOLD, SafetyState.FAULT) and bool(safety.cause)
     return Mode(safety.state).name == state and cause in ("", safety.source if state == "ACTIVE" else safety.cause)
-
-
-def _between(sorted_ns: list[int], low: int, high: int) -> bool:
-    index = bisect.bisect_left(sorted_ns, low)
-    return index < len(sorted_ns) and sorted_ns[index] <= high
 
 
 def _all_held(rows: Iterable[Row]) -> bool:
@@ -345,7 +200,8 @@ def main() -> None:
         for scenario in scenarios:
             drill.run(scenario)
         if not options.only:
-            drill.overall()
+            for check in CHECKS:
+                check(drill)
         result = drill.result()
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))

@@ -1,12 +1,13 @@
-"""The station of a safety drill, and the people around it: policy, operator, e-stop, supervisor."""
+"""The station of a safety drill: its processes, what is asked of the people around it, and what was heard of it."""
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,12 +18,12 @@ from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyEvent, SafetyState
+from rlinf_msgs.msg import EpisodeEvent, SafetyEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
-from sensor_msgs.msg import Range
-from std_msgs.msg import Bool, Header, String
+from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool
 
+from rlinf.drilled_people import Doing
 from rlinf.qos import profile
 from rlinf.safety_messages import to_pose
 from rlinf.spinning import single_threaded
@@ -37,7 +38,6 @@ from rlinf_core.supervisor import Supervisor
 ROUTES = {"policy/action": "rlinf_msgs/msg/ActionChunk", "current_pose": "geometry_msgs/msg/PoseStamped",
           "wrench": "geometry_msgs/msg/WrenchStamped", "distance": "sensor_msgs/msg/Range"}
 CAMERA = "camera/front/image"
-DT, SPEED, TURN = 0.05, 0.08, 0.2  # of the drill's own stream: [s], [m/s], [rad/s]
 NODES = ("sim_bridge", "interlock", "environment", "policy", "recorder")
 
 
@@ -57,14 +57,14 @@ class DrilledStation:
         self.states: list[tuple[float, SafetyState]] = []
         self.targets: list[tuple[float, int, tuple[float, ...]]] = []
         self.reseeds: list[int] = []
-        self.deaths: list[int] = []  # of the interlock
-        self.events = self.seq = 0
+        self.deaths: list[tuple[int, int]] = []  # when the interlock was killed, or stopped, and until when
+        self.stalls: list[tuple[int, int]] = []  # when the whole machine stood still
+        self.events = 0
         self.pose, self.moved_at = (), 0.0
         self.injected: dict[str, float] = {}
         self.reaction: dict[str, str] = {}
-        self.streaming = self.taking_over = False
+        self.doing = Doing()
         self.goal, self.episode_id = None, ""
-        self.turn, self.enabled, self.estop = TURN, True, "released"
         self._interfaces()
 
     def _robot(self) -> Path:
@@ -81,23 +81,21 @@ class DrilledStation:
 
     def _interfaces(self) -> None:
         node = self.node
-        kinds = {"policy/action": ActionChunk, "teleop/action": ActionChunk, "enable": Bool, "estop/pendant": Bool,
-                 "distance": Range, "robot/fault": String, "episode": EpisodeEvent}
-        self.say = {topic: node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.episodes = node.create_publisher(EpisodeEvent, "episode", profile("episode"))
+        self.people = node.create_publisher(String, "drill/do", 10)
         self.inject = node.create_publisher(String, "inject", 10)
-        node.create_subscription(SafetyState, "safety", lambda m: self.states.append((time.time(), m)), profile("safety"))
+        node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         node.create_subscription(SafetyEvent, "safety/events", self._on_event, profile("safety/events"))
         node.create_subscription(PoseStamped, "target_pose", self._on_target, 1000)  # none may be missed
         node.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
-        node.create_subscription(Header, "injected", self._on_injected, 10)
+        node.create_subscription(Header, "injected", self._on_injected, 50)
+        node.create_subscription(Header, "drill/stalls", self._on_stall, 50)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         self.arming, self.resetting = node.create_client(SetBool, "interlock/arm"), node.create_client(
             ResetFault, "interlock/reset_fault")
         self.setting = node.create_client(SetParameters, "interlock/set_parameters")
         self.runner = ActionClient(node, RunEpisodes, "run_episodes")
-        node.create_timer(DT, self._stream)
-        node.create_timer(0.02, self._keep_alive)
 
     def _processes(self) -> list[Process]:
         routes = [f"{topic}:drill/{topic}:{kind}" for topic, kind in ROUTES.items()]
@@ -110,7 +108,8 @@ class DrilledStation:
         making.join()
         namespace = f"/{self.recipe.station.name}"
         processes = [Process("fault_injector", "rlinf", "fault_injector", "rlinf.fault_injector", namespace,
-                             {"routes": routes})]
+                             {"routes": routes}),
+                     Process("people", "rlinf", "drilled_people", "rlinf.drilled_people", namespace)]
         for process in station_processes(self.recipe, self.run_dir):
             if process.name in NODES:
                 extra = {"policy_file": str(policy)} if process.name == "policy" else {}
@@ -118,7 +117,10 @@ class DrilledStation:
                                          parameters=process.parameters | extra))
         return processes
 
-    # What comes in
+    # What comes in; times are those of the stamps, so that whoever is late here is late for himself
+    def _on_safety(self, m: SafetyState) -> None:
+        self.states.append((to_ns(m.header.stamp) / 1e9, m))
+
     def _on_event(self, event: SafetyEvent) -> None:
         self.events += 1
         if event.kind == "reseeded":
@@ -133,6 +135,10 @@ class DrilledStation:
     def _on_pose(self, m: PoseStamped) -> None:
         self.pose = to_pose(m.pose)
 
+    def _on_stall(self, header: Header) -> None:
+        end = to_ns(header.stamp)
+        self.stalls.append((end - round(float(header.frame_id) * 1e9), end))
+
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
             self.episode_id = event.episode_id
@@ -146,27 +152,15 @@ class DrilledStation:
                 self.reaction = {value.key: value.value for value in status.values}
 
     # What the people around the arm do
-    def _stream(self) -> None:
-        """Back and forth and round, as a policy would: 20 chunks a second of two actions each."""
-        if not (self.streaming or self.taking_over):
-            return
-        self.seq += 1
-        sign = 1.0 if self.seq // 20 % 2 else -1.0
-        action = [sign * SPEED * DT, 0.0, 0.0, 0.0, 0.0, (sign if self.turn == TURN else 1.0) * self.turn * DT]
-        source = "operator" if self.taking_over else "policy"
-        chunk = ActionChunk(source=source, session=f"drill-{source}", seq=self.seq, dt=DT, control_mode="tcp_delta",
-                            horizon=2, dim=6, data=action * 2, execute=1)
-        chunk.header.stamp = chunk.observation_stamp = self.node.get_clock().now().to_msg()
-        self.say["teleop/action" if self.taking_over else "policy/action"].publish(chunk)
-        if self.taking_over and self.streaming:
-            self.seq += 1
-            self.say["policy/action"].publish(replace_source(chunk, self.seq))
-
-    def _keep_alive(self) -> None:
-        self.say["enable"].publish(Bool(data=self.enabled))
-        if self.estop != "silent":
-            self.say["estop/pendant"].publish(Bool(data=self.estop == "press"))
-        self.say["distance"].publish(Range(range=1.0))
+    def do(self, **what: Any) -> float:
+        """Have the people do it; returns when they first did."""
+        self.doing = replace(self.doing, **what, number=self.doing.number + 1)
+        key = f"do:{self.doing.number}"
+        for _ in range(20):  # a process that has just started may not be heard yet
+            self.people.publish(String(data=json.dumps(asdict(self.doing))))
+            if self.spin(lambda: key in self.injected, 0.5):
+                return self.injected.pop(key)
+        raise SystemExit(f"the drill's people do not answer; logs in {self.run_dir / 'logs'}")
 
     # Waiting and asking
     def spin(self, until: Callable[[], Any], seconds: float) -> bool:
@@ -203,8 +197,7 @@ class DrilledStation:
 
     def _make_ready(self, real: bool) -> str:
         """Empty, or what kept it from moving."""
-        self.streaming, self.taking_over, self.turn, self.enabled, self.estop = False, False, TURN, True, "released"
-        self.say["robot/fault"].publish(String(data=""))
+        self.do(**{field.name: field.default for field in fields(Doing) if field.name != "number"})
         for route in (*ROUTES, CAMERA):
             self.inject.publish(String(data=yaml.safe_dump({"route": route, "kind": "none"})))
         self._end_episodes()
@@ -226,7 +219,7 @@ class DrilledStation:
             if self.spin(self.goal.done, 3.0) and self.goal.result().accepted:
                 break
             self.spin_for(1.0)
-        self.streaming = not real
+        self.do(streaming=not real)
         moving = self.spin(lambda: self.state().state == SafetyState.ACTIVE and time.time() - self.moved_at < 0.05, 15.0)
         return "" if moving else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
 
@@ -236,7 +229,7 @@ class DrilledStation:
         if handle is not None and handle.accepted:
             handle.cancel_goal_async()
             self.spin_for(0.2)
-            self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
+            self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
                                                      detail="the drill's scenario is over"))
             self.spin_for(0.5)
         self.goal = None
@@ -264,9 +257,3 @@ def make_policy(spec: StationSpec, path: Path) -> None:
         actor.head.bias[2] = 0.15
     save_policy(actor, path)
 
-
-def replace_source(chunk: ActionChunk, seq: int) -> ActionChunk:
-    """The policy's chunk beside the operator's."""
-    return ActionChunk(source="policy", session="drill-policy", seq=seq, dt=chunk.dt, control_mode=chunk.control_mode,
-                       horizon=chunk.horizon, dim=chunk.dim, data=chunk.data, execute=1,
-                       observation_stamp=chunk.observation_stamp)

@@ -29,7 +29,8 @@ KINDS = {
     "delay": "hand on late; seconds: 0.1",
     "reorder": "swap every two messages",
     "repeat": "send everything again; times: 1",
-    "corrupt": "set a field to a value (nan, inf, a number); field: data, value: nan",
+    "corrupt": "set a field to a value (nan, inf, a number, or words); field: data, value: nan",
+    "offset": "add to a field; field: data, value: 0.1",
     "scale": "multiply a field; field: data, value: 100",
     "freeze": "go on with the first message's content under fresh stamps",
     "shift": "shift every stamp, as a clock that steps; seconds: 10",
@@ -110,7 +111,12 @@ class FaultInjector(Node):
         return [message] * (1 + int(fault.get("times", 1)))
 
     def _corrupt(self, route: str, fault: dict, message: Any) -> list:
-        _change(message, fault.get("field", "data"), lambda _: float(fault.get("value", math.nan)))
+        value = fault.get("value", math.nan)
+        _change(message, fault.get("field", "data"), lambda old: value if isinstance(old, str) else float(value))
+        return [message]
+
+    def _offset(self, route: str, fault: dict, message: Any) -> list:
+        _change(message, fault.get("field", "data"), lambda old: old + float(fault.get("value", 0.1)))
         return [message]
 
     def _scale(self, route: str, fault: dict, message: Any) -> list:
@@ -137,12 +143,12 @@ def _change(message: Any, path: str, change: Any) -> None:
     for name in way:
         message = getattr(message, name)
     old = getattr(message, last)
-    setattr(message, last, change(old) if isinstance(old, int | float) else [change(value) for value in old])
+    setattr(message, last, change(old) if isinstance(old, int | float | str) else [change(value) for value in old])
 
 
 def main() -> None:
     """Entry point."""
-    run(FaultInjector, listens=False)
+    run(FaultInjector, priority=25, listens=False)  # it must not be what is late
 
 
 if __name__ == "__main__":

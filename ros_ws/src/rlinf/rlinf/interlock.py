@@ -80,16 +80,19 @@ class Interlock(Node):
         if self.limits.control_mode == "tcp_delta":
             self.answer: Any = PoseStamped()
             self.answer.header.frame_id = self.limits.frame
+            self.inputs.commands = ("target_pose",)
             self.targets = self.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
         else:
             self.answer = JointState(name=list(self.limits.joint_names))
+            self.inputs.commands = ("target_joints",)
             self.targets = self.create_publisher(JointState, "target_joints", profile("target_joints"))
-        self.openings = self.create_publisher(Float64, "gripper/command", profile("gripper/command"))
+        if self.limits.gripper_width:
+            self.inputs.commands += ("gripper/command",)
+            self.openings = self.create_publisher(Float64, "gripper/command", profile("gripper/command"))
         self.applied = self.create_publisher(Applied, "applied", profile("applied"))
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
         self.events = self.create_publisher(SafetyEvent, "safety/events", profile("safety/events"))
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self.inputs.commands = (self.targets.topic_name, self.openings.topic_name)
 
     # S14: a stop survives a restart
     def _remember(self) -> State:

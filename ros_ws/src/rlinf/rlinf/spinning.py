@@ -89,7 +89,7 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     Raises:
         SystemExit: an RlinfError as one line on stderr, with exit code 1.
     """
-    _prioritise(priority)
+    prioritise(priority)
     try:
         with asked_to_end() as asked:
             _spin(make(), listens, asked)
@@ -138,7 +138,7 @@ def single_threaded() -> Executor:
     return EventsExecutor()
 
 
-def _prioritise(priority: int) -> None:
+def prioritise(priority: int) -> None:
     """For this process, the middleware's threads included: they are not there yet."""
     if priority == BACKGROUND:
         os.nice(10)

@@ -1,0 +1,287 @@
+"""What the safety drill checks that is no scenario of its own: over all that it heard, and by asking."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import SetBool
+
+from rlinf.drill_table import Row
+from rlinf.qos import profile
+from rlinf_core.interlock import Chunk, Inputs, State, step
+from rlinf_core.interlock.motion import Group
+from rlinf_core.interlock.rotation import angle, inverse, product
+from rlinf_core.station import Process
+
+if TYPE_CHECKING:
+    from rlinf.drill import Drill
+
+NS = 1_000_000_000
+
+
+def reaction(drill: Drill) -> None:
+    """S1."""
+    drill.ready()
+    drill.spin_for(1.5)
+    worst, tick = float(drill.reaction.get("reaction_p99_ms", "inf")), 1e3 * drill.limits.tick
+    drill.add(Row("S1", 0, "from a chunk's arrival to the answer on target_pose, p99", f"{tick:.0f} + 2 ms",
+                  f"{worst:.1f} ms (worst {float(drill.reaction.get('reaction_worst_ms', 'inf')):.1f} ms)",
+                  worst <= tick + 2.0))
+
+
+def configuration(drill: Drill) -> None:
+    """S19."""
+    loose, tight, back = (set_limit(drill, "speed", value) for value in (0.5, 0.2, 0.25))
+    drill.add(Row("S19", 0, "speed limit set live: 0.5, 0.2, 0.25 m/s while ACTIVE", "refused, taken, refused",
+                  ", ".join("taken" if answer.successful else "refused" for answer in (loose, tight, back)),
+                  not loose.successful and tight.successful and not back.successful))
+    drill.ask(drill.arming, SetBool.Request(data=False))
+    drill.spin_for(0.8)
+    answers = [set_limit(drill, *each) for each in (("speed", math.inf), ("joint_speed", 2.9), ("acceleration", 9.5))]
+    drill.add(Row("S19", 0, "disarmed: speed inf, joint_speed and acceleration beyond the arm's own", "refused, each",
+                  ", ".join("taken" if answer.successful else "refused" for answer in answers),
+                  not any(answer.successful for answer in answers)))
+    set_limit(drill, "speed", 0.25)
+
+
+def turning(drill: Drill) -> None:
+    """Four seconds of turning one way: the rotation stays inside its cone."""
+    drill.ready()
+    began = drill.do(turn=0.4)
+    drill.spin_for(4.0)
+    nominal = tuple(drill.limits.orientation)
+    worst = max(angle(product(inverse(nominal), target[3:])) for at, _, target in drill.targets if at > began)
+    drill.add(Row("S8", 8, "rotation away from nominal after turning one way for 4 s", f"{drill.limits.cone} rad",
+                  f"{worst:.4f} rad", worst <= drill.limits.cone + 1e-9))
+
+
+def aligned(drill: Drill) -> None:
+    """Arming and resuming: the first target lies where the arm is."""
+    for trap, name in ((4, "first target after arming, from the measured pose"),
+                       (3, "first target after a hold, from the measured pose")):
+        drill.ready()
+        drill.do(streaming=False)
+        drill.spin(lambda: time.time() - drill.moved_at > 0.3, 3.0)
+        if trap == 4:
+            drill.ask(drill.arming, SetBool.Request(data=False))
+            drill.spin(lambda: drill.state().state == SafetyState.DISARMED, 0.5)
+            drill.ask(drill.arming, SetBool.Request(data=True))
+        drill.spin_for(0.2)
+        drill.do(streaming=True)
+        drill.spin(lambda: drill.state().state == SafetyState.ACTIVE, 2.0)
+        gap = math.dist(drill.targets[-1][2][:3], drill.pose[:3])
+        drill.add(Row("S13", trap, name, "10 mm", f"{1e3 * gap:.1f} mm", gap <= 0.01))
+
+
+def commanders(drill: Drill) -> None:
+    """Who can move the arm."""
+    publishers = sorted({info.node_name for info in drill.node.get_publishers_info_by_topic(
+        f"/{drill.recipe.station.name}/target_pose")})  # one that was killed is still remembered
+    drill.add(Row("", 10, "who can command the robot side, resets included", "the interlock alone",
+                  ", ".join(publishers), publishers == ["interlock"]))
+
+
+def second_interlock(drill: Drill) -> None:
+    """S23: another interlock of the same station does not start, however it is started."""
+    process = next(p for p in drill._processes() if p.name == "interlock")
+    command = [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}", "-p",
+               f"limits_file:={process.parameters['limits_file']}"]
+    code, said = _run(drill, command)
+    refused = code != 0 and "another one commands" in said
+    drill.add(Row("S23", 0, "a second interlock for the same station", "refused by name", said[:90], refused))
+
+
+def wrong_resets(drill: Drill) -> None:
+    """S13, and a spoofed release of a pressed e-stop."""
+    drill.ready()
+    drill.do(estop="press")
+    drill.spin(lambda: drill.state().state == SafetyState.FAULT, 2.0)
+    answers = [drill.ask(drill.resetting, ResetFault.Request(cause=cause)) for cause in ("stale_state", "estop:pendant")]
+    drill.add(Row("S13", 0, "resets that name another cause, or come while the e-stop is pressed", "refused by name",
+                  "; ".join(answer.message for answer in answers),
+                  not any(answer.success for answer in answers) and "estop:pendant" in answers[0].message))
+    drill.do(estop="press", rogue="estop/pendant")
+    tries = []
+    for _ in range(20):
+        tries.append(drill.ask(drill.resetting, ResetFault.Request(cause=drill.state().cause)))
+        drill.spin_for(0.05)
+    drill.do(estop="press", rogue="")
+    drill.add(Row("S14", 18, "a pressed e-stop, a second publisher that says it is not, an enable, 20 resets", "refused",
+                  f"{sum(answer.success for answer in tries)} of {len(tries)} cleared it",
+                  not any(answer.success for answer in tries)))
+
+
+def requests(drill: Drill) -> None:
+    """S25: whatever is asked while the arm moves, the interlock ticks on."""
+    drill.ready()
+    pid, ticks = drill.supervisor.children["interlock"].popen.pid, drill.state().ticks
+    changing = drill.node.create_client(ChangeState, "interlock/change_state")
+    for number in (77, Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_CLEANUP, Transition.TRANSITION_DEACTIVATE):
+        drill.ask(changing, ChangeState.Request(transition=Transition(id=number)))
+    for name, value in (("gripper_width", 0.0), ("speed", -1.0), ("tick", 0.02)):
+        set_limit(drill, name, value)
+    many = [Parameter(name=f"a{index}") for index in range(100_000)]
+    drill.setting.call_async(SetParameters.Request(parameters=many))
+    drill.spin_for(4.0)
+    alive = drill.supervisor.children["interlock"].popen.pid == pid and drill.state().ticks > ticks + 300
+    drill.add(Row("S25", 17, "impossible transitions and limits, 100,000 parameters, while it moves", "ticks on, ACTIVE",
+                  f"{drill.state().ticks - ticks} ticks, state {drill.state().state}", alive and
+                  drill.state().state == SafetyState.ACTIVE))
+
+
+def heavy_messages(drill: Drill) -> None:
+    """S25: messages of any size are refused unread, and the e-stop is heard at once beside them."""
+    drill.ready()
+    heavy = drill.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+    drill.spin(heavy.get_subscription_count, 5.0)
+    names = ActionChunk(source="operator", session="h", seq=1, dt=0.05, horizon=1, dim=3,
+                        joint_names=[f"joint_{index}" for index in range(100_000)])
+    numbers = ActionChunk(source="operator", session="h", seq=2, dt=0.05, horizon=1, dim=3, data=[0.0] * 1_000_000)
+    for _ in range(3):
+        heavy.publish(names)
+        heavy.publish(numbers)
+    began = drill.do(estop="press")
+    found = drill._first("FAULT estop:pendant", began, 2.0)
+    drill.node.destroy_publisher(heavy)
+    took = 1e3 * (found - began)
+    causes = ", ".join(dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > began - 1.0 and m.cause))
+    drill.add(Row("S25", 0, "chunks of 100,000 names and of 1,000,000 numbers, and the e-stop beside them",
+                  "FAULT within 135 ms of the e-stop, or before by the chunks", f"{took:.0f} ms; {causes}",
+                  took <= 135.0 or "invalid_command" in causes and drill.state().state == SafetyState.FAULT))
+
+
+def scripted_operator(drill: Drill) -> None:
+    """S26: no script arms a real arm: at an interlock of one, the scripted operator ends, however it was started."""
+    settings = {"limits_file": str(drill.run_dir / "robot/limits.yaml")}
+    drill.supervisor.start(Process("real_interlock", "rlinf", "interlock", "rlinf.interlock", "/real_arm", settings))
+    command = [sys.executable, "-m", "rlinf.operator", "--ros-args", "-r", "__ns:=/real_arm", "-p", "kind:=scripted", "-p",
+               f"task_file:={_task_file(drill)}"]
+    code, said = _run(drill, command)
+    drill.supervisor.children.pop("real_interlock").popen.terminate()
+    drill.add(Row("S26", 15, "the scripted operator, started at the interlock of a real arm", "refused in words",
+                  said[:110], code != 0 and "script" in said))
+
+
+def _task_file(drill: Drill) -> str:
+    from rlinf_core.recipes.schema import task_file
+
+    return str(task_file(drill.recipe))
+
+
+def _run(drill: Drill, command: list[str]) -> tuple[int, str]:
+    """Exit code and last words of a process that should refuse to start."""
+    result = subprocess.run(command, env=drill.supervisor.environment, capture_output=True, text=True, timeout=60,
+                            check=False)
+    return result.returncode, (result.stderr.strip().splitlines() or [""])[-1]
+
+
+def envelope(drill: Drill) -> None:
+    """Every target of the drill: by its stamps, and from tick to tick."""
+    limits = drill.limits
+    group = Group("position", limits.tick, limits.speed, limits.acceleration, limits.jerk, limits.box_low, limits.box_high)
+    worst, fastest, out, breaks = np.zeros(3), 0.0, 0, sorted(drill.reseeds)
+    run: list[tuple[float, ...]] = []
+    tick_ns = round(limits.tick * NS)
+    for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
+        placed = _between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
+                                                           for start, end in drill.deaths)
+        if placed:
+            run = []
+        elif at_ns - before_ns > 2.2 * tick_ns:
+            run = [before[:3]] * 3  # it stood there meanwhile: from rest
+        if not placed:
+            fastest = max(fastest, math.dist(before[:3], target[:3]) / max((at_ns - before_ns) / NS, 1e-9))
+        run = [*run[-3:], target[:3]]
+        out += not group.inside(target[:3])
+        for order in range(1, len(run)):
+            difference = np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]
+            worst[order - 1] = max(worst[order - 1], np.linalg.norm(difference) / limits.tick**order)
+    bound = np.array([group.speed, group.acceleration, group.jerk])
+    drill.add(Row("S8", 0, f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, outside the box",
+                  f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
+                  f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
+                  bool((worst <= bound + [1e-9, 1e-8, 1e-4]).all()) and out == 0))
+    drill.add(Row("S24", 16, "the same targets: speed by their stamps, stalls included", f"{group.speed} m/s",
+                  f"{fastest:.4f} m/s", fastest <= group.speed + 1e-6))
+
+
+def silence(drill: Drill) -> None:
+    """S12: never silence. What the machine itself stood still is told apart."""
+    most = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
+    own, raw = 0.0, 0.0
+    for (_, before_ns, _), (_, at_ns, _) in zip(drill.targets, drill.targets[1:], strict=False):
+        if any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in drill.deaths):
+            continue
+        gap = (at_ns - before_ns) / 1e6
+        stood = sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls) / 1e6
+        raw, own = max(raw, gap), max(own, gap - stood)
+    stood = [(end - start) / 1e6 for start, end in drill.stalls]
+    drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{most:.0f} ms",
+                  f"{own:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stood)} times, "
+                  f"{max(stood, default=0.0):.1f} ms at most)", own <= most))
+
+
+def one_joint(drill: Drill) -> None:
+    """In joint mode, through the core: the group stops together (the simulated arm takes poses)."""
+    limits = replace(drill.limits, control_mode="joint_delta")
+    joints = tuple(0.5 * (a + b) for a, b in zip(limits.joint_low, limits.joint_high, strict=True))
+    joints = (*joints[:3], limits.joint_high[3] - limits.joint_margin - 0.05, *joints[4:])
+    start, action, state, worst = joints, (0.03, 0.02, -0.01, 0.02, 0.0, 0.04, 0.0), State(), 0.0
+    pose = (0.5, 0.0, 0.2, *limits.orientation)
+    for tick in range(400):
+        now = tick * round(limits.tick * 1e9)
+        chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.1, "joint_delta", (action,)),) if tick % 10 == 0 else ()
+        state, output, _ = step(limits, state, Inputs(pose=pose, joints=joints, chunks=chunks, arm=tick == 0 or None,
+                                                      restart=tick == 0, enable=True, enable_age_s=0.0), now)
+        joints = output.joints
+        moved = np.subtract(joints, start)
+        worst = max(worst, np.abs(moved - moved[3] / action[3] * np.array(action)).max())
+    drill.add(Row("", 6, "one joint at the end of its range: others leave the common path by (core)", "1e-9 rad",
+                  f"{worst:.0e} rad, after {moved[3]:.3f} of 0.8 rad", bool(worst < 1e-9 and moved[3] < 0.051)))
+
+
+def limits_in_force(drill: Drill) -> None:
+    """S9."""
+    limits = drill.limits
+    infinite = [name for name, value in vars(limits).items() if value == math.inf]
+    drill.add(Row("S9", 7, "limits in force: those of the FR3, none infinite", "0.25 m/s, 1 m/s^2, 10 m/s^3",
+                  f"{limits.speed} m/s, {limits.acceleration} m/s^2, {limits.jerk} m/s^3, {len(infinite)} infinite",
+                  not infinite and limits.speed <= 0.25 and limits.acceleration <= 1.0 and limits.jerk <= 10.0))
+
+
+def evidence(drill: Drill) -> None:
+    """S20."""
+    boxes = sorted((drill.run_dir / "faults/closed").glob("*"))
+    drill.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
+                  f"{drill.events} events, {len(boxes)} recordings", drill.events > 50 and len(boxes) >= 5))
+
+
+def set_limit(drill: Drill, name: str, value: float) -> Any:
+    """The answer to setting one limit live."""
+    wanted = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
+    request = SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=wanted)])
+    return drill.ask(drill.setting, request).results[0]
+
+
+def _between(sorted_ns: list[int], low: int, high: int) -> bool:
+    index = bisect.bisect_left(sorted_ns, low)
+    return index < len(sorted_ns) and sorted_ns[index] <= high
+
+
+CHECKS: tuple[Callable[[Any], None], ...] = (
+    reaction, configuration, turning, aligned, commanders, second_interlock, wrong_resets, requests, heavy_messages,
+    scripted_operator, envelope, silence, one_joint, limits_in_force, evidence)
