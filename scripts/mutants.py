@@ -4,7 +4,7 @@
 
 mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests once and forks for each
 mutant, which then meets the tests that call its function until one fails. Here the sample is drawn and the outcome told.
-All of it happens on a copy of the tracked files.
+All of it happens on a copy of the files that git knows or does not ignore.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ROOMS = {
     "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py"), LEARNING, (OPTIMISER,)),
     "cluster": Room(("rlinf_core/cluster",), ("tests/cluster",), warm=(OPTIMISER,)),
     "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING, (OPTIMISER, ADAPTERS)),
-    "policies": Room(("rlinf_core/policies",), ("tests/policies", "tests/algorithms"), LEARNING, (OPTIMISER, ADAPTERS)),
+    "policies": Room(("rlinf_core/policies",), ("tests/policies",), warm=(OPTIMISER,)),
 }
 
 
@@ -242,13 +242,14 @@ def functions(source: str) -> Iterator[tuple[list[str], int]]:
 
 def furnish(box: Path, room: Room) -> None:
     """Copy what the tests need, and say what mutmut is to do with it."""
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, tracked.split("\0")):
+    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
+                           capture_output=True, text=True).stdout.strip("\0").split("\0")
+    for name in names:
         if (ROOT / name).is_file():
             (box / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, box / name)
     (box / "mutants").mkdir(exist_ok=True)  # or Python, started with it in its path, takes it for absent ever after
-    top = sorted({name.split("/")[0] for name in tracked.split("\0") if name} - {"rlinf_core", "pyproject.toml", "tests"})
+    top = sorted({name.split("/")[0] for name in names} - {"rlinf_core", "pyproject.toml", "tests"})
     patterns = [f"{source}/*" if not source.endswith(".py") else source for source in room.sources]
     settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),
                 "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out,

@@ -19,6 +19,25 @@ SMALL = dict(critic_hidden=(16, 16), learning_rate=3e-3)
 SOFT = SMALL | dict(discount=0.9, adam_beta=0.7, initial_temperature=0.3, target_entropy=-0.7, clip_gradient=0.5)
 
 
+SEEING = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,),
+                                                          "camera/front/image", "image")),
+                     ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
+
+
+def seeing():
+    """A policy from pictures."""
+    torch.manual_seed(0)
+    return make_policy(SEEING, PolicyConfig(hidden=(8,), image_features=4, channels=(4,)))
+
+
+def pictures(random, size=12):
+    """A batch for it."""
+    batch = {"vectors": random.normal(size=(size, 1)), "next/vectors": random.normal(size=(size, 1)),
+             "action": random.uniform(-1, 1, (size, 2)), "reward": random.normal(size=size), "discount": np.ones(size)}
+    batch = {name: values.astype(np.float32) for name, values in batch.items()}
+    return batch | {name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8) for name in ("front", "next/front")}
+
+
 def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
     """A policy whose normalisation is not the one it was born with."""
     actor = make(kind, horizon=horizon, hidden=hidden, **config)
@@ -128,8 +147,8 @@ def test_six_updates_of_an_actor_critic_equal_the_papers(module, horizon, change
 
 
 def test_what_the_actor_learns_leaves_the_critics_and_their_gradients_alone(random):
-    learner = sac.Learner(prepared(), sac.Config(**SOFT), seed=1)
-    batch = to_tensors(batches(1, random)[0])
+    learner = sac.Learner(seeing(), sac.Config(**SOFT), seed=1)
+    batch = to_tensors(pictures(random))
     learner.update_critics(batch)
     judges = [*learner.encoder.parameters(), *learner.critics.parameters(), *learner.target.parameters()]
     before = [(p.clone(), None if p.grad is None else p.grad.clone()) for p in judges]
@@ -256,27 +275,15 @@ def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
     assert learner.updates == 3
 
 
-def camera_batch(spec, random, size=12):
-    batch = {"vectors": random.normal(size=(size, 1)), "next/vectors": random.normal(size=(size, 1)),
-             "action": random.uniform(-1, 1, (size, 2)), "reward": random.normal(size=size), "discount": np.ones(size)}
-    batch = {name: values.astype(np.float32) for name, values in batch.items()}
-    return batch | {name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8) for name in ("front", "next/front")}
-
-
 @pytest.mark.parametrize("name", ["sac", "iql", "sft"])
 def test_images_of_a_batch_are_moved_before_anything_is_learned(name, random):
     """As DrQ does: the same as learning from pictures that were moved by the same draw."""
-    spec = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,),
-                                                            "camera/front/image", "image")),
-                       ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
     module, sizes = algorithm(name), {} if name == "sft" else {"critic_hidden": (8,)}
 
     def learner(shift):
-        torch.manual_seed(0)
-        policy = make_policy(spec, PolicyConfig(hidden=(8,), image_features=4, channels=(4,)))
-        return module.Learner(policy, module.Config(image_shift=shift, **sizes), seed=3)
+        return module.Learner(seeing(), module.Config(image_shift=shift, **sizes), seed=3)
 
-    batch, moving, still = camera_batch(spec, random), learner(2), learner(0)
+    batch, moving, still = pictures(random), learner(2), learner(0)
     moved = shift_images(to_tensors(batch), 2, still.generator)
     assert not torch.equal(moved["front"], torch.as_tensor(batch["front"]))
     assert moving.update(batch) == still.update({key: value.numpy() for key, value in moved.items()})
