@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
-from rlinf_core.cli import doctor, report
+from rlinf_core.cli import demo, display, doctor, report
 from rlinf_core.cli.evaluate import wilson
 from rlinf_core.cli.main import main
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.policies.actor import Actor, PolicyConfig
 from rlinf_core.policies.files import newest_policy, policy_name, save_policy
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.station import SHUTDOWN, Process
 
 
 def save(folder, version=1, recipe="demo"):
@@ -34,6 +35,8 @@ def test_help_of_every_command_teaches(capsys):
     (["demo", "--set", "online.max_minute=1"], "did you mean 'max_minutes'"),
     (["demo", "--set", "online.max_minutes=soon"], "'online.max_minutes': expected"),
     (["up", "demo", "--set", "station.robot=frank_sim"], "did you mean 'franka_sim'"),
+    (["up", "demo", "--set", "station.robot=franka_fr3"], "expected keyboard for robot 'franka_fr3'"),
+    (["demo", "--set", "station.robot=franka_fr3"], "A person arms a real arm: --set station.operator.kind=keyboard"),
     (["demo", "--set", "station.observe_cameras=[top]"], "has no camera 'top'"),
 ])
 def test_mistakes_are_told_in_one_line_and_start_nothing(argv, told, capsys, tmp_path):
@@ -41,6 +44,28 @@ def test_mistakes_are_told_in_one_line_and_start_nothing(argv, told, capsys, tmp
     error = capsys.readouterr().err
     assert error.startswith("rlinf: ") and told in error and "Traceback" not in error
     assert not (tmp_path / "run/logs").exists()
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path, monkeypatch):
+    """Its own words are the reason; what others said in the meantime is in their logs."""
+    (tmp_path / "refusing.py").write_text("raise SystemExit('interlock: station_a is commanded already, by process 17')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(demo, "station_processes", lambda recipe, folder: [
+        Process("interlock", "rlinf", "interlock", "refusing", "/station_a", {}, (), SHUTDOWN)])
+    assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", "station.domain_id=57"]) == 1
+    error = capsys.readouterr().err
+    assert "interlock ended (exit code 1), and the station cannot go on without it" in error
+    assert "Its last words: 'interlock: station_a is commanded already, by process 17'" in error
+
+
+@pytest.mark.parametrize("last, code, told", [("stopped", 130, "stopped before its end; everything recorded is in"),
+                                              ("result", 0, "the report")])
+def test_a_run_that_was_stopped_has_no_report(last, code, told, capsys, tmp_path, monkeypatch):
+    (tmp_path / "progress.jsonl").write_text(json.dumps({"event": "result"}) + "\n" + json.dumps({"event": last}) + "\n")
+    monkeypatch.setattr(demo, "write_report", lambda recipe, folder: "the report")
+    assert demo._tell(load_recipe("demo"), tmp_path) == code
+    assert told in capsys.readouterr().out
 
 
 def test_eval_writes_its_result_and_uses_the_runs_own_recipe(tmp_path, capsys):
@@ -95,6 +120,22 @@ def test_the_report_needs_no_training_episode(tmp_path):
     summary = {"success_before": 0.5, "success_after": 0.5, "eval_episodes": 2}
     report._curve([], summary, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
+    result = {"before": {"episodes": 2, "successes": 1, "policy_version": 1}, "env_steps": 9, "updates": 8, "minutes": 1.0,
+              "after": {"episodes": 2, "successes": 2, "policy_version": 55}}
+    recipe = load_recipe("demo")
+    summary = report._summary(recipe, result)
+    assert (summary["version_before"], summary["version_after"]) == (1, 55)
+    assert "| after RL | 55 | 100% |" in report._markdown(recipe, summary, [], "")
+    status = {"phase": "evaluate_after", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
+              "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it again", "safety": {
+                  "state": "DISARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0},
+              "trainer": {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True}}
+    rows = dict(display.display(recipe, tmp_path, quiet=True)._rows(status))
+    assert rows["policy"].startswith("version 55, held for this evaluation")
+    assert rows["waiting for you"] == "disarmed; arm it again"
 
 
 @pytest.mark.timeout(120)

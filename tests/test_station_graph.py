@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import RESPAWN, SHUTDOWN, station_processes
+from rlinf_core.station import ONCE, RESPAWN, SHUTDOWN, station_processes
 from rlinf_core.supervisor import MAX_RESTARTS, Supervisor, only_station
 
 KEYBOARD = "station.operator.kind=keyboard"
@@ -70,6 +70,39 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
                 time.sleep(0.05)
         left = children(supervisor)
     assert all(popen.poll() is not None for popen in left)
+
+
+def test_a_station_does_not_go_on_without_interlock_or_robot_side_however_they_ended(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.run("interlock", [sys.executable, "-c", "print('finalised', flush=True)"], SHUTDOWN)
+        with pytest.raises(RlinfError, match=r"interlock ended \(exit code 0\), and the station cannot .*'finalised'"):
+            poll(supervisor)
+
+
+def test_what_keeps_a_station_up_is_started_again_however_it_ended(tmp_path):
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.run("recorder", [sys.executable, "-c", "pass"], RESPAWN)
+        supervisor.run("director", [sys.executable, "-c", "pass"], ONCE)
+        with pytest.raises(RlinfError, match=f"recorder ended {MAX_RESTARTS + 1} times"):
+            poll(supervisor)
+    assert "recorder ended (exit code 0) and was started again" in supervisor.events
+    assert not [event for event in supervisor.events if "director" in event]
+
+
+def poll(supervisor, seconds=30):
+    end = time.time() + seconds
+    while time.time() < end:
+        supervisor.poll()
+        time.sleep(0.02)
+
+
+def test_a_script_is_refused_at_a_real_arm(tmp_path):
+    for overrides in ((), ("station.operator.kind=scripted",)):
+        with pytest.raises(RecipeError, match="expected keyboard for robot 'franka_fr3', which is no simulator.*teleop"):
+            graph(tmp_path, "station.robot=franka_fr3", *overrides)
+    assert "operator" not in graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
+    with pytest.raises(RecipeError, match="expected scripted or keyboard, got 'keybord'.*did you mean 'keyboard'"):
+        graph(tmp_path, "station.operator.kind=keybord")
 
 
 def test_the_death_of_the_supervisor_takes_its_children_along(tmp_path):

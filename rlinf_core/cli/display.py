@@ -68,10 +68,13 @@ class Display:
         if status["phase"] == "online":
             rows.append(("success (last 50)", f"{status['recent_success']:.0%}"))
             rows.append(("env steps", f"{status['env_steps']} of {self.recipe.online.max_env_steps}"))
+        held = ", held for this evaluation" if status["phase"].startswith("evaluate") else ""
         rows += [("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),
-                 ("policy", f"version {status['policy_version']}, {status['inference_p50_ms']:.1f} ms"),
+                 ("policy", f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"),
                  ("interlock", f"{safety['state']} {safety['cause']} ({safety['limited']} limited, {safety['holds']} "
                                f"held, {safety['refused']} refused)")]
+        if status.get("waiting_for"):
+            rows.append(("waiting for you", status["waiting_for"]))
         if status["phase"] == "sft":
             rows.append(("SFT steps left", f"{trainer.get('sft_left', 0):.0f}"))
         if trainer["backlog"]:

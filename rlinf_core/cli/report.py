@@ -21,7 +21,7 @@ EPISODES_IN_VIDEO = 4
 def write_report(recipe: Recipe, run_dir: Path) -> str:
     """Write everything a run leaves for people to look at; returns what to print."""
     events = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
-    result = next(event for event in events if event["event"] == "result")
+    result = [event for event in events if event["event"] == "result"][-1]
     summary = _summary(recipe, result)
     (run_dir / "report.json").write_text(json.dumps(summary, indent=2))
     _curve(events, summary, run_dir / "learning_curve.png")
@@ -40,8 +40,9 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
     except RlinfError as error:
         video = f"No video: {error}"
     (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
-    return (f"success before RL {summary['success_before']:.0%}, after RL {summary['success_after']:.0%} "
-            f"({summary['eval_episodes']} held-out episodes each); {summary['env_steps']} env steps, "
+    return (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
+            f"{summary['success_after']:.0%} (version {summary['version_after']}; {summary['eval_episodes']} held-out "
+            f"episodes each); {summary['env_steps']} env steps, "
             f"{summary['updates']} updates, {summary['minutes']:.1f} minutes\nreport: {run_dir / 'report.md'}")
 
 
@@ -50,6 +51,7 @@ def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
         return result[phase]["successes"] / max(1, result[phase]["episodes"])
 
     return {"seed": recipe.seed, "success_before": rate("before"), "success_after": rate("after"),
+            "version_before": result["before"]["policy_version"], "version_after": result["after"]["policy_version"],
             "eval_episodes": result["after"]["episodes"], "env_steps": result["env_steps"],
             "updates": result["updates"], "minutes": round(result["minutes"], 2)}
 
@@ -102,13 +104,13 @@ def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, An
     for name in ("before", "after"):
         rate, episodes = summary[f"success_{name}"], summary["eval_episodes"]
         low, high = wilson(round(rate * episodes), episodes)
-        rows.append(f"| {name} RL | {rate:.0%} | {low:.0%} to {high:.0%} | {episodes} |")
+        rows.append(f"| {name} RL | {summary[f'version_{name}']} | {rate:.0%} | {low:.0%} to {high:.0%} | {episodes} |")
     phases = [event for event in events if event["event"] in ("phase", "result")]
     times = [f"| {a['name']} | {(b['time'] - a['time']) / 60:.1f} |"
              for a, b in zip(phases, phases[1:], strict=False) if a["event"] == "phase"]
     return "\n".join([
         f"# {recipe.name}, seed {recipe.seed}", "",
-        "| | success | 95 % interval | held-out episodes |", "|---|---|---|---|", *rows, "",
+        "| | policy version | success | 95 % interval | held-out episodes |", "|---|---|---|---|---|", *rows, "",
         f"{summary['env_steps']} online environment steps, {summary['updates']} gradient updates, "
         f"{summary['minutes']:.1f} minutes.", "", "![learning curve](learning_curve.png)", "", video, "",
         "| phase | minutes |", "|---|---|", *times, "",

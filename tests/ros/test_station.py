@@ -166,7 +166,7 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
         uplink = run.supervisor.children["uplink"].popen
         uplink.send_signal(signal.SIGSTOP)  # or it would announce the older version to the new process
         run.kill("policy")
-        run.wait(lambda: updates.publish(newest) or run.events("policy")[-1]["version"] == 1000, 60, "the new process")
+        run.wait(lambda: updates.publish(newest) or evaluated(run)[-1]["policy_version"] == 1000, 90, "the new process")
         uplink.send_signal(signal.SIGCONT)
         run.wait(lambda: run.events("before"), 120, "its end")
         run.wait(lambda: run.events("result"), 150, "the end")
