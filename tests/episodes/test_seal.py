@@ -78,6 +78,19 @@ def test_a_file_too_many_or_too_few_is_found(closed, spoil):
         verify(closed)
 
 
+def test_a_link_to_the_very_file_is_no_file_and_too_many_files_cannot_be_sealed(closed):
+    file = closed / "a-1.mcap"
+    file.rename(closed.parent / "elsewhere")
+    file.symlink_to(closed.parent / "elsewhere")
+    with pytest.raises(EpisodeError, match="plain files.*'a-1.mcap' among them"):
+        verify(closed)
+    file.unlink()
+    for number in range(20):
+        (closed / f"f{number}").write_bytes(b"")
+    with pytest.raises(EpisodeError, match="at most 16 plain files"):
+        seal(closed)
+
+
 def test_an_old_recording_without_a_seal_is_read_but_not_from_a_spool_or_an_inbox(closed):
     (closed / SUMS).unlink()
     assert len(read_episode(closed)) == 5
