@@ -230,6 +230,18 @@ def test_a_flows_density_is_torchs_step_by_step(random):
     assert torch.allclose(log_prob[kept].double(), (expected - squash)[kept], atol=1e-3)
 
 
+def test_the_matching_loss_is_the_distance_to_the_straight_line(random):
+    """Lipman et al. 2022, with noise at time 0 and the action at time 1."""
+    actor, seen = policy("flow"), batch(random)
+    action = torch.tensor(random.uniform(-1.3, 1.3, (6, 4)), dtype=torch.float32)
+    got = actor.matching_loss(seen, action, torch.Generator().manual_seed(2))
+    draw = torch.Generator().manual_seed(2)
+    goal = torch.atanh(action.clamp(-0.97, 0.97))
+    noise, time = torch.randn(6, 4, generator=draw), torch.rand(6, 1, generator=draw)
+    velocity, _ = actor.velocity(actor.encoder(seen), noise + time * (goal - noise), time)
+    assert got.item() == pytest.approx(((velocity - (goal - noise)) ** 2).mean().item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("spec", [STATE, SEEING], ids=["state", "pictures"])
 def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
     actor, one = policy("steered", spec, noise_bound=0.7), observation(random)

@@ -1,13 +1,16 @@
+import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from rlinf_core.errors import PolicyFileError
+from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import KINDS, make_policy
 from rlinf_core.policies.actor import Actor, PolicyConfig, log_prob
-from rlinf_core.policies.files import load_policy, read_info, save_policy
+from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, read_info, save_policy
 
 
 @pytest.fixture
@@ -104,3 +107,50 @@ def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
     explored = [policy.act(seen, explore=True, random=draw) for _ in range(2)]
     assert np.array_equal(*still) and not np.array_equal(*explored)
     assert explored[0].shape == (2, task.spec.action.dim) and np.abs(explored).max() <= 1.0
+
+
+def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_path):
+    assert policy_name(12) == "policy-00000012.safetensors" and policy_version(tmp_path / policy_name(12)) == 12
+    for folder, version in (("a", 3), ("b/c", 11), ("b", 10)):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / policy_name(version)).touch()
+    (tmp_path / "b/policy.txt").touch()
+    assert newest_policy(tmp_path) == tmp_path / "b/c" / policy_name(11)
+    assert newest_policy(tmp_path / "a" / policy_name(3)) == tmp_path / "a" / policy_name(3)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PolicyFileError, match=r"empty: expected a policy-\*.safetensors or a folder .*, found none"):
+        newest_policy(tmp_path / "empty")
+
+
+def test_a_file_says_what_it_was_saved_with_and_nothing_else_is_left_beside_it(actor, tmp_path):
+    path = save_policy(actor, tmp_path / "new/folder/p.safetensors", version=3, updates=7)
+    assert read_info(path) == {"version": 3, "updates": 7}
+    assert [file.name for file in path.parent.iterdir()] == ["p.safetensors"]
+    with safe_open(path, framework="np") as file:
+        assert set(file.metadata()) == {"format", "info", "spec", "config"}
+        assert file.metadata()["format"] == "rlinf-policy-1"
+    assert read_info(save_policy(actor, str(tmp_path / "q.safetensors"))) == {}
+    save_file({"x": np.zeros(1)}, tmp_path / "bare.safetensors")
+    assert read_info(tmp_path / "bare.safetensors") == {}
+    with pytest.raises(PolicyFileError, match="expected format rlinf-policy-1, got None"):
+        load_policy(tmp_path / "bare.safetensors")
+
+
+def test_a_policy_of_another_station_is_refused_by_what_differs(actor, task, tmp_path):
+    path = save_policy(actor, tmp_path / "p.safetensors")
+    with pytest.raises(SpecError, match="does not fit this station:\n.*front.*\nTrain it with this station's task"):
+        load_policy(path, task.spec)
+    again = load_policy(path, actor.spec)
+    assert not again.training and again.config == actor.config and again.config.hidden == (256, 256)
+
+
+def test_weights_of_another_network_are_refused_by_name(actor, tmp_path):
+    path = tmp_path / "p.safetensors"
+    described = {key: json.dumps(value) for key, value in actor.describe().items()} | {"format": "rlinf-policy-1"}
+    weights = {name: value.numpy() for name, value in actor.state_dict().items()}
+    save_file({name: value for name, value in weights.items() if name != "head.bias"}, path, described)
+    with pytest.raises(PolicyFileError, match=r"'head.bias': expected shape \(6,\), got nothing; the weights"):
+        load_policy(path)
+    save_file(weights | {"head.bias": np.zeros(5, np.float32)}, path, described)
+    with pytest.raises(PolicyFileError, match=r"'head.bias': expected shape \(6,\), got \(5,\)"):
+        load_policy(path)
