@@ -21,11 +21,14 @@ def tracebacks(folder):
 
 
 def all_at_once(run, number):
-    """As ros2 launch and a terminal ask: every process of the group at the same time."""
+    """As ros2 launch and a terminal ask: every process of the group at the same time, and more than once."""
     nodes = {name: child.popen for name, child in run.supervisor.children.items() if name != "trainer"}
-    for popen in nodes.values():
-        popen.send_signal(number)
-    return {name: popen.wait(20) for name, popen in nodes.items()}
+    end = time.time() + 20
+    while any(popen.poll() is None for popen in nodes.values()) and time.time() < end:
+        for popen in nodes.values():
+            popen.send_signal(number)
+        time.sleep(0.02)
+    return {name: popen.wait(1) for name, popen in nodes.items()}
 
 
 @pytest.mark.domain(60)

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import rclpy
 from rclpy.duration import Duration
@@ -104,13 +105,18 @@ def asked_to_end() -> Iterator[Callable[[], bool]]:
     rclpy's own handlers would end the context at once, and with it the publishers of whoever has yet to finish.
     """
     signals: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: signals.append(number))
+    _answer(lambda number, _: signals.append(number))
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         yield lambda: bool(signals)
     finally:
         rclpy.try_shutdown()
+        _answer(signal.SIG_IGN)  # whoever ends is asked twice, by the terminal and by ros2 launch
+
+
+def _answer(how: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, how)
 
 
 def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
