@@ -80,7 +80,7 @@ class ResNet10(nn.Module):
             if weights.keys() != expected:
                 odd = sorted(weights.keys() ^ expected)
                 raise ValueError(f"{len(odd)} names differ, among them {', '.join(odd[:3])}")
-            self.load_state_dict(weights, strict=False)
+            self.load_state_dict(weights)
         except Exception as error:  # the library raises many kinds
             raise PolicyFileError(f"policy.image_weights {file}: expected a safetensors file with the weights of stem and "
                                   f"stages of rlinf_core/policies/images.py, got: {error}") from error

@@ -55,12 +55,21 @@ def test_pretrained_weights_are_frozen_and_the_rest_learns(tmp_path):
     net(torch.rand(2, 3, 32, 32)).sum().backward()
     assert torch.equal(net.stages[3].second.weight, donor.stages[3].second.weight)
     assert net.stages[3].second.weight.grad is None and net.embeddings.grad is not None
+    assert {name.split(".")[0] for name, p in net.named_parameters() if p.requires_grad} == {"embeddings", "out"}
+    pixels = torch.rand(1, 3, 32, 32, requires_grad=True)
+    net(pixels).sum().backward()
+    assert pixels.grad is None, "nothing is kept for a way back that nobody goes"
+
+
+def test_without_gradients_none_are_kept():
+    with torch.no_grad():
+        assert not resnet()(torch.rand(1, 3, 32, 32)).requires_grad
 
 
 def test_wrong_weights_and_kinds_are_named(tmp_path):
     file = tmp_path / "other.safetensors"
-    save_file({"conv1.weight": torch.zeros(1)}, file)
-    with pytest.raises(PolicyFileError, match="names differ, among them conv1.weight"):
+    save_file({"conv1.weight": torch.zeros(1), "a.weight": torch.zeros(1)}, file)
+    with pytest.raises(PolicyFileError, match="names differ, among them a.weight, conv1.weight, stages"):
         resnet(PolicyConfig(image_encoder="resnet", image_weights=str(file)))
     with pytest.raises(RecipeError, match="did you mean 'resnet'"):
         image_encoder((32, 32, 3), PolicyConfig(image_encoder="resent"))
