@@ -217,7 +217,8 @@ def test_what_is_set_aside_is_kept_with_its_reason_also_twice(tmp_path):
     assert (kept["x"] / "file").read_text() == "1" and "reason 2" in kept["x.2.reason.txt"].read_text()
 
 
-@pytest.mark.parametrize("bound, said", [("MOST_MESSAGES", "more than 3 messages on"), ("MOST_CHUNK_BYTES", "exceeds limit 3"),
+@pytest.mark.parametrize("bound, said", [("MOST_MESSAGES", "more than 3 messages on"),
+                                         ("MOST_CHUNK_BYTES", "exceeds limit 3"),
                                          ("MOST_DEFINITIONS", "of type")])
 def test_what_reading_may_take_is_bounded(spool, task, monkeypatch, bound, said):
     folder = record(spool, task.spec, steps=40).close()
