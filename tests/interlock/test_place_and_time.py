@@ -51,7 +51,7 @@ def test_s21_a_foreign_place_that_stays_is_gone_to_within_the_limits_or_is_a_fau
     assert math.dist(rig.output.target[:3], FAR[:3]) < 1e-6 and worst <= 0.25 * 0.01 + 1e-9
     rig.tick(chunk(50, rig.now, ((0.0, 0.0, 0.0),)))
     assert rig.state.mode is Mode.ACTIVE
-    evidence("S21", f"303 mm from its resting set-point: fault; armed anew it goes to the arm by {1e3 * worst:.1f} mm a tick",
+    evidence("S21", f"303 mm off and staying: fault; armed anew the set-point goes there by {1e3 * worst:.1f} mm a tick",
              "fault; 2.5 mm")
 
 

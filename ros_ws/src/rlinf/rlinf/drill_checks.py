@@ -97,9 +97,8 @@ def commanders(drill: Drill) -> None:
 
 def second_interlock(drill: Drill) -> None:
     """S23: another interlock of the same station does not start, however it is started."""
-    process = next(p for p in drill._processes() if p.name == "interlock")
-    command = [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}", "-p",
-               f"limits_file:={process.parameters['limits_file']}"]
+    command = [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-r", f"__ns:=/{drill.recipe.station.name}", "-p",
+               f"limits_file:={drill.run_dir / 'robot/limits.yaml'}"]
     code, said = _run(drill, command)
     refused = code != 0 and "another one commands" in said
     drill.add(Row("S23", 0, "a second interlock for the same station", "refused by name", said[:90], refused))
@@ -173,7 +172,7 @@ def scripted_operator(drill: Drill) -> None:
     code, said = _run(drill, command)
     drill.supervisor.children.pop("real_interlock").popen.terminate()
     drill.add(Row("S26", 15, "the scripted operator, started at the interlock of a real arm", "refused in words",
-                  said[:110], code != 0 and "script" in said))
+                  said[:110], code != 0 and "a person arms" in said))
 
 
 def _task_file(drill: Drill) -> str:
@@ -183,10 +182,11 @@ def _task_file(drill: Drill) -> str:
 
 
 def _run(drill: Drill, command: list[str]) -> tuple[int, str]:
-    """Exit code and last words of a process that should refuse to start."""
-    result = subprocess.run(command, env=drill.supervisor.environment, capture_output=True, text=True, timeout=60,
-                            check=False)
-    return result.returncode, (result.stderr.strip().splitlines() or [""])[-1]
+    """Exit code and last words of a process that should refuse to start; the drill goes on listening meanwhile."""
+    process = subprocess.Popen(command, env=drill.supervisor.environment, stderr=subprocess.PIPE, text=True)
+    if not drill.spin(lambda: process.poll() is not None, 60.0):
+        process.kill()
+    return process.wait(), (process.stderr.read().strip().splitlines() or [""])[-1]
 
 
 def envelope(drill: Drill) -> None:

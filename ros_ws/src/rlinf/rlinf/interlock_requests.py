@@ -19,6 +19,8 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
                     "as 'unlimited'", "joint_states": "joint_low and joint_high need it",
           "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it"}
 
+LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
+
 
 class Requests:
     """Answers what has come from the desk. A refusal is its reason; an empty string means it is done, or on its way."""
@@ -27,6 +29,7 @@ class Requests:
         self.node = node
         self.armings = 0  # asked for so far: what the desk writes down must not be older
         self.ending: int | None = None
+        self.rested = 0
 
     def answer(self) -> None:
         """Everything that has come since the last tick."""
@@ -38,9 +41,11 @@ class Requests:
                 reason = f"not understood: {type(error).__name__}: {error}"
             if reason is not None:
                 self.node.desk.reply(request["id"], reason)
-        if self.ending is not None and self.node.state.still:
-            self.node.desk.reply(self.ending, "")
-            self.node.over()
+        if self.ending is not None:
+            self.rested = self.rested + 1 if self.node.state.still else 0
+            if self.rested == LAST_TICKS:
+                self.node.desk.reply(self.ending, "")
+                self.node.over()
 
     # Arming
     def _arm(self, value: bool) -> str:
