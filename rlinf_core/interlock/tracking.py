@@ -43,8 +43,8 @@ def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int
     """One tick on, with the newest sample, or None if there is none that is a number.
 
     The first place is believed once the arm has been seen to rest there for ``SETTLE_S``. From then on a sample is
-    believed if the arm can have come there from the last one that was. ``anew`` (while nothing is armed) the arm may be found at rest
-    anywhere; otherwise a place that has jumped and stays is a fault, for people to look at.
+    believed if the arm can have come there from the last one that was. ``anew`` (while nothing is armed) the arm may be
+    found at rest anywhere; otherwise a place that has jumped and stays is a fault, for people to look at.
     """
     if sample is None:
         return replace(track, rest=None, rested=0, believed=False)
