@@ -31,6 +31,7 @@ ARGUMENTS = {
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
+UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
 OPERATORS = {"sim": "scripted", "franka": "keyboard"}  # unless another is asked for; a script is refused at a real arm
 
 
@@ -72,7 +73,7 @@ def _start(context: LaunchContext) -> list:
         node = Node(package=process.package, executable=process.executable, name=process.name,
                     namespace=process.namespace, parameters=[process.parameters],
                     remappings=list(process.remappings), respawn=process.restart == RESPAWN, respawn_delay=1.0,
-                    output="screen", emulate_tty=sys.stdout.isatty())
+                    prefix=UNTIL_IT_CAN_ANSWER, exec_name=process.name, output="screen", emulate_tty=sys.stdout.isatty())
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))

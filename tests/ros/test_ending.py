@@ -5,10 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from rlinf_msgs.msg import EpisodeEvent
 
+from rlinf_core.recipes import load_recipe
+from rlinf_core.station import station_processes
+from rlinf_core.supervisor import command_line
 from tests.ros.stand import listen
 from tests.ros.test_station import Run, free_port
 
@@ -72,6 +76,22 @@ def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
         codes = all_at_once(run, signal.SIGINT)
     assert set(codes.values()) == {0}, codes
     assert not tracebacks(run.folder)
+
+
+@pytest.mark.domain(59)
+def test_a_node_ends_with_whoever_started_it(tmp_path, peer):
+    recipe = load_recipe("demo")
+    environment = next(p for p in station_processes(recipe, tmp_path) if p.name == "environment")
+    code = "import subprocess, sys; p = subprocess.Popen(sys.argv[1:]); print(p.pid, flush=True); p.wait()"
+    launcher = subprocess.Popen([sys.executable, "-c", code, *command_line(environment, tmp_path)], stdout=subprocess.PIPE,
+                                text=True, env=peer.supervisor.environment)
+    node = int(launcher.stdout.readline())
+    peer.spin(lambda: peer.node.count_publishers("timestep"), 40, "the environment")
+    launcher.kill()
+    launcher.wait()
+    peer.spin(lambda: not peer.node.count_publishers("timestep"), 10, "its end, in order")
+    peer.spin(lambda: not Path(f"/proc/{node}/stat").exists() or " Z " in Path(f"/proc/{node}/stat").read_text(), 10,
+              "the end of its process")
 
 
 @pytest.mark.parametrize("number, group", [(signal.SIGINT, True), (signal.SIGINT, False), (signal.SIGTERM, False)])

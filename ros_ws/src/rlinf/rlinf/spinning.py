@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -31,6 +32,7 @@ LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; w
 DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
 FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
 ARRIVES_S = 0.1
+PR_SET_PDEATHSIG = 1
 
 
 class ControlNode(Node):
@@ -100,12 +102,13 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
 
 @contextlib.contextmanager
 def asked_to_end() -> Iterator[Callable[[], bool]]:
-    """ROS, from here to the end of the block; yields whether SIGINT or SIGTERM has come.
+    """ROS, from here to the end of the block; yields whether SIGINT or SIGTERM has come, or whoever started us has died.
 
     rclpy's own handlers would end the context at once, and with it the publishers of whoever has yet to finish.
     """
     signals: list[int] = []
     _answer(lambda number, _: signals.append(number))
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # ros2 launch, sent SIGTERM, leaves its processes behind
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         yield lambda: bool(signals)
