@@ -17,7 +17,8 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py", "tests/ros/test_station.py", "-k", "interlock or s18"]
+TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py", "tests/ros/test_interlock_attacked.py",
+         "tests/ros/test_station.py", "tests/ros/test_operator.py", "-k", "interlock or s18 or s26"]
 REQUIREMENTS = {
     "S1": "reaction: from bad or missing input to a safe output one tick and 2 ms at p99",
     "S2": "stale command: hold; nothing is extrapolated past a chunk's end",
@@ -39,6 +40,14 @@ REQUIREMENTS = {
     "S18": "death or hang of any part: hold; of the interlock: the robot side stops by its own timeout",
     "S19": "configuration: checked, frozen while armed but for tightening, its hash in every episode",
     "S20": "evidence: every intervention on a topic and in the recording; the half minute before a fault is kept",
+    "S21": "the arm's place: another frame, a jump or a place not yet seen at rest is no state; the set-point goes to the arm "
+           "within its limits, never by a step; resting far from the arm it is a fault",
+    "S22": "an input that a limit needs (wrench, joints, gripper, pose) is alive, or nothing is armed and nothing moves",
+    "S23": "one interlock, one commander: authority is of the topic; a second publisher of commands or of an e-stop is a "
+           "fault by name, of any other input a hold",
+    "S24": "limits hold by measured time: after a stall motion begins from rest, and stamps are never closer than a tick",
+    "S25": "no request, message, log line or disk ends or delays the process that holds the arm",
+    "S26": "arming a real arm is a person's act each time; a disarming stands until a person arms again",
     "trap 1": "a heartbeat lives while the thread that commands hangs (PX4 offboard)",
     "trap 2": "a NaN is ignored, or passes a clip and poisons the memory (Nav2, LeRobot, HIL-SERL)",
     "trap 3": "resuming replays an old far target (MoveIt Servo)",
@@ -51,6 +60,13 @@ REQUIREMENTS = {
     "trap 10": "reset motion goes round the guard (RLinf)",
     "trap 11": "a camera that stalls blocks the control loop with the arm live (RLinf, HIL-SERL)",
     "trap 12": "the software that is stopped owns the stop (Spot wrapper)",
+    "trap 13": "one wrong measured pose becomes a target (this interlock, until 2026-11)",
+    "trap 14": "who commands is a word in the message (this interlock, until 2026-11)",
+    "trap 15": "the demo's script arms a real arm (this project's launch file, until 2026-11)",
+    "trap 16": "limits hold per tick and not per second (this interlock, until 2026-11)",
+    "trap 17": "a parameter or a lifecycle request ends the guard (this interlock, until 2026-11)",
+    "trap 18": "a pressed e-stop is released by another publisher (this interlock, until 2026-11)",
+    "trap 19": "the control thread waits for its log's disk (this interlock, until 2026-11)",
 }
 
 
