@@ -222,9 +222,13 @@ def _only_one(namespace: str) -> Any:
     """Hold the right to command this station on this machine, however it was started; RlinfError if it is taken (S23)."""
     domain = os.environ.get("ROS_DOMAIN_ID", "0")
     name = namespace.strip("/").replace("/", "-") or "station"
-    lock = open(Path(tempfile.gettempdir()) / f"rlinf-{domain}-{name}.interlock.lock", "a+")  # noqa: SIM115 (held for life)
+    path = Path(tempfile.gettempdir()) / f"rlinf-{domain}-{name}.interlock.lock"
     try:
+        lock = open(path, "a+")  # noqa: SIM115 (held for life)
+        path.chmod(0o666)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except PermissionError as error:
+        raise RlinfError(f"interlock: {path} belongs to somebody else, who may command this station: {error}") from error
     except OSError as error:
         raise RlinfError(f"interlock: another one commands station '{namespace}' in ROS_DOMAIN_ID {domain} on this "
                          "machine. Two would command one robot: stop the other station, or rename this one") from error
