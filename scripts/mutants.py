@@ -3,8 +3,8 @@
     python scripts/mutants.py [--seed 0] [--rooms interlock replay] [--json benchmarks/results/mutants.json]
 
 mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests once and forks for each
-mutant, which then meets the tests that call its function until one fails. Here the sample is drawn and the outcome told.
-All of it happens on a copy of the files that git knows or does not ignore.
+mutant, which then meets the tests that call its function, quickest first, until one fails. Here the sample is drawn and the
+outcome told. All of it happens on a copy of the files that git knows or does not ignore.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tomllib
@@ -94,20 +94,14 @@ class Mutant:
     why: str = ""
 
 
-@dataclass
-class Tally:
-    """Counts of a room, or of several."""
+def count(mutants: list[Mutant], *statuses: str) -> int:
+    """Mutants of these statuses."""
+    return sum(mutant.status in statuses for mutant in mutants)
 
-    mutants: list[Mutant] = field(default_factory=list)
 
-    def count(self, *statuses: str) -> int:
-        return sum(mutant.status in statuses for mutant in self.mutants)
-
-    @property
-    def score(self) -> float:
-        """Share of those caught that could be, in per cent."""
-        caught, missed = self.count(*CAUGHT), self.count(*MISSED)
-        return 100.0 * caught / max(caught + missed, 1)
+def score(mutants: list[Mutant]) -> float:
+    """Share of those caught that could be, in per cent."""
+    return 100.0 * count(mutants, *CAUGHT) / max(count(mutants, *CAUGHT, *MISSED), 1)
 
 
 def main() -> int:
@@ -123,7 +117,8 @@ def main() -> int:
     tell(mutants, result)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
-    return int(result["interlock_score"] < args.interlock_bar or result["score"] < args.bar)
+    return int(result["score"] < args.bar or any(mutant.room == "interlock" for mutant in mutants)
+               and result["interlock_score"] < args.interlock_bar)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=list(ROOMS))
     parser.add_argument("--only", default="", help="modules whose path contains this")
-    parser.add_argument("--again", type=Path, help="only the survivors that this file of an earlier run lists")
+    parser.add_argument("--again", type=Path, help="survivors that an earlier run wrote there, of the same sources")
     parser.add_argument("--interlock", type=int, default=220, help="mutants of the interlock")
     parser.add_argument("--elsewhere", type=int, default=330, help="mutants of all other rooms together")
     parser.add_argument("--workers", type=int, default=2)
@@ -145,9 +140,10 @@ def _parser() -> argparse.ArgumentParser:
 def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
     """The sample by room: from every module as many as its share of all that could be made."""
     if args.again:
-        listed = json.loads(args.again.read_text())["listed"]
-        again = {room: [Mutant(entry["name"], room, entry["file"]) for entry in listed if entry["room"] == room]
-                 for room in args.rooms}
+        listed = [entry for entry in json.loads(args.again.read_text())["listed"] if (ROOT / entry["file"]).exists()]
+        still = [mutant for entry in listed for mutant in mutants_of(entry["room"], entry["file"])
+                 if mutant.name == entry["name"]]
+        again = {room: [mutant for mutant in still if mutant.room == room] for room in args.rooms}
         return {room: mutants for room, mutants in again.items() if mutants}
     groups = [(args.interlock, [room for room in args.rooms if room == "interlock"]),
               (args.elsewhere, [room for room in args.rooms if room != "interlock"])]
@@ -177,14 +173,12 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
     return [Mutant(get_mutant_name(Path(path), name), room, path) for name in names]
 
 
-def shares(sizes: dict, count: int) -> dict:
-    """``count`` divided in proportion to the sizes (largest remainders), none beyond its size."""
-    total = sum(sizes.values())
-    count = min(count, total)
-    exact = {key: count * size / total for key, size in sizes.items() if size}
+def shares(sizes: dict, number: int) -> dict:
+    """``number`` divided in proportion to the sizes (largest remainders), none beyond its size."""
+    number = min(number, sum(sizes.values()))
+    exact = {key: number * size / sum(sizes.values()) for key, size in sizes.items() if size}
     whole = {key: int(share) for key, share in exact.items()}
-    by_remainder = sorted(exact, key=lambda key: whole[key] - exact[key])
-    for key in by_remainder[:count - sum(whole.values())]:
+    for key in sorted(exact, key=lambda key: whole[key] - exact[key])[:number - sum(whole.values())]:
         whole[key] += 1
     return whole
 
@@ -253,8 +247,8 @@ def furnish(box: Path, room: Room) -> None:
     top = sorted({name.split("/")[0] for name in names} - {"rlinf_core", "pyproject.toml", "tests"})
     patterns = [f"{source}/*" if not source.endswith(".py") else source for source in room.sources]
     settings = {"only_mutate": patterns, "also_copy": top, "pytest_add_cli_args_test_selection": list(room.tests),
-                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out,
-                                        *(word for module in room.warm for word in ("-p", module))]}
+                "pytest_add_cli_args": ["-m", "not slow", "-p", "no:cacheprovider", *room.leave_out, *(
+                    word for plugin in ("scripts.quickest_first", *room.warm) for word in ("-p", plugin))]}
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
     (box / "pyproject.toml").write_text(re.sub(r"(?m)^(\[tool\.mutmut\].*\n)", rf"\1{lines}",
                                                (ROOT / "pyproject.toml").read_text()))
@@ -280,11 +274,10 @@ def explain(mutants: Iterable[Mutant]) -> None:
 
 def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
     """Flat figures, and the survivors."""
-    everything, interlock = Tally(mutants), Tally([mutant for mutant in mutants if mutant.room == "interlock"])
-    survivors = [mutant for mutant in mutants if mutant.status in MISSED]
-    return {"score": round(everything.score, 2), "interlock_score": round(interlock.score, 2), "mutants": len(mutants),
-            "interlock_mutants": len(interlock.mutants), "survivors": len(survivors),
-            "explained": everything.count("explained"), "seconds": round(seconds), "seed": seed,
+    interlock = [mutant for mutant in mutants if mutant.room == "interlock"]
+    return {"score": round(score(mutants), 2), "interlock_score": round(score(interlock), 2), "mutants": len(mutants),
+            "interlock_mutants": len(interlock), "survivors": count(mutants, *MISSED),
+            "explained": count(mutants, "explained"), "seconds": round(seconds), "seed": seed,
             "listed": [asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}]}
 
 
@@ -292,9 +285,9 @@ def tell(mutants: list[Mutant], result: dict) -> None:
     """The table, and what was not caught."""
     print(f"{'room':12} {'mutants':>8} {'caught':>7} {'(time)':>7} {'missed':>7} {'explained':>10} {'score':>7}")
     for room in [*dict.fromkeys(mutant.room for mutant in mutants), "all"]:
-        tally = Tally([mutant for mutant in mutants if room in (mutant.room, "all")])
-        print(f"{room:12} {len(tally.mutants):8} {tally.count(*CAUGHT):7} {tally.count('timeout'):7} "
-              f"{tally.count(*MISSED):7} {tally.count('explained'):10} {tally.score:6.1f} %")
+        some = [mutant for mutant in mutants if room in (mutant.room, "all")]
+        print(f"{room:12} {len(some):8} {count(some, *CAUGHT):7} {count(some, 'timeout'):7} {count(some, *MISSED):7} "
+              f"{count(some, 'explained'):10} {score(some):6.1f} %")
     for status in ("explained", *sorted(MISSED)):
         for mutant in (mutant for mutant in mutants if mutant.status == status):
             print(f"\n{mutant.file}:{mutant.line} {mutant.function} ({status}{': ' + mutant.why if mutant.why else ''})\n"
