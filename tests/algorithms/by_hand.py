@@ -2,7 +2,20 @@
 
 import copy
 
+import numpy as np
 import torch
+
+from rlinf_core.algorithms.parts.tensors import to_tensors
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from tests.algorithms.learning import buffer_of, make
+from tests.algorithms.point import misled
+
+SMALL = dict(critic_hidden=(16, 16), learning_rate=3e-3)
+SEEING = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,),
+                                                          "camera/front/image", "image")),
+                     ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
 
 
 class Adam:
@@ -45,3 +58,37 @@ def assert_alike(learner, own, atol=2e-6):
         for key, value in module.state_dict().items():
             assert torch.allclose(value.float(), expected[key].float(), atol=atol), (
                 name, key, (value - expected[key]).abs().max())
+
+
+def seeing():
+    """A policy from pictures."""
+    torch.manual_seed(0)
+    return make_policy(SEEING, PolicyConfig(hidden=(8,), image_features=4, channels=(4,)))
+
+
+def pictures(random, size=12):
+    """A batch for it."""
+    batch = {"vectors": random.normal(size=(size, 1)), "next/vectors": random.normal(size=(size, 1)),
+             "action": random.uniform(-1, 1, (size, 2)), "reward": random.normal(size=size), "discount": np.ones(size)}
+    batch = {name: values.astype(np.float32) for name, values in batch.items()}
+    return batch | {name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8) for name in ("front", "next/front")}
+
+
+def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
+    """A policy whose normalisation is not the one it was born with."""
+    actor = make(kind, horizon=horizon, hidden=hidden, **config)
+    encoder = actor.flow.encoder if kind == "steered" else actor.encoder
+    encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 2)))
+    return actor
+
+
+def batches(count, random, horizon=1, size=24):
+    """Of misled episodes; some transitions end theirs."""
+    data = buffer_of(misled(random, 0.9), 12)
+    return [data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random) for _ in range(count)]
+
+
+def parts(batch):
+    tensors = to_tensors(batch)
+    here = {name: value for name, value in tensors.items() if not name.startswith("next/")}
+    return here, {name[5:]: value for name, value in tensors.items() if name.startswith("next/")}

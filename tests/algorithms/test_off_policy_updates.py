@@ -1,61 +1,16 @@
-"""Whole updates of SAC, CrossQ, RLPD, IQL, SFT and DAgger, step by step, beside the papers' losses written once more."""
+"""Whole updates of SAC, CrossQ, RLPD and DSRL, step by step, beside the papers' losses written once more."""
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, rlpd, sac, sac_flow, sft
+from rlinf_core.algorithms import algorithm, crossq, dsrl, rlpd, sac, sac_flow
 from rlinf_core.algorithms.parts.learner import follow
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.actor import PolicyConfig
-from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-from tests.algorithms.by_hand import Adam, assert_alike, twin
-from tests.algorithms.learning import buffer_of, make
-from tests.algorithms.point import expert, misled
+from tests.algorithms.by_hand import SMALL, Adam, assert_alike, batches, parts, pictures, prepared, seeing, twin
 
-SMALL = dict(critic_hidden=(16, 16), learning_rate=3e-3)
 SOFT = SMALL | dict(discount=0.9, adam_beta=0.7, initial_temperature=0.3, target_entropy=-0.7, clip_gradient=0.5)
-
-
-SEEING = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (8, 8, 3), "uint8", "", (0.0,), (255.0,),
-                                                          "camera/front/image", "image")),
-                     ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
-
-
-def seeing():
-    """A policy from pictures."""
-    torch.manual_seed(0)
-    return make_policy(SEEING, PolicyConfig(hidden=(8,), image_features=4, channels=(4,)))
-
-
-def pictures(random, size=12):
-    """A batch for it."""
-    batch = {"vectors": random.normal(size=(size, 1)), "next/vectors": random.normal(size=(size, 1)),
-             "action": random.uniform(-1, 1, (size, 2)), "reward": random.normal(size=size), "discount": np.ones(size)}
-    batch = {name: values.astype(np.float32) for name, values in batch.items()}
-    return batch | {name: random.integers(0, 255, (size, 8, 8, 3)).astype(np.uint8) for name in ("front", "next/front")}
-
-
-def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
-    """A policy whose normalisation is not the one it was born with."""
-    actor = make(kind, horizon=horizon, hidden=hidden, **config)
-    encoder = actor.flow.encoder if kind == "steered" else actor.encoder
-    encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 2)))
-    return actor
-
-
-def batches(count, random, horizon=1, size=24):
-    """Of misled episodes; some transitions end theirs."""
-    data = buffer_of(misled(random, 0.9), 12)
-    return [data.sample(size, random, horizon, 0.9) if horizon > 1 else data.sample(size, random) for _ in range(count)]
-
-
-def parts(batch):
-    tensors = to_tensors(batch)
-    here = {name: value for name, value in tensors.items() if not name.startswith("next/")}
-    return here, {name[5:]: value for name, value in tensors.items() if name.startswith("next/")}
 
 
 class Soft:
@@ -197,84 +152,6 @@ def test_a_learner_begins_as_its_actor_and_its_seed_say(module):
             assert torch.equal(slow, quick) and slow is not quick
 
 
-@pytest.mark.parametrize("horizon", [1, 2])
-def test_five_updates_of_iql_equal_the_papers(horizon, random):
-    """Kostrikov et al. 2021: equations 5 to 7. Where an episode has ended, nothing follows."""
-    config = iql.Config(steps=4, expectile=0.8, temperature=5.0, weight_limit=2.0, discount=0.9, target_rate=0.2, **SMALL)
-    learner = iql.Learner(prepared(horizon=horizon), config, seed=1)
-    own = twin(learner)
-    critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], 3e-3)
-    value, actor = Adam(own.value.parameters(), 3e-3), Adam(own.actor.parameters(), 3e-3)
-    for number, batch in enumerate(batches(5, random, horizon)):
-        here, following = parts(batch)
-        assert 0 < (here["discount"] == 0).sum() < len(here["discount"])
-        with torch.no_grad():
-            q = own.target[1](own.target[0](here), here["action"]).amin(0)
-        u = q - own.value(here)
-        value_loss = (torch.where(u > 0, 0.8, 0.2) * u ** 2).mean()
-        value.descend(value_loss)
-        steps = here["steps"] if horizon > 1 else torch.ones(len(q))
-        ahead = torch.where(here["discount"] == 0, 0.0, own.value(following).detach())
-        target = here["reward"] + 0.9 ** steps * ahead
-        values = own.critics(own.encoder(here), here["action"])
-        critic_loss = sum(F.mse_loss(values[e], target) for e in range(2))
-        critic.descend(critic_loss)
-        with torch.no_grad():
-            for slow, quick in zip(own.target.parameters(), critic.parameters, strict=True):
-                slow.copy_(0.8 * slow + 0.2 * quick)
-        weights = (5.0 * u.detach()).exp().clamp(max=2.0)
-        mean, log_std = own.actor(here)
-        normal = torch.distributions.Normal(mean, log_std.exp())
-        tanh = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
-        raw = torch.atanh(here["action"].clamp(-0.97, 0.97))
-        actor_loss = -(weights * tanh.log_prob(torch.tanh(raw)).sum(1)).mean()
-        actor.rate = 3e-3 * (1 + np.cos(np.pi * min(number / 4, 1))) / 2
-        actor.descend(actor_loss)
-        got = learner.update(batch)
-        assert got == pytest.approx({"value_loss": value_loss.item(), "critic_loss": critic_loss.item(),
-                                     "actor_loss": actor_loss.item(), "q": q.mean().item()}, rel=1e-4, abs=1e-5)
-        assert_alike(learner, own, atol=2e-5)
-    assert learner.updates == 5
-
-
-def test_iql_begins_as_its_actor_says():
-    actor = prepared(horizon=2)
-    learner, again = (iql.Learner(actor, iql.Config(**SMALL), seed=seed) for seed in (3, 4))
-    for encoder in (learner.encoder, learner.value.encoder, learner.target[0]):
-        assert torch.equal(encoder.mean, actor.encoder.mean) and torch.equal(encoder.std, actor.encoder.std)
-    assert not any(p.requires_grad for p in learner.target.parameters())
-    assert learner.critics(torch.zeros(5, 2), torch.zeros(5, 4)).shape == (2, 5)
-    assert learner.value.head[0].out_features == 16, "the value is as wide as the critics"
-    assert not torch.equal(learner.critics.weights[0], again.critics.weights[0])
-
-
-@pytest.mark.parametrize("kind", ["tanh_gaussian", "flow"])
-@pytest.mark.parametrize("floor", [0.0, 0.2])
-def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
-    learner = sft.Learner(prepared(kind), sft.Config(noise_floor=floor, learning_rate=3e-3), seed=2)
-    own = twin(learner)
-    adam = Adam(own.actor.parameters(), 3e-3)
-    for batch in batches(3, random):
-        here, _ = parts(batch)
-        action = here["action"]
-        if floor:
-            action = action + floor * torch.randn(action.shape, generator=own.generator)
-        goal = torch.atanh(action.clamp(-0.97, 0.97))
-        if kind == "flow":
-            noise = torch.randn(goal.shape, generator=own.generator)
-            time = torch.rand(len(goal), 1, generator=own.generator)
-            velocity, _ = own.actor.velocity(own.actor.encoder(here), time * goal + (1 - time) * noise, time)
-            loss = F.mse_loss(velocity, goal - noise)
-        else:
-            mean, log_std = own.actor(here)
-            squash = torch.log(1 - torch.tanh(goal) ** 2)
-            loss = -(torch.distributions.Normal(mean, log_std.exp()).log_prob(goal) - squash).sum(1).mean()
-        adam.descend(loss)
-        assert learner.update(batch) == pytest.approx({"sft_loss": loss.item()}, rel=1e-4)
-        assert_alike(learner, own)
-    assert learner.updates == 3
-
-
 @pytest.mark.parametrize("name", ["sac", "iql", "sft"])
 def test_images_of_a_batch_are_moved_before_anything_is_learned(name, random):
     """As DrQ does: the same as learning from pictures that were moved by the same draw."""
@@ -288,28 +165,6 @@ def test_images_of_a_batch_are_moved_before_anything_is_learned(name, random):
     assert not torch.equal(moved["front"], torch.as_tensor(batch["front"]))
     assert moving.update(batch) == still.update({key: value.numpy() for key, value in moved.items()})
     assert_alike(moving, still)
-
-
-def test_dagger_labels_with_the_expert_whoever_drives():
-    learner = dagger.Learner(make(), dagger.Config(beta=0.5, beta_decay=0.5, beta_floor=0.1))
-    asked = []
-
-    def policy(observation):
-        asked.append(observation)
-        return np.array([7.0, 7.0])
-
-    for episode, share in ((0, 0.5), (1, 0.25), (5, 0.1)):
-        decide = learner.driver(policy, expert, episode, np.random.default_rng(3))
-        drivers, draws = [], np.random.default_rng(3)
-        asked.clear()
-        for number in range(200):
-            observation = {"offset": np.array([0.01 * number, -0.3])}
-            played, label, who = decide(observation)
-            assert np.array_equal(label, expert(observation)), "what the expert would do, also where the policy drives"
-            assert np.array_equal(played, label if who == "operator" else [7.0, 7.0])
-            assert who == ("operator" if draws.random() < share else "policy")
-            drivers.append(who)
-        assert len(asked) == drivers.count("policy") and 0.5 * share < drivers.count("operator") / 200 < 1.5 * share
 
 
 def test_dsrl_steers_by_what_the_critics_say_of_the_choice(random):

@@ -11,13 +11,14 @@ from rlinf_core.errors import PolicyFileError, RecipeError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.actor import PolicyConfig
 from rlinf_core.policies.files import load_policy, save_policy
-from rlinf_core.policies.images import ResNet10, image_encoder
+from rlinf_core.policies.images import ResNet10, Small, image_encoder
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 SPEC = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (32, 32, 3), "uint8", "", (0.0,), (255.0,),
                                                         "camera/front/image", "image")),
                    ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
 CONFIG = PolicyConfig(hidden=(32,), image_features=16, image_encoder="resnet")
+SMALL = PolicyConfig(image_features=4, channels=(4, 5))
 
 
 def resnet(config=CONFIG, seed=0):
@@ -101,3 +102,32 @@ def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rat
                       for image in unseen["front"]])
     blind = np.abs(unseen["action"] - unseen["action"].mean(0)).mean()
     assert np.abs(acted - unseen["action"]).mean() < blind / 3
+
+
+def test_a_small_encoder_halves_by_each_convolution():
+    small = image_encoder((12, 8, 3), SMALL)
+    assert isinstance(small, Small)
+    convolutions = [layer for layer in small if isinstance(layer, torch.nn.Conv2d)]
+    assert [(c.in_channels, c.out_channels, c.kernel_size, c.stride, c.padding) for c in convolutions] == [
+        (3, 4, (3, 3), (2, 2), (1, 1)), (4, 5, (3, 3), (2, 2), (1, 1))]
+    assert small[5].in_features == 5 * 3 * 2 and small[5].out_features == 4
+    pixels = torch.rand(2, 3, 12, 8)
+    x = pixels - 0.5
+    for layer in small:
+        x = layer(x)
+    assert torch.equal(small(pixels), x) and small(pixels).shape == (2, 4) and x.abs().max() <= 1
+    odd = Small((13, 9, 3), SMALL)
+    assert odd[5].in_features == 5 * 4 * 3 and odd(torch.rand(1, 3, 13, 9)).shape == (1, 4)
+
+
+def test_a_resnets_embeddings_fit_its_pictures():
+    torch.manual_seed(0)
+    net = ResNet10((40, 64, 3), PolicyConfig(image_features=4, image_encoder="resnet"))
+    assert net.embeddings.shape == (8, 512, 2, 2) and net.out[0].weight.shape == (4, 8 * 512)
+    assert net.embeddings.std().item() == pytest.approx(0.5, rel=0.05), "a sum over four places keeps its deviation"
+    assert not {"mean", "std"} & set(net.state_dict()) and not net.frozen
+    assert all(p.requires_grad for p in net.parameters())
+    stem = net.stem[0]
+    assert (stem.kernel_size, stem.stride, stem.padding, stem.bias) == ((7, 7), (2, 2), (3, 3), None)
+    pool = net.stem[3]
+    assert (pool.kernel_size, pool.stride, pool.padding) == (3, 2, 1)
