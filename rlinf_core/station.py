@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.recipes.schema import SCRIPTED, Recipe, check_operator, load_robot, station_task, task_file
+from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.recipes.schema import Recipe, load_robot, station_task, task_file
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
 ONCE = "once"          # its end is somebody's business, and not to be undone
+OPERATORS = SCRIPTED, KEYBOARD = "scripted", "keyboard"
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,17 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               address=recipe.bridge.address),
     ]
     return processes
+
+
+def check_operator(recipe: Recipe) -> None:
+    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script."""
+    kind, robot = recipe.station.operator.kind, recipe.station.robot
+    if kind not in OPERATORS:
+        raise RecipeError(f"station.operator.kind: expected {SCRIPTED} or {KEYBOARD}, got '{kind}'"
+                          f"{nearest(kind, OPERATORS)}")
+    if kind == SCRIPTED and load_robot(recipe).driver != "simulator":
+        raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
+                          f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
 
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:

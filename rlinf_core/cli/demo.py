@@ -15,8 +15,15 @@ from typing import Any
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.recipes import Recipe, check_operator, load_recipe, resolved, station_task
-from rlinf_core.station import RESPAWN, director_process, operator_process, station_processes, write_plan
+from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
+from rlinf_core.station import (
+    RESPAWN,
+    check_operator,
+    director_process,
+    operator_process,
+    station_processes,
+    write_plan,
+)
 from rlinf_core.supervisor import Supervisor, command_line, only_station, ros_environment
 
 

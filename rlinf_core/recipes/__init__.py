@@ -1,6 +1,6 @@
 """Recipes: one named YAML that says everything about a run, as typed dataclasses."""
 
 from rlinf_core.recipes.loading import algorithm_name, load_recipe, resolved
-from rlinf_core.recipes.schema import Recipe, check_operator, station_task
+from rlinf_core.recipes.schema import Recipe, station_task
 
-__all__ = ["Recipe", "algorithm_name", "check_operator", "load_recipe", "resolved", "station_task"]
+__all__ = ["Recipe", "algorithm_name", "load_recipe", "resolved", "station_task"]

@@ -14,8 +14,6 @@ from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.places import shared
 from rlinf_core.policies.actor import PolicyConfig
 
-SCRIPTED, KEYBOARD = "scripted", "keyboard"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
@@ -26,7 +24,7 @@ class Operator:
         noise: tremor of the scripted hand, in normalised units.
     """
 
-    kind: str = SCRIPTED
+    kind: str = "scripted"
     noise: float = 0.12
 
 
@@ -272,17 +270,6 @@ def station_task(recipe: Recipe) -> Task:
             raise RecipeError(f"station.observe_cameras: robot '{station.robot}' has no camera '{camera}'; it has "
                               f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}")
     return load_task(task_file(recipe)).with_images(dict.fromkeys(station.observe_cameras, station.image_size))
-
-
-def check_operator(recipe: Recipe) -> None:
-    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script."""
-    kind, robot = recipe.station.operator.kind, recipe.station.robot
-    if kind not in (SCRIPTED, KEYBOARD):
-        raise RecipeError(f"station.operator.kind: expected {SCRIPTED} or {KEYBOARD}, got '{kind}'"
-                          f"{nearest(kind, (SCRIPTED, KEYBOARD))}")
-    if kind == SCRIPTED and load_robot(recipe).driver != "simulator":
-        raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
-                          f"{SCRIPTED}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
 
 
 def load_robot(recipe: Recipe) -> Robot:
