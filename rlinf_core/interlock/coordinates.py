@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from operator import sub
+from operator import gt, sub
 
 from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.motion import Numbers
+from rlinf_core.interlock.motion import Group, Numbers
 from rlinf_core.interlock.rotation import inverse, product, to_quaternion, to_vector, unit
 from rlinf_core.interlock.types import COMMANDERS, MOST_ACTIONS, Chunk, Inputs, Pose
 
@@ -53,21 +53,16 @@ def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -
     turn = to_quaternion([value * limits.tick for value in asked[1]])
     nominal = limits.nominal
     then = to_vector(product(inverse(nominal), product(turn, product(nominal, to_quaternion(at[1])))))
-    return (asked[0], tuple([(b - a) / limits.tick for a, b in zip(at[1], then, strict=True)]), *asked[2:])
+    return (asked[0], tuple([way / limits.tick for way in map(sub, then, at[1])]), *asked[2:])
 
 
 def moved(limits: Limits, start: Coordinates, end: Coordinates, size: int) -> Numbers:
     """From ``start`` to ``end`` in the words of an action of ``size`` numbers."""
-    difference = [tuple(map(sub, last, first)) for first, last in zip(start, end, strict=True)]
-    if limits.control_mode == "joint_delta":
-        arm = difference[0]
-    elif size >= 6:
-        nominal = limits.nominal
-        first, last = (product(nominal, to_quaternion(each[1])) for each in (start, end))
-        arm = difference[0] + to_vector(product(last, inverse(first)))
-    else:
-        arm = difference[0]
-    return arm + (difference[-1] if size > len(arm) else ())
+    arm = tuple(map(sub, end[0], start[0]))
+    if limits.control_mode == "tcp_delta" and size >= 6:
+        first, last = (product(limits.nominal, to_quaternion(each[1])) for each in (start, end))
+        arm += to_vector(product(last, inverse(first)))
+    return arm + (tuple(map(sub, end[-1], start[-1])) if size > len(arm) else ())
 
 
 def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
@@ -91,9 +86,8 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
         return "not_finite"
     if (chunk.observation_stamp_ns - now_ns) * 1e-9 > limits.future_stamp:
         return "future_stamp"
-    most = limits.jump_factor * chunk.dt_s
-    if any(group.norm(part) > most * group.speed
-           for action in chunk.actions for group, part in zip(limits.groups, parts(limits, action), strict=True)):
+    most = [limits.jump_factor * chunk.dt_s * group.speed for group in limits.groups]
+    if any(any(map(gt, map(Group.norm, limits.groups, parts(limits, action)), most)) for action in chunk.actions):
         return "jump"
     return ""
 

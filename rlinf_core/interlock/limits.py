@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +123,16 @@ TABLE = {item.name: item for item in fields(Limits)}
 
 def loosened(old: Limits, new: Limits) -> list[str]:
     """Names of the limits that ``new`` makes looser or that may not change while armed (S19)."""
-    names = []
-    for name, item in TABLE.items():
-        before, after = getattr(old, name), getattr(new, name)
-        tighter = item.metadata["tighter"]
-        pairs = list(zip(before, after, strict=False)) if isinstance(before, tuple) else [(before, after)]
-        resized = isinstance(before, tuple) and len(before) != len(after)
-        changed = before != after
-        looser = any(b > a if tighter == HIGHER else a > b for b, a in pairs) if tighter != FIXED else changed
-        if resized or looser:
-            names.append(name)
-    return names
+    return [name for name, item in TABLE.items()
+            if _looser(item.metadata["tighter"], getattr(old, name), getattr(new, name))]
+
+
+def _looser(tighter: str, before: Any, after: Any) -> bool:
+    if tighter == FIXED:
+        return before != after
+    if isinstance(before, tuple):
+        return len(before) != len(after) or any(map(partial(_looser, tighter), before, after))
+    return after < before if tighter == HIGHER else after > before
 
 
 def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits", most: Limits | None = None) -> Limits:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
-from operator import sub
+from operator import mul, sub
 from typing import NamedTuple
 
 _BISECTIONS = 5
@@ -61,19 +61,17 @@ class Group:
 
     def inside(self, position: Numbers) -> bool:
         """Whether the workspace holds ``position``, to rounding."""
-        for lo, p, hi in zip(self.low, position, self.high, strict=False):
-            if not lo - _ROUNDING <= p <= hi + _ROUNDING:
-                return False
-        return math.isinf(self.radius) or math.hypot(*position) <= self.radius + _ROUNDING
+        return self._within(position, -_ROUNDING)
 
     def far_from_walls(self, position: Numbers, velocity: Numbers) -> bool:
         """Whether no wall is near enough to matter. Faster than allowed, as after tightening, every wall is near."""
-        if self.norm(velocity) > self.speed * (1.0 + 1e-9):
-            return False
+        return self.norm(velocity) <= self.speed * (1.0 + 1e-9) and self._within(position, self.reach)
+
+    def _within(self, position: Numbers, margin: float) -> bool:
         for lo, p, hi in zip(self.low, position, self.high, strict=False):
-            if not lo + self.reach <= p <= hi - self.reach:
+            if not lo + margin <= p <= hi - margin:
                 return False
-        return math.isinf(self.radius) or math.hypot(*position) + self.reach <= self.radius
+        return math.isinf(self.radius) or math.hypot(*position) <= self.radius - margin
 
     @cached_property
     def without_walls(self) -> Group:
@@ -151,9 +149,7 @@ def advance(group: Group, motion: Motion, wanted: Numbers) -> tuple[Motion, froz
     if walls and not group.can_stop(motion.position, velocity):
         bit |= {group.name}
         velocity = _last_that_can_stop(group, motion, velocity)
-    position = motion.position
-    if any(velocity):
-        position = tuple([p + v * group.tick for p, v in zip(position, velocity, strict=True)])
+    position = tuple([p + v * group.tick for p, v in zip(motion.position, velocity, strict=True)])
     return motion.moved_to(position, velocity), bit
 
 
@@ -178,8 +174,6 @@ def stopping_speed(distance: float, acceleration: float, tick: float) -> float:
 
 def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
     """``wanted``, slowed down before the walls: sliding along them, or as a whole if the group goes together."""
-    if not any(wanted):
-        return wanted
     if group.together and group.low:
         speed = group.norm(wanted)
         far = min(((hi - p if v > 0.0 else p - lo) * speed / abs(v)
@@ -188,12 +182,11 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
         return wanted if speed <= most else tuple(v * most / speed for v in wanted)
     if group.low:
         braking, tick = group.acceleration / math.sqrt(len(wanted)), group.tick
-        wanted = tuple([min(v, stopping_speed(hi - p, braking, tick)) if v >= 0.0 else
-                        max(v, -stopping_speed(p - lo, braking, tick))
+        wanted = tuple([max(-stopping_speed(p - lo, braking, tick), min(v, stopping_speed(hi - p, braking, tick)))
                         for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True)])
-    if math.isfinite(group.radius) and any(position):
+    if any(position):
         away = math.hypot(*position)
-        outward = sum(p * v for p, v in zip(position, wanted, strict=True)) / away
+        outward = sum(map(mul, position, wanted)) / away
         most = stopping_speed(group.radius - away, 0.5 * group.acceleration, group.tick)
         if outward > most:
             wanted = tuple(v - (outward - most) * p / away for p, v in zip(position, wanted, strict=True))

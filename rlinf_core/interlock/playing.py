@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
+from operator import gt, mul, sub
 
 from rlinf_core.interlock.coordinates import Coordinates, moved, velocities
 from rlinf_core.interlock.limits import Limits
@@ -34,8 +35,7 @@ class Play:
     def rest_at(self, coordinates: Coordinates) -> None:
         """Be there at once: before anything was commanded, or where the arm itself was put without moving."""
         self.goal = None
-        self.motions = tuple(Motion.at_rest(group, at)
-                             for group, at in zip(self.limits.groups, coordinates, strict=True))
+        self.motions = tuple(map(Motion.at_rest, self.limits.groups, coordinates))
 
     def rest(self) -> None:
         """The robot side has stood at the last target for a while: go on from there, and from rest."""
@@ -44,10 +44,8 @@ class Play:
 
     def apart(self, arm: Coordinates | None) -> list[float]:
         """How far the set-points are from the arm, the gripper's left out: it grasps."""
-        if arm is None:
-            return [0.0] * len(self.divergences())
-        return [group.distance(motion.set_point, at) for group, motion, at, _ in
-                zip(self.limits.groups, self.motions, arm, self.divergences(), strict=False)]
+        arm = self.set_points() if arm is None else arm
+        return list(map(Group.distance, self.limits.groups, self.set_points(), arm))[:len(self.divergences())]
 
     def divergences(self) -> tuple[float, ...]:
         """The largest ``apart`` in which a set-point may still go further."""
@@ -83,8 +81,7 @@ class Play:
 
     def lost_its_goal(self, arm: Coordinates | None) -> bool:
         """Whether the arm has left the place that the set-point is going to."""
-        return arm is None or _beyond([group.distance(goal, at) for group, goal, at in
-                                       zip(self.limits.groups, self.goal or (), arm, strict=False)], self.divergences())
+        return arm is None or _beyond(map(Group.distance, self.limits.groups, self.goal or (), arm), self.divergences())
 
     def homing(self) -> Coordinates:
         """Velocities towards the goal, from which each group can still stop there."""
@@ -94,24 +91,22 @@ class Play:
             if self.goal is None or index >= len(self.goal):
                 wanted.append((0.0,) * len(motion.position))
                 continue
-            way = tuple([b - a for a, b in zip(motion.position, self.goal[index], strict=True)])
+            way = tuple(map(sub, self.goal[index], motion.position))
             far = group.norm(way)
-            speed = min(group.speed, stopping_speed(far, 0.5 * group.acceleration, group.tick), far / group.tick)
+            speed = min(group.speed, stopping_speed(far, 0.5 * group.acceleration, group.tick))
             wanted.append(tuple([v * speed / far for v in way]) if far > ALIGNED else (0.0,) * len(way))
         return tuple(wanted)
 
     def arrived(self) -> bool:
         """Whether the set-point rests at its goal."""
         return self.goal is not None and self.still and all(
-            group.distance(motion.position, goal) <= 2.0 * ALIGNED for group, motion, goal in
-            zip(self.limits.groups, self.motions, self.goal, strict=False))
+            far <= 2.0 * ALIGNED for far in map(Group.distance, self.limits.groups, self.set_points(), self.goal))
 
     # One tick
     def move(self, wanted: Coordinates, now_ns: int, window_end: int) -> None:
         """Advance every set-point; ``window_end`` is when the window in play ends."""
-        going_back = self.goal is not None
-        results = [advance(_open(group, motion) if going_back else group, motion, velocity) for group, motion, velocity
-                   in zip(self.limits.groups, self.motions, wanted, strict=True)]
+        groups = map(_open, self.limits.groups, self.motions) if self.goal is not None else self.limits.groups
+        results = list(map(advance, groups, self.motions, wanted))
         self.motions = tuple([motion for motion, _ in results])
         if self.window is not None and not self.window.done:
             for _, active in results:
@@ -140,9 +135,9 @@ class Play:
         if arm is None:
             return wanted
         result = list(wanted)
-        for index, (far, most) in enumerate(zip(self.apart(arm), self.divergences(), strict=True)):
-            away = zip(self.motions[index].set_point, arm[index], wanted[index], strict=True)
-            if far > most and sum([(a - b) * v for a, b, v in away]) > 0.0:
+        for index, beyond in enumerate(map(gt, self.apart(arm), self.divergences())):
+            away = map(sub, self.motions[index].set_point, arm[index])
+            if beyond and sum(map(mul, away, wanted[index])) > 0.0:
                 self.limited_by({"divergence"})
                 result[index] = (0.0,) * len(wanted[index])
         return tuple(result)
@@ -169,8 +164,8 @@ class Play:
         self.window = replace(window, done=True)
 
 
-def _beyond(values: list[float], most: tuple[float, ...] | list[float]) -> bool:
-    return any(value > limit for value, limit in zip(values, most, strict=True))
+def _beyond(values: Iterable[float], most: Iterable[float]) -> bool:
+    return any(map(gt, values, most))
 
 
 def _open(group: Group, motion: Motion) -> Group:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from operator import le
 
 from rlinf_core.interlock.coordinates import Coordinates
 from rlinf_core.interlock.limits import Limits
+from rlinf_core.interlock.motion import Group
 from rlinf_core.interlock.types import NS
 
 SETTLE_S = 0.1                            # how long an arm is watched before it counts as resting somewhere
@@ -74,4 +76,4 @@ def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, 
         reach = (slack[1] + limits.measured_joint_speed * seconds,)
     else:
         reach = (slack[0] + limits.measured_speed * seconds, slack[1] + limits.measured_rotation_speed * seconds)
-    return all(group.distance(x, y) <= most for group, x, y, most in zip(limits.groups, a, b, reach, strict=False))
+    return all(map(le, map(Group.distance, limits.groups, a, b), reach))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import le
 
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.types import Inputs
@@ -58,10 +60,11 @@ def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float]
 def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
     """The side of the arm that its set-point does not speak of: its joints while the tool is commanded, and the reverse."""
     if limits.control_mode == "joint_delta":
-        position = (inputs.pose or ())[:3]
-        out = not all(lo <= p <= hi for lo, p, hi in zip(limits.box_low, position, limits.box_high, strict=False))
-        return ["outside_box"] if out else []
-    joints, margin = inputs.joints or (), limits.joint_margin
-    out = not all(lo + margin <= q <= hi - margin
-                  for lo, q, hi in zip(limits.joint_low, joints, limits.joint_high, strict=False))
-    return ["outside_joints"] if out else []
+        return [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
+    margin = limits.joint_margin
+    low, high = [low + margin for low in limits.joint_low], [high - margin for high in limits.joint_high]
+    return [] if _between(low, inputs.joints or (), high) else ["outside_joints"]
+
+
+def _between(low: Sequence[float], values: Sequence[float], high: Sequence[float]) -> bool:
+    return all(map(le, low, values)) and all(map(le, values, high))
