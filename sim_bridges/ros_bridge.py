@@ -21,7 +21,6 @@ from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from sim_bridges.simulator import make
 
 COMMAND_FRESH_S = 0.1
-ROBOT_PRIORITY = 25  # in real time a robot's own controller is late for nobody
 
 
 class SimBridge(ControlNode):
@@ -44,8 +43,7 @@ class SimBridge(ControlNode):
         for name, (height, width) in self.cameras.items():
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
         self._make_interfaces()
-        if not self.lockstep:
-            prioritise(ROBOT_PRIORITY)
+        prioritise(self.declare_parameter("priority", 0).value)
 
     def _make_interfaces(self) -> None:
         kinds = {topic: KINDS[topic] for topic in self.simulator.channels()}

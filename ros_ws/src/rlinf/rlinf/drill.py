@@ -64,13 +64,6 @@ class Drill(DrilledStation):
     def _go_wrong(self, scenario: dict[str, Any]) -> float:
         """Do it; returns when it happened."""
         began = self._signal(scenario) if "process" in scenario else time.time()
-        words = dict(scenario.get("say", {}))
-        if words.pop("end_episode", False):
-            self.do(streaming=False)
-            began = time.time()
-            self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
-        if words:
-            began = self.do(**words)
         if "inject" in scenario:
             route = scenario["inject"]["route"]
             self.injected.pop(route, None)
@@ -78,7 +71,12 @@ class Drill(DrilledStation):
             if not self.spin(lambda: route in self.injected, 3.0):
                 raise SystemExit(f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}")
             began = self.injected[route]
-        return began
+        words = dict(scenario.get("say", {}))
+        if words.pop("end_episode", False):
+            self.do(streaming=False)
+            began = time.time()
+            self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
+        return self.do(**words) if words else began
 
     def _signal(self, scenario: dict[str, Any]) -> float:
         """Kill or stop a process; one that is stopped for some seconds goes on by itself, whatever this one does."""

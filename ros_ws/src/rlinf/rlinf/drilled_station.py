@@ -112,7 +112,8 @@ class DrilledStation:
                      Process("people", "rlinf", "drilled_people", "rlinf.drilled_people", namespace)]
         for process in station_processes(self.recipe, self.run_dir):
             if process.name in NODES:
-                extra = {"policy_file": str(policy)} if process.name == "policy" else {}
+                extra = {"policy": {"policy_file": str(policy)},
+                         "sim_bridge": {"priority": 25}}.get(process.name, {})  # as a robot's own controller has
                 processes.append(replace(process, restart=RESPAWN, remappings=through.get(process.name, ()),
                                          parameters=process.parameters | extra))
         return processes

@@ -92,10 +92,13 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     Raises:
         SystemExit: an RlinfError as one line on stderr, with exit code 1.
     """
-    prioritise(priority)
+    if priority == BACKGROUND:
+        os.nice(10)
     try:
         with asked_to_end() as asked:
-            _spin(make(), listens, asked)
+            node = make()
+            prioritise(priority)
+            _spin(node, listens, asked)
     except RlinfError as error:
         raise SystemExit(str(error)) from error
 
@@ -148,9 +151,11 @@ def single_threaded() -> Executor:
 
 
 def prioritise(priority: int) -> None:
-    """For this process, the middleware's threads included: they are not there yet."""
-    if priority == BACKGROUND:
-        os.nice(10)
-    elif priority > 0:
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+    """Every thread of this process that is there by now, the middleware's included, and those that they start.
+
+    Only once the node is made: while processes start at real-time priority they use up what Linux grants all such threads
+    together (95 % of a second), and then those that control must wait.
+    """
+    for thread in os.listdir("/proc/self/task") if priority > 0 else ():
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.sched_setscheduler(int(thread), os.SCHED_FIFO, os.sched_param(priority))
