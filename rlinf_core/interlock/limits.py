@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -216,11 +216,11 @@ def _at(path: str | Path, lines: dict[str, int], name: str) -> str:
 def _check_known(path: str | Path, lines: dict[str, int], data: dict[str, Any]) -> None:
     for key in data:
         if key not in TABLE:
-            raise RecipeError(f"limits {_at(path, lines, key)}: unknown limit '{key}'{nearest(str(key), TABLE)}")
+            raise RecipeError(f"limits {_at(path, lines, str(key))}: unknown limit '{key}'{nearest(str(key), TABLE)}")
 
 
 def _required(item: Any) -> bool:
-    return item.default.__class__.__name__ == "_MISSING_TYPE"
+    return item.default is MISSING
 
 
 def _expected(item: Any) -> str:
@@ -237,30 +237,26 @@ def _expected(item: Any) -> str:
 
 
 def _checked(where: str, item: Any, raw: Any) -> Any:
-    size = item.metadata["size"]
-    if item.name == "control_mode":
-        if raw not in MODES:
-            raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}, got {raw!r}"
-                              f"{nearest(str(raw), MODES)}")
-        return raw
-    if item.name == "frame":
-        if not isinstance(raw, str) or not raw:
-            raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}, got {raw!r}")
-        return raw
-    if item.name == "joint_names":
-        if not isinstance(raw, list | tuple) or not all(isinstance(name, str) for name in raw):
-            raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}, got {raw!r}")
-        return tuple(raw)
-    if raw == UNLIMITED and size == 1:
+    """``raw`` as the table keeps it."""
+    words = {"control_mode": raw in MODES, "frame": isinstance(raw, str) and raw != "",
+             "joint_names": isinstance(raw, list | tuple) and all(isinstance(name, str) for name in raw)}
+    number = item.metadata["size"] == 1 and item.name not in words
+    if number and raw == UNLIMITED:
         return math.inf
-    low, high = item.metadata["range"]
-    values = list(raw) if isinstance(raw, list | tuple) else [raw]
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    fits = isinstance(raw, list | tuple) if size != 1 else not isinstance(raw, list | tuple)
-    if not numbers or not fits or (size and len(values) != size) or not all(low <= v <= high for v in values):
-        spelled = f" (or '{UNLIMITED}', spelled out)" if size == 1 else ""
-        raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}{spelled}, got {raw!r}")
-    return float(raw) if size == 1 else tuple(map(float, values))
+    if not (words[item.name] if item.name in words else _numbers_fit(item, raw)):
+        spelled = f" (or '{UNLIMITED}', spelled out)" if number else ""
+        meant = nearest(str(raw), MODES) if item.name == "control_mode" else ""
+        raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}{spelled}, got {raw!r}{meant}")
+    if item.name in words:
+        return raw if isinstance(raw, str) else tuple(raw)
+    return float(raw) if number else tuple(map(float, raw))
+
+
+def _numbers_fit(item: Any, raw: Any) -> bool:
+    (low, high), size, several = item.metadata["range"], item.metadata["size"], isinstance(raw, list | tuple)
+    values = raw if several else [raw]
+    return several == (size != 1) and len(values) == (size or len(values)) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high for value in values)
 
 
 def _check_together(path: str | Path, lines: dict[str, int], values: dict[str, Any]) -> None:
@@ -269,7 +265,8 @@ def _check_together(path: str | Path, lines: dict[str, int], values: dict[str, A
     def refuse(name: str, problem: str) -> None:
         raise RecipeError(f"limits {_at(path, lines, name)}: {problem}")
 
-    for axis, low, high in zip("xyz", values["box_low"], values["box_high"], strict=True):
+    for index, axis in enumerate("xyz"):
+        low, high = values["box_low"][index], values["box_high"][index]
         if not low < high:
             refuse("box_low", f"box is inverted in {axis}: box_low {low} must be below box_high {high}")
     names, low, high = values["joint_names"], values["joint_low"], values["joint_high"]
@@ -277,10 +274,10 @@ def _check_together(path: str | Path, lines: dict[str, int], values: dict[str, A
         refuse("joint_low", f"joint_names has {len(names)} entries, joint_low {len(low)} and joint_high {len(high)}; "
                             "expected one per joint in each, or none of the three")
     margin = values["joint_margin"]
-    for name, a, b in zip(names, low, high, strict=True):
-        if not a + margin < b - margin:
-            refuse("joint_low", f"the range of {name} is inverted or thinner than its margins: joint_low {a}, "
-                                f"joint_high {b}, joint_margin {margin}")
+    for index, name in enumerate(names):
+        if not low[index] + margin < high[index] - margin:
+            refuse("joint_low", f"the range of {name} is inverted or thinner than its margins: joint_low {low[index]}, "
+                                f"joint_high {high[index]}, joint_margin {margin}")
     if values["control_mode"] == "joint_delta" and not low:
         refuse("control_mode", "control_mode joint_delta needs joint_names, joint_low and joint_high")
     size = math.hypot(*values["orientation"])
