@@ -163,7 +163,7 @@ def braking_distance(speed: float, acceleration: float, tick: float) -> float:
 
 
 def stopping_speed(distance: float, acceleration: float, tick: float) -> float:
-    """Largest speed from which a tick and then braking stay within ``distance`` (discrete v^2 / 2a, from below)."""
+    """Speed from which a tick and then braking take ``distance``: v^2 / 2a + v T / 2, to within a T^2 / 8 of the sum."""
     if distance <= 0.0:
         return 0.0
     if math.isinf(acceleration):
