@@ -198,8 +198,11 @@ def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numb
     size, most = group.distance(goal, velocity), group.acceleration * group.tick
     if size <= most:
         return goal
-    share = most / size
-    return tuple([v + (g - v) * share for g, v in zip(goal, velocity, strict=True)])
+    return _between(velocity, goal, most / size)
+
+
+def _between(a: Numbers, b: Numbers, share: float) -> Numbers:
+    return tuple([x + (y - x) * share for x, y in zip(a, b, strict=True)])
 
 
 def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numbers:
@@ -209,7 +212,7 @@ def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numb
     braked = best
     for _ in range(_BISECTIONS):
         share = 0.5 * (low + high)
-        between = tuple(a + share * (b - a) for a, b in zip(braked, velocity, strict=True))
+        between = _between(braked, velocity, share)
         if group.can_stop(motion.position, between):
             low, best = share, between
         else:

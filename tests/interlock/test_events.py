@@ -1,0 +1,521 @@
+"""core.py branch by branch: the whole stream of events of each, the state that it leaves, and what is published."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rlinf_core.interlock import EStop, Inputs, Mode, State, step
+from tests.interlock import conftest
+from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, joint_limits, limits
+from tests.interlock.test_requirements import stream
+
+NAN = math.nan
+NS = 10**9
+PRESSED = (EStop("pendant", True, 0.0),)
+AWAY = (HOME[0] + 0.02, *HOME[1:])  # more than what sends a set-point back, less than what it may diverge by
+
+
+def chunk(seq, stamp_ns, actions=((0.002, 0.0, 0.0),), **changes):
+    """One slow enough to be limited by nothing."""
+    return conftest.chunk(seq, stamp_ns, actions, **changes)
+
+
+def mode(name):
+    return ("mode", name, "", "", -1, ())
+
+
+def about(kind, cause, command, index=0):
+    return (kind, cause, command.source, command.session, command.seq, command.actions[index] if command.actions else ())
+
+
+def tick(rig, *chunks, **inputs):
+    """One tick's events, as tuples."""
+    now = rig.now
+    rig.tick(*chunks, **inputs)
+    assert all(event.now_ns == now for event in rig.events)
+    return [(e.kind, e.cause, e.source, e.session, e.seq, e.requested) for e in rig.events]
+
+
+def active(source="policy", actions=((0.002, 0.0, 0.0),), ticks=1, limits_=None, **inputs):
+    rig = Rig(limits_ or limits()).arm()
+    assert tick(rig, chunk(1, rig.now, actions, source=source), **inputs) == [mode("ACTIVE")]
+    for _ in range(ticks - 1):
+        assert tick(rig, **inputs) == []
+    return rig
+
+
+def fast(source="policy"):
+    """0.2 m/s, from which it takes 20 ticks to brake; the last action has just ended."""
+    rig = Rig(limits(acceleration=1.0)).arm()
+    stream(rig, (0.02, 0.0, 0.0), actions=4, source=source)
+    return rig
+
+
+def held():
+    rig = active()
+    tick(rig, silent=("x",))
+    assert rig.state.cause == "silent:x"
+    return rig
+
+
+def faulty():
+    rig = active()
+    assert tick(rig, robot_fault="reflex") == [mode("FAULT:robot:reflex")]
+    return rig
+
+
+# Arming and disarming
+def test_s13_arming_and_disarming():
+    rig = Rig().settle()
+    assert tick(rig, arm=True) == [mode("ARMED")] and tick(rig, arm=True) == []
+    assert tick(rig, arm=False) == [mode("DISARMED")] and tick(rig, arm=False) == []
+    assert tick(rig) == []
+
+
+@pytest.mark.parametrize("inputs", [dict(estops=PRESSED), dict(silent=("x",)), dict(pose=(NAN, *HOME[1:])),
+                                    dict(frame="camera"), dict(pose_age_ns=50_000_001), dict(arm=None)])
+def test_s13_what_keeps_it_from_being_armed(inputs):
+    rig = Rig().settle()
+    assert tick(rig, **({"arm": True} | inputs)) == [] and rig.state.mode is Mode.DISARMED
+
+
+def test_s13_disarming_drops_the_command_and_brakes():
+    rig = fast()
+    assert tick(rig, chunk(5, rig.now, ((0.02, 0.0, 0.0),))) == []
+    assert tick(rig, arm=False) == [mode("DISARMED")]
+    assert rig.state.chunk is None is rig.state.window and len(rig.output.applied) == 1
+    assert rig.output.source == "" and not rig.state.still
+
+
+def test_s13_a_fault_is_neither_armed_nor_disarmed():
+    rig = faulty()
+    for inputs in (dict(arm=True), dict(arm=False), dict(end_episode=True), dict(restart=True)):
+        assert tick(rig, **inputs) == [] and rig.state.mode is Mode.FAULT
+
+
+def test_s06_arming_forgets_sessions_in_every_mode_and_a_hold_for_them():
+    for rig in (active(), held()):
+        before = rig.state.mode, rig.state.cause
+        assert tick(rig, arm=True) == [] and (rig.state.mode, rig.state.cause) == before and rig.state.sessions == ()
+    rig = active()
+    tick(rig, chunk(2, rig.now, session="b"))
+    assert tick(rig, arm=True) == [mode("ARMED")] and rig.state.commander == "" and rig.state.sessions == ()
+    rig = held()
+    tick(rig, arm=True, silent=("x",))
+    assert rig.state.sessions == (("policy", "a", 1),), "not if it may not be armed now"
+
+
+def test_the_end_of_an_episode_leaves_it_armed_and_says_what_was_played():
+    rig = active(ticks=3)
+    assert tick(rig, end_episode=True) == [mode("ARMED")]
+    assert len(rig.output.applied) == 1 and rig.state.chunk is None and rig.state.commander == ""
+    assert tick(rig, end_episode=True) == []
+    rig = held()
+    assert tick(rig, end_episode=True) == [mode("ARMED")]
+    rig = Rig().settle()
+    assert tick(rig, end_episode=True) == [] and rig.state.mode is Mode.DISARMED
+
+
+# Restart
+def test_a_scene_that_was_reset_puts_the_set_point_where_the_arm_is():
+    for rig in (Rig().settle(), Rig().arm(), held()):
+        rig.pose = (0.4, 0.1, 0.3, *HOME[3:])
+        assert tick(rig, restart=True) == [("reseeded", "restart", "", "", -1, ())]
+        assert rig.output.target == rig.pose and rig.state.still and rig.state.track.believed
+        assert rig.state.track.sampled_ns == rig.now - TICK_NS
+    rig = Rig(follow=False).arm()
+    assert tick(rig, restart=True, pose=(NAN, *HOME[1:])) == []
+    rig = active()
+    assert tick(rig, restart=True, pose=AWAY) == [], "not while it moves"
+    assert rig.state.mode is Mode.ACTIVE and rig.output.target != AWAY
+    rig = faulty()
+    rig.follow = False
+    assert tick(rig, restart=True, pose=(0.4, 0.1, 0.3, *HOME[3:])) == [] and not rig.state.track.believed
+
+
+# Faults
+def test_s13_a_fault_names_its_first_cause_and_is_cleared_by_it_alone():
+    rig = active(ticks=2)
+    assert tick(rig, estops=PRESSED, robot_fault="reflex") == [mode("FAULT:estop:pendant")]
+    assert len(rig.output.applied) == 1 and rig.state.chunk is None
+    assert tick(rig, robot_fault="reflex") == [] and rig.state.cause == "estop:pendant"
+    for inputs in (dict(reset_fault="robot:reflex"), dict(reset_fault=""),
+                   dict(reset_fault="estop:pendant", robot_fault="x"), dict(reset_fault="estop:pendant", estops=PRESSED)):
+        assert tick(rig, **inputs) == []
+    assert tick(rig, reset_fault="estop:pendant") == [mode("DISARMED")]
+    assert tick(rig, reset_fault="") == []
+
+
+def test_s15_a_fault_is_cleared_with_the_enable_held():
+    rig = Rig(limits(enable_lease=60.0)).arm()
+    tick(rig, robot_fault="reflex")
+    assert tick(rig, reset_fault="robot:reflex", enable=False, enable_age_s=0.0) == []
+    assert tick(rig, reset_fault="robot:reflex", enable=True, enable_age_s=61.0) == []
+    assert tick(rig, reset_fault="robot:reflex", enable=True, enable_age_s=0.0) == [mode("DISARMED")]
+
+
+def test_s13_a_reset_names_the_cause_of_a_fault_and_of_nothing_else():
+    rig = held()
+    assert tick(rig, reset_fault="silent:x") == [] and rig.state.mode is Mode.HOLD
+
+
+def test_s14_while_disarmed_nothing_latches():
+    rig = Rig().settle()
+    assert tick(rig, estops=PRESSED, robot_fault="reflex") == [] and rig.state.mode is Mode.DISARMED
+    rig.arm()
+    assert tick(rig, estops=PRESSED) == [mode("FAULT:estop:pendant")]
+
+
+# Holds
+@pytest.mark.parametrize("inputs, cause", [
+    (dict(silent=("x",)), "silent:x"), (dict(distance=(0.0, 0.0)), "obstacle"), (dict(late_s=0.1001), "stalled"),
+    (dict(late_s=0.1), None), (dict(frame="camera"), "state_frame"), (dict(pose_age_ns=50_000_000), None),
+    (dict(pose_age_ns=50_000_001), "stale_state"), (dict(pose=(NAN, *HOME[1:])), "stale_state"),
+    (dict(pose=(0.6, *HOME[1:])), "state_jump"), (dict(pose=(0.6, *HOME[1:]), pose_age_ns=50_000_000), "state_jump"),
+    (dict(pose=(0.6, *HOME[1:]), pose_age_ns=50_000_001), "stale_state"), (dict(frame="base_link"), None)])
+def test_what_holds_in_the_same_tick_while_active_and_nothing_while_armed(inputs, cause):
+    rig = active(ticks=2)
+    assert tick(rig, **inputs) == ([mode(f"HOLD:{cause}")] if cause else [])
+    assert len(rig.output.applied) == (1 if cause else 0) and (rig.output.cause, rig.output.source) == (
+        (cause, "") if cause else ("", "policy"))
+    rig = Rig().arm()
+    assert tick(rig, **inputs) == [] and rig.state.mode is Mode.ARMED
+
+
+def test_the_first_of_several_reasons_is_named_and_a_hold_keeps_its_own():
+    rig = active()
+    assert tick(rig, silent=("a", "b"), late_s=1.0) == [mode("HOLD:silent:a")]
+    assert tick(rig, silent=("b",)) == [] and rig.state.cause == "silent:a"
+
+
+def test_s15_the_enable_is_asked_of_the_policy_alone():
+    leased, held_down = limits(enable_lease=60.0), dict(enable=True, enable_age_s=0.0)
+    rig = active(limits_=leased, **held_down)
+    assert tick(rig) == [mode("HOLD:enable")]
+    rig = active("operator", limits_=leased)
+    assert tick(rig) == [] and rig.state.mode is Mode.ACTIVE
+    rig = Rig(leased).arm()
+    late = chunk(1, rig.now)
+    assert tick(rig, late) == [about("dropped", "enable", late)] and rig.state.sessions == (("policy", "a", 1),)
+
+
+def test_s24_a_late_tick_begins_from_rest_and_an_even_one_does_not():
+    for late_s, rests in ((0.01, False), (0.0100001, True)):
+        rig = fast()
+        before = rig.output.target[0]
+        tick(rig, arm=False, late_s=late_s)
+        assert (rig.output.target[0] == before) is rests
+
+
+# S3, S21: how long it may be unknown
+@pytest.mark.parametrize("inputs, ticks, cause", [
+    (dict(pose=(NAN, *HOME[1:])), 51, "stale_state"), (dict(pose=(0.6, *HOME[1:])), 51, "state_jump"),
+    (dict(frame="camera"), 51, "state_frame"), (dict(pose_age_ns=500_000_001), 1, "stale_state")])
+def test_s03_unknown_for_longer_than_half_a_second_is_a_fault(inputs, ticks, cause):
+    rig = Rig(follow=False).arm()
+    for number in range(1, ticks):
+        assert tick(rig, **inputs) == [] and rig.state.lost == number
+    assert tick(rig, **inputs) == [mode(f"FAULT:{cause}")]
+    rig = Rig(follow=False).arm()
+    tick(rig, pose_age_ns=500_000_000)
+    assert rig.state.mode is Mode.ARMED
+    tick(rig)
+    assert rig.state.lost == 0
+
+
+def test_s03_active_it_holds_first_and_both_are_said():
+    rig = active()
+    assert tick(rig, pose_age_ns=500_000_001) == [mode("HOLD:stale_state"), mode("FAULT:stale_state")]
+
+
+def test_s03_while_disarmed_nothing_is_lost():
+    rig = Rig().settle()
+    for _ in range(60):
+        assert tick(rig, pose=(NAN, *HOME[1:])) == []
+    assert rig.state.mode is Mode.DISARMED and rig.state.adrift == 0
+
+
+def test_s21_a_set_point_adrift_is_counted_in_ticks_and_only_while_armed():
+    rig = active(ticks=1)
+    rig.follow = False
+    while not (rig.state.still and rig.state.mode is Mode.HOLD):
+        tick(rig)
+    rig.follow = False
+    for _ in range(4):
+        rig.pose = (rig.pose[0], rig.pose[1] + 0.02, *rig.pose[2:])
+        tick(rig)
+    first = rig.state.adrift
+    assert 0 < first <= 3
+    for number in range(first + 1, 51):
+        assert tick(rig) == [] and rig.state.adrift == number
+    assert tick(rig) == [mode("FAULT:divergence")] and rig.state.adrift == 51
+    tick(rig)
+    assert rig.state.adrift == 0
+
+
+def test_s21_an_arm_that_is_near_again_ends_the_count():
+    rig = held()
+    rig.follow = False
+    while not rig.state.still:
+        tick(rig)
+    for y in (0.02, 0.04, 0.06, 0.06, 0.04, 0.02):
+        tick(rig, pose=(HOME[0], y, *HOME[2:]))
+    assert rig.state.adrift == 0 and rig.state.mode is Mode.HOLD
+
+
+# Chunks that do not command
+@pytest.mark.parametrize("make, cause", [(lambda: Rig().settle(), "disarmed"), (faulty, "fault")])
+def test_s20_what_comes_to_an_arm_that_is_not_armed(make, cause):
+    rig = make()
+    for command in (chunk(9, rig.now), chunk(9, rig.now, ((NAN, 0.0, 0.0),), source="x")):
+        before = rig.state.sessions
+        (event,) = tick(rig, command)
+        assert event[:5] == about("dropped", cause, command)[:5] and rig.state.sessions == before
+
+
+def test_s05_a_refusal_holds_and_shuts_the_door_for_this_tick():
+    rig = active(ticks=2)
+    wrong, empty, right = chunk(2, rig.now, ((9.0, 0.0, 0.0),)), chunk(3, rig.now, ()), chunk(4, rig.now)
+    now = rig.now
+    assert tick(rig, wrong, right) == [about("refused", "jump", wrong), mode("HOLD:invalid_command"),
+                                       about("dropped", "refused_now", right)]
+    assert rig.state.refusals_ns == (now,) and rig.state.sessions == (("policy", "a", 4),)
+    assert tick(rig, empty) == [about("refused", "size", empty)]
+    tick(rig, chunk(5, rig.now))
+    assert rig.state.mode is Mode.ACTIVE, "the next tick's is taken"
+
+
+def test_s05_the_third_refusal_within_a_second_latches():
+    rig = Rig().arm()
+    first = rig.now
+    wrong = [chunk(seq, 0, ((9.0, 0.0, 0.0),)) for seq in range(5)]
+    assert tick(rig, wrong[0])[1:] == [mode("HOLD:invalid_command")]
+    rig.now = first + NS - TICK_NS
+    assert tick(rig, wrong[1]) == [about("refused", "jump", wrong[1])]
+    rig.now = first + NS
+    assert tick(rig, wrong[2]) == [about("refused", "jump", wrong[2])], "the first was a second ago"
+    assert rig.state.refusals_ns == (first + NS - TICK_NS, first + NS)
+    rig.now -= TICK_NS
+    assert tick(rig, wrong[3]) == [about("refused", "jump", wrong[3]), mode("FAULT:invalid_command")]
+    assert tick(rig, reset_fault="invalid_command") == [mode("DISARMED")] and rig.state.refusals_ns == ()
+
+
+def test_s05_refusals_of_a_time_to_come_do_not_count():
+    rig = Rig().arm()
+    rig.state = replace(rig.state, refusals_ns=(rig.now + 1, rig.now + 2))
+    tick(rig, chunk(1, 0, ((9.0, 0.0, 0.0),)))
+    assert rig.state.mode is Mode.HOLD
+
+
+def test_s06_order_within_a_session():
+    rig = active(ticks=2)
+    for seq in (1, 0, -5):
+        old = chunk(seq, rig.now)
+        assert tick(rig, old) == [about("dropped", "out_of_order", old)]
+    tick(rig, chunk(2, rig.now))
+    assert rig.state.sessions == (("policy", "a", 2),) and rig.state.chunk.seq == 2
+    rig = Rig().arm()
+    zero, below = chunk(0, rig.now), chunk(-1, rig.now, source="operator")
+    assert tick(rig, below, zero) == [about("dropped", "out_of_order", below), mode("ACTIVE")]
+
+
+def test_s06_another_session_of_who_commands_holds_until_armed_anew():
+    rig = active(ticks=2)
+    other, old = chunk(5, rig.now, session="b"), chunk(6, rig.now)
+    assert tick(rig, other) == [about("dropped", "new_session", other), mode("HOLD:new_session")]
+    assert rig.state.sessions == (("policy", "a", 1),)
+    assert tick(rig, old) == [about("dropped", "new_session", old)], "nor does the old one go on"
+    armed = Rig().arm()
+    tick(armed, chunk(1, 0))
+    other = chunk(2, armed.now, session="b")
+    assert tick(armed, other) == [about("dropped", "new_session", other), mode("HOLD:new_session")]
+
+
+@pytest.mark.parametrize("commands, other", [("policy", "operator"), ("operator", "policy")])
+def test_s06_another_session_of_who_does_not_command_is_dropped_alone(commands, other):
+    rig = Rig().arm()
+    tick(rig, chunk(1, rig.now - NS, source=other))  # late, but known from now on
+    tick(rig, chunk(1, rig.now, source=commands))
+    new = chunk(2, rig.now, source=other, session="b")
+    assert tick(rig, new) == [about("dropped", f"{other}:new_session", new)]
+    assert rig.state.mode is Mode.ACTIVE and rig.output.source == commands
+
+
+@pytest.mark.parametrize("age_ns, late", [
+    (99_999_999, False), (100_000_000, True), (199_999_999, False), (200_000_000, True)])
+def test_s06_a_chunk_is_late_when_its_last_action_has_ended(age_ns, late):
+    rig = Rig().arm()
+    actions = ((0.0, 0.0, 0.0),) * (1 if age_ns < 150_000_000 else 2)
+    command = chunk(1, rig.now - age_ns, actions)
+    assert tick(rig, command) == ([about("dropped", "late", command)] if late else [mode("ACTIVE")])
+
+
+def test_s16_the_operator_commands_until_the_end_of_what_he_said_and_then_there_is_a_pause():
+    rig = fast("operator")
+    assert [tick(rig) for _ in range(9)] == [[]] * 9
+    refused, early = chunk(1, rig.now), chunk(2, rig.now)
+    assert tick(rig, refused) == [about("dropped", "policy:operator_commands", refused)]
+    assert tick(rig, early) == [mode("HOLD:handing_back"), about("dropped", "handing_back", early)]
+    seq = 3
+    while not rig.state.still:
+        again = chunk(seq, rig.now)
+        assert tick(rig, again) == [about("dropped", "handing_back", again)]
+        seq += 1
+    assert seq > 8 and tick(rig, chunk(seq, rig.now)) == [mode("ACTIVE")]
+    assert rig.output.source == "policy" and rig.state.commander == "policy"
+
+
+def test_s16_an_operator_takes_over_at_once_and_the_one_before_is_accounted_for():
+    rig = active(ticks=3)
+    assert tick(rig, chunk(1, rig.now, source="operator")) == []
+    assert (rig.output.source, rig.state.commander) == ("operator", "operator")
+    assert [record.source for record in rig.output.applied] == ["policy"]
+
+
+@pytest.mark.parametrize("inputs, cause", [
+    (dict(silent=("x",)), "silent:x"), (dict(distance=(0.0, 0.0)), "obstacle"),
+    (dict(pose_age_ns=60_000_000), "stale_state"), (dict(frame="camera"), "state_frame"),
+    (dict(pose=(0.6, *HOME[1:])), "state_jump"), (dict(silent=("x",), pose_age_ns=60_000_000), "silent:x")])
+def test_what_keeps_a_chunk_from_commanding_while_armed(inputs, cause):
+    rig = Rig().arm()
+    command = chunk(1, rig.now)
+    assert tick(rig, command, **inputs) == [about("dropped", cause, command)] and rig.state.mode is Mode.ARMED
+
+
+# From where the arm is
+def test_trap03_the_set_point_goes_to_a_resting_arm_before_it_commands():
+    rig = Rig(follow=False).arm()
+    rig.pose = AWAY
+    command = chunk(1, rig.now)
+    assert tick(rig, command) == [mode("HOLD:realigning"), about("dropped", "realigning", command)]
+    events = [tick(rig) for _ in range(10)]
+    assert events.count([("reseeded", "hold", "", "", -1, ())]) == 1 and sum(map(len, events)) == 1
+    assert rig.state.goal is not None
+    seq = 2
+    while rig.state.mode is not Mode.ACTIVE:
+        command = chunk(seq, rig.now, ((0.0, 0.0, 0.0),))
+        assert tick(rig, command) in ([about("dropped", "realigning", command)], [mode("ACTIVE")])
+        seq += 1
+    assert rig.output.target == pytest.approx(AWAY, abs=1e-8) and rig.state.goal is None
+
+
+def test_trap04_armed_the_set_point_goes_by_itself():
+    rig = Rig(follow=False).arm()
+    rig.pose = AWAY
+    events = [tick(rig) for _ in range(60)]
+    assert [event for some in events for event in some] == [("reseeded", "armed", "", "", -1, ())]
+    assert rig.output.target == pytest.approx(AWAY, abs=1e-8)
+
+
+@pytest.mark.parametrize("make", [lambda: Rig(follow=False).settle(), faulty, held])
+def test_it_goes_nowhere_by_itself_disarmed_faulty_or_held_for_another_reason(make):
+    rig = make()
+    while not rig.state.still:
+        tick(rig)
+    rig.follow = False
+    rig.pose = (rig.pose[0] + 0.02, *rig.pose[1:])
+    before = rig.output.target
+    for _ in range(30):
+        assert tick(rig) == []
+    assert rig.output.target == before and rig.state.goal is None
+
+
+def test_a_set_point_that_brakes_beside_the_arm_goes_on_and_one_far_away_realigns():
+    for away, expected in ((0.02, Mode.ACTIVE), (0.04, Mode.HOLD)):
+        rig = fast()
+        tick(rig, end_episode=True)
+        assert not rig.state.still
+        rig.follow = False
+        command = chunk(9, rig.now + TICK_NS)
+        pose = (rig.pose[0], rig.pose[1] + away / 2, *rig.pose[2:])
+        tick(rig, pose=pose)
+        assert not rig.state.still
+        events = tick(rig, command, pose=(pose[0], pose[1] + away / 2, *pose[2:]))
+        assert rig.state.mode is expected
+        assert events == ([mode("ACTIVE")] if expected is Mode.ACTIVE
+                          else [mode("HOLD:realigning"), about("dropped", "realigning", command)])
+
+
+@pytest.mark.parametrize("pose, cause", [
+    ((0.71, *HOME[1:]), "outside_box"), ((0.5, 0.0, 0.2, 0.29, 0.957, 0.0, 0.0), "outside_rotation")])
+def test_an_arm_outside_is_held_by_name(pose, cause):
+    rig = Rig(pose=pose, follow=False).arm()
+    command = chunk(1, rig.now)
+    assert tick(rig, command) == [mode(f"HOLD:{cause}"), about("dropped", cause, command)]
+    for _ in range(30):
+        assert tick(rig) == []
+
+
+# Playing
+def test_s02_the_last_action_is_valid_for_two_periods_and_no_longer():
+    rig = active(actions=((0.002, 0.0, 0.0), (0.0, 0.002, 0.0)), ticks=30)
+    assert tick(rig) == [mode("HOLD:stale_command")] and rig.state.chunk is None
+
+
+def test_s02_in_the_second_of_them_and_before_the_first_it_asks_for_rest():
+    rig = active(actions=((0.001, 0.0, 0.0),), ticks=19)
+    assert rig.state.mode is Mode.ACTIVE and rig.state.still
+    rig = Rig().arm()
+    start = rig.now
+    tick(rig, chunk(1, rig.now + 3 * TICK_NS))
+    for _ in range(2):
+        tick(rig)
+        assert rig.state.mode is Mode.ACTIVE and rig.state.still and rig.output.target == HOME
+    tick(rig)
+    assert rig.output.target[0] > HOME[0] and rig.state.window.index == 0 and rig.now == start + 4 * TICK_NS
+
+
+def test_s20_a_limited_action_is_named_with_what_was_asked():
+    rig = Rig().arm()
+    command = chunk(4, rig.now, ((0.0, 0.0, 0.0), (0.2, 0.0, 0.0)))
+    assert tick(rig, command) == [mode("ACTIVE")]
+    events = [tick(rig) for _ in range(19)]
+    assert [event for some in events for event in some] == [about("limited", "acceleration,speed", command, 1)]
+    assert events[-1] != [], "in the last tick of its window"
+
+
+def test_s11_an_obstacle_slows_what_is_played():
+    rig = active(actions=((0.003, 0.0, 0.0),) * 3, ticks=10)
+    for _ in range(10):
+        tick(rig, distance=(0.01, 0.0))
+    assert rig.state.motions[0].velocity[0] == pytest.approx(0.015)
+    assert rig.output.applied[0].limits == ("distance",)
+
+
+# What is published
+def test_what_is_published_speaks_of_what_is_commanded():
+    rig = active()
+    assert (rig.output.mode, rig.output.cause, rig.output.source) == (Mode.ACTIVE, "", "policy")
+    assert (len(rig.output.target), rig.output.joints, rig.output.gripper, rig.output.applied) == (7, (), None, ())
+    joints = Rig(joint_limits(gripper_width=0.08), joints=JOINTS, gripper=0.05).arm()
+    assert (joints.output.target, joints.output.joints, joints.output.gripper) == (None, JOINTS, 0.05)
+    tool = Rig(limits(gripper_width=0.08), gripper=0.05).arm()
+    assert (tool.output.target, tool.output.joints, tool.output.gripper) == (HOME, (), 0.05)
+    for unseen in (joint_limits(gripper_width=0.08), limits(gripper_width=0.08)):
+        output = step(unseen, State(), Inputs(), 0)[1]
+        assert (output.target, output.joints, output.gripper, output.mode) == (None, (), None, Mode.DISARMED)
+
+
+def test_the_state_remembers_all_that_it_needs():
+    rig = active(ticks=2)
+    state = rig.state
+    assert (state.mode, state.cause, state.commander, state.contacts, state.lost, state.adrift) == (
+        Mode.ACTIVE, "", "policy", (0, 0), 0, 0)
+    assert state.chunk.seq == 1 and state.window.index == 0 and state.window.chunk is state.chunk
+    assert state.track.believed and state.track.sampled_ns == rig.now - TICK_NS and state.goal is None
+    tick(rig, wrench=(25.0, 0.0))
+    assert rig.state.contacts == (1, 0)
+    assert tick(rig, wrench=(25.0, 0.0)) == [mode("HOLD:contact")] and rig.state.contacts == (2, 0)
+
+
+def test_a_state_that_contradicts_itself_moves_nothing_and_raises_nothing():
+    rig = Rig().arm()
+    command = chunk(1, rig.now, ((0.02, 0.0, 0.0),))
+    for wrong in (replace(rig.state, mode=Mode.ACTIVE), replace(rig.state, mode=Mode.HOLD, cause="x", chunk=command)):
+        state, output, _ = step(rig.limits, wrong, Inputs(pose=HOME), rig.now)
+        assert output.target == HOME and state.still and output.source == "" and output.applied == ()
+    sessions = (("policy", "a", 1),)
+    wrong = replace(rig.state, mode=Mode.ACTIVE, sessions=sessions)
+    state, _, events = step(rig.limits, wrong, Inputs(pose=HOME, chunks=(chunk(2, rig.now, session="b"),)), rig.now)
+    assert [event.cause for event in events] == ["new_session", "HOLD:new_session"]
