@@ -40,6 +40,7 @@ MESSAGES = [
     (GOOD, "speed: .inf", SPEED + "inf"),
     (GOOD, "speed: .nan", SPEED + "nan"),
     (GOOD, "speed: fast", SPEED + "'fast'"),
+    (GOOD, "speed: joint_delta", SPEED + "'joint_delta'"),
     (GOOD, "speed: [0.2]", SPEED + "[0.2]"),
     (GOOD, "speed: true", SPEED + "True"),
     (GOOD, "speed:", SPEED + "None"),
