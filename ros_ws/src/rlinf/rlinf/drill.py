@@ -42,11 +42,13 @@ class Drill(DrilledStation):
     def __init__(self, run_dir: Path, domain_id: int) -> None:
         super().__init__(run_dir, domain_id)
         self.rows: list[Row] = []
+        self.began: list[tuple[float, str]] = []
 
     # One scenario
     def run(self, scenario: dict[str, Any]) -> None:
         real = "process" in scenario and scenario["process"] != "interlock" or scenario.get("real", False)
         self.ready(real)
+        self.began.append((time.time(), scenario["name"]))
         dropped, began = self.state(), self._go_wrong(scenario)
         expect, within = scenario["expect"], scenario.get("within_ms")
         if within is None:
@@ -201,6 +203,9 @@ def main() -> None:
             for check in CHECKS:
                 check(drill)
         result = drill.result()
+        heard = {"scenarios": drill.began, "targets": drill.targets, "reseeds": drill.reseeds, "stops": drill.deaths,
+                 "stalls": drill.stalls}
+        (run_dir / "heard.json").write_text(json.dumps(heard))  # for whoever wants to look closer
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
     print(f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements held and measured: "

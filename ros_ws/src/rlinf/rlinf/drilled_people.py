@@ -18,10 +18,11 @@ from sensor_msgs.msg import Range
 from std_msgs.msg import Bool, Header, String
 
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import run, wait_for_nobody
 from rlinf.stamps import set_stamp
 
 DT, SPEED, TURN = 0.05, 0.08, 0.2  # of the stream: [s], [m/s], [rad/s]
+ROGUE = "rogue"                    # the frame of its targets: the drill must not take them for the interlock's
 WATCH_S, STALL_S = 0.005, 0.01     # how often, and how late, the machine is looked at
 PERIOD_S = 0.02
 KINDS = {"target_pose": PoseStamped, "drill/policy/action": ActionChunk, "estop/pendant": Bool, "enable": Bool}
@@ -121,7 +122,7 @@ class People(Node):
             return ActionChunk(source="operator", session="drill-policy", seq=self.seq + 10**6, dt=DT, execute=1, horizon=1,
                                control_mode="tcp_delta", dim=3, data=[0.0, 0.0, 0.004], observation_stamp=stamp)
         pose = PoseStamped()
-        pose.header.stamp, pose.header.frame_id = stamp, "base_link"
+        pose.header.stamp, pose.header.frame_id = stamp, ROGUE
         pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.y = 0.45, 0.3, 1.0
         pose.pose.orientation.w = 0.0
         return pose
@@ -138,6 +139,7 @@ class People(Node):
 
 def main() -> None:
     """Entry point."""
+    wait_for_nobody()
     run(People, priority=25, listens=False)
 
 

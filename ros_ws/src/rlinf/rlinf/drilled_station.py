@@ -23,7 +23,7 @@ from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool
 
-from rlinf.drilled_people import Doing
+from rlinf.drilled_people import ROGUE, Doing
 from rlinf.qos import profile
 from rlinf.safety_messages import to_pose
 from rlinf.spinning import single_threaded
@@ -128,6 +128,8 @@ class DrilledStation:
             self.reseeds.append(to_ns(event.header.stamp))
 
     def _on_target(self, m: PoseStamped) -> None:
+        if m.header.frame_id == ROGUE:
+            return
         target = to_pose(m.pose)
         if self.targets and math.dist(target, self.targets[-1][2]) > 1e-7:
             self.moved_at = time.time()

@@ -35,7 +35,7 @@ from rlinf.interlock_desk import Desk
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.interlock_requests import Requests
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import run, wait_for_nobody
 from rlinf.stamps import set_stamp
 from rlinf_core import interlock as core
 from rlinf_core.errors import RlinfError
@@ -245,6 +245,7 @@ def _stay_in_memory() -> None:
 
 def main() -> None:
     """Entry point."""
+    wait_for_nobody()
     run(Interlock, priority=30, listens=False)
 
 

@@ -145,6 +145,16 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     node.destroy_node()
 
 
+def wait_for_nobody() -> None:
+    """To be called before ROS begins: on one machine, this process speaks by UDP alone (configs/fastdds_control.xml)."""
+    profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
+    if not profile.endswith("configs/fastdds.xml") or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST":
+        return  # a user's own profile, or a station over several machines, stays as it is
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"  # else ROS adds shared memory to what the profile says
+    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
+        os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
+
+
 def single_threaded() -> Executor:
     """One thread, woken by what arrives: a third of the time from a message to its callback that the wait set takes."""
     return EventsExecutor()
