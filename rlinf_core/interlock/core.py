@@ -87,7 +87,7 @@ class _Tick:
         if self.inputs.late_s > STALLED_S:
             self.hold("stalled", only_active=True)
         if self.chunk is not None and self.needs_enable(self.chunk):
-            self.hold("enable", only_active=True)
+            self.hold("enable")
 
     def needs_enable(self, chunk: Chunk) -> bool:
         return chunk.source != OPERATOR and not enabled(self.limits, self.inputs)
@@ -164,7 +164,7 @@ class _Tick:
             return "late"
         if chunk.source != OPERATOR and self.commands(OPERATOR):
             return f"{chunk.source}:operator_commands"
-        reason = next(iter(self.obstacles), "") or ("enable" if self.needs_enable(chunk) else "") or self.unknown()
+        reason = [*self.obstacles, "enable" if self.needs_enable(chunk) else self.unknown()][0]
         if reason:
             return reason
         if self.mode is Mode.HOLD and self.cause == "new_session":

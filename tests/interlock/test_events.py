@@ -34,6 +34,8 @@ def tick(rig, *chunks, **inputs):
     now = rig.now
     rig.tick(*chunks, **inputs)
     assert all(event.now_ns == now for event in rig.events)
+    assert rig.output.cause == rig.state.cause == str(rig.output.cause)
+    assert (rig.output.cause != "") is (rig.output.mode is rig.state.mode in (Mode.HOLD, Mode.FAULT))
     return [(e.kind, e.cause, e.source, e.session, e.seq, e.requested) for e in rig.events]
 
 
@@ -364,6 +366,14 @@ def test_s16_the_operator_commands_until_the_end_of_what_he_said_and_then_there_
         seq += 1
     assert seq > 8 and tick(rig, chunk(seq, rig.now)) == [mode("ACTIVE")]
     assert rig.output.source == "policy" and rig.state.commander == "policy"
+
+
+def test_s16_an_arm_that_holds_already_keeps_its_reason_while_it_is_handed_back():
+    rig = fast("operator")
+    events = [tick(rig) for _ in range(11)]
+    assert events[-1] == [mode("HOLD:stale_command")] and not rig.state.still
+    command = chunk(1, rig.now)
+    assert tick(rig, command) == [about("dropped", "handing_back", command)] and rig.state.cause == "stale_command"
 
 
 def test_s16_an_operator_takes_over_at_once_and_the_one_before_is_accounted_for():
