@@ -447,6 +447,16 @@ def test_a_set_point_that_brakes_beside_the_arm_goes_on_and_one_far_away_realign
                           else [mode("HOLD:realigning"), about("dropped", "realigning", command)])
 
 
+def test_s08_a_blocked_arm_is_waited_for_and_not_held():
+    rig = Rig(follow=False).arm()
+    for seq in range(1, 9):
+        events = tick(rig, chunk(seq, rig.now, ((0.01, 0.0, 0.0),)))
+        assert rig.state.mode is Mode.ACTIVE and not any(kind == "dropped" for kind, *_ in events)
+        for _ in range(9):
+            tick(rig)
+    assert rig.output.target[0] - HOME[0] > 0.03 and "divergence" in rig.output.applied[0].limits
+
+
 @pytest.mark.parametrize("pose, cause", [
     ((0.71, *HOME[1:]), "outside_box"), ((0.5, 0.0, 0.2, 0.29, 0.957, 0.0, 0.0), "outside_rotation")])
 def test_an_arm_outside_is_held_by_name(pose, cause):

@@ -221,6 +221,7 @@ def test_what_could_not_stop_is_changed_by_its_workspace():
     moved, bit = advance(group, motion, (0.0, 0.065))
     assert bit == {"ball"} and 0.015 <= moved.velocity[1] < 0.065 and group.can_stop(moved.position, (0.0, 0.0))
     assert stops_inside(group, motion.position, moved.velocity)
+    assert advance(group, motion, (0.0, 9.0))[1] == {"speed", "acceleration", "ball"}, "and it is one of several"
 
 
 def test_what_rests_stays_the_same_object_and_is_limited_by_nothing():
