@@ -306,11 +306,15 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
         return count
 
     peer.spin(lambda: poses.get_subscription_count() and chunks.get_subscription_count(), what="its subscriptions")
-    say(0)
     peer.spin(arming.service_is_ready, what="its services")
-    asked = arming.call_async(SetBool.Request(data=True))
-    peer.spin(asked.done, what="the answer")
-    assert asked.result().success, asked.result().message
+
+    def armed():  # until it hears us, too
+        say(0)
+        asked = arming.call_async(SetBool.Request(data=True))
+        peer.spin(asked.done, what="the answer")
+        return asked.result().success
+
+    peer.spin(armed, what="arming")
     peer.spin(lambda: say(0) >= 0 and states and states[-1].state == ARMED, what="arming")
     peer.for_s(0.3)
     chunk = ActionChunk(source="policy", session="s", seq=1, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,

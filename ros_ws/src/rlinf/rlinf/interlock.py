@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -235,6 +236,12 @@ def _only_one(namespace: str) -> Any:
     return lock
 
 
+def _in_lockstep(arguments: list[str]) -> bool:
+    """Before ROS begins: whether a file of parameters among the arguments says so."""
+    files = [after for name, after in zip(arguments, arguments[1:], strict=False) if name == "--params-file"]
+    return any("lockstep: true" in Path(file).read_text().lower() for file in files)
+
+
 def _stay_in_memory() -> None:
     """No page is fetched from a disk while it ticks, and no garbage is collected; where the system grants it."""
     gc.disable()
@@ -245,7 +252,8 @@ def _stay_in_memory() -> None:
 
 def main() -> None:
     """Entry point."""
-    wait_for_nobody()
+    if not _in_lockstep(sys.argv):  # a simulator waits for the interlock: there nothing may be lost, and nobody is hurt
+        wait_for_nobody()
     run(Interlock, priority=30, listens=False)
 
 
