@@ -26,6 +26,7 @@ REPLACED = (
     "describe_parameters", "get_parameter_types", "get_parameters", "list_parameters", "set_parameters",
     "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
     "get_transition_graph")
+NO_ANSWER = "no answer from the interlock"
 MOST_PARAMETERS = 64     # in one request
 START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
          "from rlinf.interlock_desk import main; main()")
@@ -142,7 +143,7 @@ class Front:
         end = time.monotonic() + ANSWER_S
         while number not in self.answers:
             if time.monotonic() > end or not self.channel.open:
-                return f"no answer from the interlock within {ANSWER_S:.0f} s: is it stopped, or ending?"
+                return f"{NO_ANSWER} within {ANSWER_S:.0f} s: is it stopped, or ending?"
             self.channel.wait(0.05)
             self.listen()
         return self.answers.pop(number)
@@ -151,14 +152,15 @@ class Front:
         """Write down that it is armed before it is."""
         if not value:
             return self.ask("arm", value=False)
-        reason = self.memory.note(Mode.ARMED)
+        before, reason = self.memory.noted, self.memory.note(Mode.ARMED)
         if reason:
             return reason
         self.armings += 1
         reason = self.ask("arm", value=True)
         if reason:
             self.armings -= 1
-            self.memory.noted = ""
+            if before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):  # refused: it is what it was before
+                self.memory.note(Mode.DISARMED)
         return reason
 
 
