@@ -116,6 +116,14 @@ def test_doctor_finds_what_is_here_and_says_how_to_get_what_is_not(monkeypatch, 
     assert "missing torch" in " ".join(capsys.readouterr().out.split())
 
 
+def test_doctor_says_how_sockets_become_large_enough(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "KERNEL", tmp_path)
+    for most, fix in ((212_992, "sudo sysctl -w net.core.rmem_max=4194304 net.core.wmem_max=4194304"), (4_194_304, "")):
+        (tmp_path / "rmem_max").write_text("8388608\n")
+        (tmp_path / "wmem_max").write_text(f"{most}\n")
+        assert doctor._sockets().fix == fix
+
+
 def test_the_report_needs_no_training_episode(tmp_path):
     summary = {"success_before": 0.5, "success_after": 0.5, "eval_episodes": 2}
     report._curve([], summary, tmp_path / "curve.png")

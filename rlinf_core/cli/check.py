@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from rlinf_core.training.stations import simulated_station, stations
 
 SHAPES = {"current_pose": (7,), "current_twist": (6,), "wrench": (6,), "gripper/state": (1,), "object_pose": (7,),
           "goal_pose": (7,), "task/success": (1,)}
+PATIENCE_S = 90.0  # with a station that does nothing
 
 
 @dataclass(frozen=True)
@@ -237,16 +238,26 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
                 if process.name not in ("policy", "uplink"):
                     supervisor.start(process)
             director = supervisor.start(director_process(recipe, run_dir))
-            _until(lambda: director.popen.poll() is not None, supervisor)
+            trouble = _until_ended(director.popen, supervisor, run_dir)
         events = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
-        if director.popen.returncode:
-            logs = "\n".join(path.read_text()[-500:] for path in sorted((run_dir / "logs").iterdir()))
-            raise RlinfError(f"the station stopped: {events[-1].get('detail', '')}\n{logs}")
+        if trouble or director.popen.returncode:
+            logs = "\n".join(f"{path.name}:\n{path.read_text()[-1000:]}" for path in sorted((run_dir / "logs").iterdir()))
+            raise RlinfError(f"the station stopped: {trouble or events[-1].get('detail', '')}\n{logs}")
     played = {event["seed"]: (event["success"], event["steps"]) for event in events if event["event"] == "episode"}
     return [played.get(scene, (False, 0)) for scene in scenes]
 
 
-def _until(ready: Callable[[], bool], supervisor: Any) -> None:
-    while not ready():
+def _until_ended(director: Any, supervisor: Any, run_dir: Path) -> str:
+    """Wait for the director's end, or until nothing has happened for too long; returns what it then waits for."""
+    progress, looked_at, size = run_dir / "progress.jsonl", time.monotonic(), 0
+    while director.poll() is None:
         supervisor.poll()
+        now_size = progress.stat().st_size if progress.exists() else 0
+        if now_size != size:
+            looked_at, size = time.monotonic(), now_size
+        if time.monotonic() - looked_at > PATIENCE_S:
+            status = run_dir / "status.json"
+            waiting_for = json.loads(status.read_text())["waiting_for"] if status.exists() else ""
+            return f"nothing has happened for {PATIENCE_S:.0f} s. {waiting_for}"
         time.sleep(0.1)
+    return ""

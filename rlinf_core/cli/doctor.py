@@ -10,9 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlinf_core.places import SOURCE
 from rlinf_core.recipes.schema import Bridge
+
+SOCKET_BYTES = 4_194_304
+KERNEL = Path("/proc/sys/net/core")
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,13 @@ def _shared_memory() -> Finding:
                    "expected 500 MB: mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g")
 
 
+def _sockets() -> Finding:
+    """As large as configs/fastdds.xml asks for; else messages to whoever is busy for a moment are lost."""
+    most = min(int((KERNEL / name).read_text()) for name in ("rmem_max", "wmem_max"))
+    return Finding("socket buffers", f"{most / 2**20:.1f} MiB at most", "" if most >= SOCKET_BYTES else
+                   f"sudo sysctl -w net.core.rmem_max={SOCKET_BYTES} net.core.wmem_max={SOCKET_BYTES}", needed=False)
+
+
 def _priority() -> Finding:
     code = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(30))"
     granted = subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
@@ -141,5 +152,5 @@ def _port() -> Finding:
                    "another trainer runs; stop it, or --set bridge.port=<number>" if used else "", False)
 
 
-CHECKS = (_python, _packages, _ros, _messages, _middleware, _shared_memory, _priority, _rendering,
+CHECKS = (_python, _packages, _ros, _messages, _middleware, _shared_memory, _sockets, _priority, _rendering,
           _tool("gcc", "apt-get install gcc", True), _tool("cmake", "make setup", True), _gpu, _disk, _port)

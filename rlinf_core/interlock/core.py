@@ -75,8 +75,8 @@ class _Tick:
             return ""
         if self.inputs.frame not in ("", self.limits.frame):
             return "state_frame"
-        jumped = self.sample is not None and self.inputs.pose_age_ns <= self.limits.stale_state * NS
-        return "state_jump" if jumped else "stale_state"
+        fresh = self.sample is not None and self.inputs.pose_age_ns <= self.limits.stale_state * NS
+        return "state_jump" if fresh or self.track.jumped else "stale_state"
 
     # S10, S11, S14, S15, S17, S22, S23, S24: what the world and the people around the arm say
     def watch_outside(self) -> None:

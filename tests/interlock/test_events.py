@@ -226,6 +226,14 @@ def test_s03_unknown_for_longer_than_half_a_second_is_a_fault(inputs, ticks, cau
     assert rig.state.lost == 0
 
 
+def test_s21_a_jump_that_falls_silent_is_still_told_as_a_jump():
+    rig = Rig(follow=False).arm()
+    for _ in range(49):
+        tick(rig, pose=(0.6, *HOME[1:]))
+    tick(rig, pose=(0.6, *HOME[1:]), pose_age_ns=60_000_000)
+    assert tick(rig, pose=(0.6, *HOME[1:]), pose_age_ns=60_000_000) == [mode("FAULT:state_jump")]
+
+
 def test_s03_active_it_holds_first_and_both_are_said():
     rig = active()
     assert tick(rig, pose_age_ns=500_000_001) == [mode("HOLD:stale_state"), mode("FAULT:stale_state")]

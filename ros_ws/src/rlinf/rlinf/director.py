@@ -47,7 +47,7 @@ class Director(Node):
         super().__init__("director")
         self.plan: dict[str, Any] = json.loads(Path(self._parameter("plan_file")).read_text())
         self.run_dir = Path(self._parameter("run_dir"))
-        self.trainer, self.policy, self.safety = TrainerStatus(), PolicyStatus(version=-1), SafetyState()
+        self.trainer, self.policy, self.safety = TrainerStatus(accepting=True), PolicyStatus(version=-1), SafetyState()
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = 0
         self.recent: deque[bool] = deque(maxlen=50)

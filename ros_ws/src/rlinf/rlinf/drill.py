@@ -43,6 +43,7 @@ class Drill(DrilledStation):
         super().__init__(run_dir, domain_id)
         self.rows: list[Row] = []
         self.began: list[tuple[float, str]] = []
+        self.longest_silence_ms = math.nan
 
     # One scenario
     def run(self, scenario: dict[str, Any]) -> None:
@@ -76,6 +77,7 @@ class Drill(DrilledStation):
         words = dict(scenario.get("say", {}))
         if words.pop("end_episode", False):
             self.do(streaming=False)
+            self.spin_for(0.02)  # the last chunk comes by another way, and must not come after the end
             began = time.time()
             self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
         return self.do(**words) if words else began
@@ -167,6 +169,7 @@ class Drill(DrilledStation):
         held = [name for name in REQUIREMENTS if _all_held(row for row in self.rows if row.requirement == name)]
         traps = [number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)]
         return {"requirements_held": len(held), "traps_held": len(traps),
+                "longest_silence_ms": round(self.longest_silence_ms, 1),
                 "not_held": [row.name for row in self.rows if not row.held], "rows": [asdict(row) for row in self.rows]}
 
 
@@ -201,6 +204,7 @@ def main() -> None:
             drill.run(scenario)
         if not options.only:
             for check in CHECKS:
+                drill.began.append((time.time(), check.__name__))
                 check(drill)
         result = drill.result()
         heard = {"scenarios": drill.began, "targets": drill.targets, "reseeds": drill.reseeds, "stops": drill.deaths,

@@ -159,7 +159,8 @@ def heavy_messages(drill: Drill) -> None:
     took = 1e3 * (found - began)
     causes = ", ".join(dict.fromkeys(m.cause for at, m in drill.states[-100:] if at > began - 1.0 and m.cause))
     drill.add(Row("S25", 0, "chunks of 100,000 names and of 1,000,000 numbers, and the e-stop beside them",
-                  "FAULT within 135 ms of the e-stop, or before by the chunks", f"{took:.0f} ms; {causes}",
+                  "FAULT within 135 ms of the e-stop, or before by the chunks",
+                  f"{f'{took:.0f} ms' if took < math.inf else 'before'}; {causes}",
                   took <= 135.0 or "invalid_command" in causes and drill.state().state == SafetyState.FAULT))
 
 
@@ -222,17 +223,21 @@ def envelope(drill: Drill) -> None:
 def silence(drill: Drill) -> None:
     """S12: never silence. What the machine itself stood still is told apart."""
     most = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
-    own, raw = 0.0, 0.0
+    own, raw, when_ns = 0.0, 0.0, 0
     for (_, before_ns, _), (_, at_ns, _) in zip(drill.targets, drill.targets[1:], strict=False):
         if any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in drill.deaths):
             continue
         gap = (at_ns - before_ns) / 1e6
         stood = sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls) / 1e6
-        raw, own = max(raw, gap), max(own, gap - stood)
+        raw = max(raw, gap)
+        if gap - stood > own:
+            own, when_ns = gap - stood, before_ns
     stood = [(end - start) / 1e6 for start, end in drill.stalls]
+    drill.longest_silence_ms = own
+    during = [f"{when_ns / 1e9 - at:.2f} s into '{name}'" for at, name in drill.began if at < when_ns / 1e9][-1:]
     drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{most:.0f} ms",
                   f"{own:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stood)} times, "
-                  f"{max(stood, default=0.0):.1f} ms at most)", own <= most))
+                  f"{max(stood, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", own <= most))
 
 
 def one_joint(drill: Drill) -> None:

@@ -227,14 +227,17 @@ class DrilledStation:
         return "" if moving else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
 
     def _end_episodes(self) -> None:
-        """The real policy falls silent: its environment's goal is cancelled, its episode aborted."""
+        """The real policy falls silent: its environment's goal is cancelled, its episodes aborted until none begins."""
         handle = self.goal.result() if self.goal and self.goal.done() else None
         if handle is not None and handle.accepted:
+            ended = handle.get_result_async()
             handle.cancel_goal_async()
-            self.spin_for(0.2)
-            self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
-                                                     detail="the drill's scenario is over"))
-            self.spin_for(0.5)
+            for _ in range(8):  # an environment that was killed says nothing of its end
+                self.spin_for(0.2)
+                self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode_id,
+                                                   detail="the drill's scenario is over"))
+                if self.spin(ended.done, 0.5):
+                    break
         self.goal = None
 
     def __enter__(self) -> Self:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from builtin_interfaces.msg import Time
-from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.task import Future
-from rlinf_msgs.action import ResetScene, RunEpisodes
+from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from rosgraph_msgs.msg import Clock
 
@@ -19,6 +19,7 @@ from rlinf.phase import PhaseLockedTimer
 from rlinf.player import Player
 from rlinf.qos import profile
 from rlinf.routine import Until, run_routine
+from rlinf.scene import GONE, Scene, sleep
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
@@ -61,7 +62,7 @@ class Environment(ControlNode):
         self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
         self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
-        self.resetter = ActionClient(self, ResetScene, "reset_scene")
+        self.scene = Scene(self, self.patience_s)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
         if self.lockstep:
@@ -133,7 +134,7 @@ class Environment(ControlNode):
                     result.success, result.message = False, "cancelled"
                     break
                 while self._must_wait() and not handle.is_cancel_requested:
-                    await self._sleep(0.05)
+                    await sleep(self, 0.05)
                 if handle.is_cancel_requested:
                     continue
                 trouble = await self._one_episode(goal.first_seed + result.episodes)
@@ -159,22 +160,21 @@ class Environment(ControlNode):
         self.seed, self.success, self.total = seed, False, 0.0
         self.begun += 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
-        for ready, what in ((self.resetter.server_is_ready, "nobody answers 'reset_scene'. Is the robot side running?"),
+        for ready, what in ((self.scene.client.server_is_ready, GONE),
                             (self._may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
             deadline = time.monotonic() + 2 * self.patience_s
             while not ready():
                 if time.monotonic() > deadline:
                     return f"{what} (interlock: {Mode(self.safety.state).name} {self.safety.cause})"
-                await self._sleep(0.1)
-        handle = await Until(self.resetter.send_goal_async(ResetScene.Goal(seed=seed)))
-        reset = (await Until(handle.get_result_async())).result
-        if not reset.success:
-            return f"the scene was not reset: {reset.message}"
+                await sleep(self, 0.1)
+        stamp, trouble = await self.scene.reset(seed)
+        if stamp is None:
+            return trouble
         self.closed = {self.episode_id: Future(executor=self.executor)}
         self.done = Future(executor=self.executor)
-        self.player.begin(self.mode, to_ns(reset.stamp))
+        self.player.begin(self.mode, to_ns(stamp))
         self._tell(EpisodeEvent.STARTED)
-        self._begin(reset.stamp)
+        self._begin(stamp)
         trouble = await Until(self.done)
         if trouble:
             return trouble
@@ -186,12 +186,6 @@ class Environment(ControlNode):
 
     def _may_move(self) -> bool:
         return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it
-
-    async def _sleep(self, seconds: float) -> None:
-        future = Future(executor=self.executor)
-        timer = self.create_timer(seconds, lambda: future.done() or future.set_result(None))
-        await Until(future)
-        self.destroy_timer(timer)
 
     # Stepping
     def _begin(self, stamp: Time) -> None:

@@ -1,0 +1,77 @@
+"""The drill again and again, half of the times beside one process that computes and one that writes and syncs.
+
+    python benchmarks/drills.py --runs 10 --json benchmarks/results/drills.json
+
+Every run is `rlinf drill` in a run folder of its own, all on the same disk as the hog's file. Told: how many requirements
+and traps each run held, the longest silence between two targets in any row, and what was not held.
+It does not cover another machine, a real-time kernel, or a robot with mass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from interlock import burn, sync
+
+ROOT = Path(__file__).resolve().parent.parent
+DOMAIN = 64
+
+
+def drilled(folder: Path, busy: bool) -> dict[str, object]:
+    """What one drill wrote of itself."""
+    hogs = [multiprocessing.Process(target=burn, daemon=True),
+            multiprocessing.Process(target=sync, args=(folder,), daemon=True)] if busy else []
+    for hog in hogs:
+        hog.start()
+    told = folder / "drill.json"
+    command = [sys.executable, "-m", "rlinf_core.cli.main", "drill", "--json", told, "--out", folder / "run",
+               "--domain", str(DOMAIN)]
+    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    for hog in hogs:
+        hog.kill()
+        hog.join()
+    if not told.exists():
+        raise SystemExit(f"the drill ended with {ended.returncode} and told nothing:\n{ended.stdout}{ended.stderr}")
+    return json.loads(told.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    figures: dict[str, object] = {"runs": arguments.runs}
+    for run in range(arguments.runs):
+        busy = run >= arguments.runs // 2
+        folder = Path(tempfile.mkdtemp(prefix="rlinf-drills-"))
+        told = drilled(folder, busy)
+        if told["not_held"]:
+            print(f"kept for a closer look: {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        silence = told["longest_silence_ms"]
+        figures |= {f"run{run}_busy": busy, f"run{run}_requirements_held": told["requirements_held"],
+                    f"run{run}_traps_held": told["traps_held"], f"run{run}_longest_silence_ms": silence,
+                    f"run{run}_not_held": "; ".join(told["not_held"])}
+        print(f"{run}: {'beside hogs' if busy else 'alone':12} requirements {told['requirements_held']} "
+              f"traps {told['traps_held']} longest silence {silence:.1f} ms {told['not_held'] or ''}", flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    for key in ("requirements_held", "traps_held"):
+        figures[f"fewest_{key}"] = min(figures[f"run{run}_{key}"] for run in range(arguments.runs))
+    for name, busy in (("alone", False), ("beside_hogs", True)):
+        figures[f"longest_silence_ms_{name}"] = max(figures[f"run{run}_longest_silence_ms"]
+                                                    for run in range(arguments.runs) if figures[f"run{run}_busy"] == busy)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Whoever asks for a scene gets an answer or a reason, also when an answer is lost."""
+
+import threading
+
+import pytest
+import rclpy
+from rclpy.action import ActionServer, GoalResponse
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.executors import MultiThreadedExecutor
+from rclpy.task import Future
+from rlinf_msgs.action import ResetScene
+
+from rlinf.routine import run_routine
+from rlinf.scene import Scene
+from rlinf.stamps import to_stamp
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(98)]
+
+
+class RobotSide:
+    """Answers ``reset_scene`` as told, in a thread of its own."""
+
+    def __init__(self, domain, accept=True, success=True):
+        self.context, self.go_on = rclpy.Context(), threading.Event()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node("robot_side", namespace="/station_a", context=self.context)
+        self.executor = MultiThreadedExecutor(2, context=self.context)
+        self.executor.add_node(self.node)
+        self.success, self.accept, self.asked = success, accept, []
+        self.server = ActionServer(self.node, ResetScene, "reset_scene", self.reset, goal_callback=self.goal,
+                                   callback_group=ReentrantCallbackGroup())
+        self.thread = threading.Thread(target=self.executor.spin, daemon=True)
+        self.thread.start()
+
+    def goal(self, request):
+        self.asked.append(request.seed)
+        return GoalResponse.ACCEPT if self.accept else GoalResponse.REJECT
+
+    def reset(self, handle):
+        self.go_on.wait(20.0)
+        (handle.succeed if self.success else handle.abort)()
+        return ResetScene.Result(success=self.success, message="" if self.success else "the peg is lost", stamp=to_stamp(7))
+
+    def close(self):
+        self.go_on.set()
+        self.executor.shutdown()
+        rclpy.try_shutdown(context=self.context)
+        self.thread.join()
+
+
+@pytest.fixture
+def robot_side(peer):
+    made = []
+
+    def make(**how):
+        made.append(RobotSide(98, **how))
+        return made[0]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def begin(peer, patience_s=1.0):
+    scene, answers = Scene(peer.node, patience_s), []
+    peer.spin(scene.client.server_is_ready, what="the robot side")
+    run_routine(scene.reset(3), answers.append)
+    return scene, answers
+
+
+def test_a_scene_that_takes_longer_than_one_is_patient_is_waited_for(peer, robot_side):
+    side = robot_side()
+    _, answers = begin(peer, 0.5)
+    peer.for_s(2.0)
+    assert not answers and side.asked == [3], "asked once"
+    side.go_on.set()
+    peer.spin(lambda: answers, what="the answer")
+    assert answers == [(to_stamp(7), "")]
+
+
+def test_an_answer_that_is_lost_is_asked_for_again(peer, robot_side):
+    side = robot_side()
+    scene, answers = begin(peer)
+    lost, ask = [], scene.client._get_result_async
+
+    def lose_the_first(handle):
+        future = ask(handle)
+        lost.append(future)
+        return future if len(lost) > 1 else Future()
+
+    scene.client._get_result_async = lose_the_first
+    side.go_on.set()
+    peer.spin(lambda: answers, what="the answer")
+    assert answers == [(to_stamp(7), "")] and len(lost) == 2 and side.asked == [3], "the scene is reset once"
+
+
+@pytest.mark.parametrize("how, said", [({"accept": False}, "refused to reset"), ({"success": False}, "the peg is lost")])
+def test_a_scene_that_is_not_reset_is_said(peer, robot_side, how, said):
+    robot_side(**how).go_on.set()
+    _, answers = begin(peer)
+    peer.spin(lambda: answers, what="the answer")
+    (stamp, trouble), = answers
+    assert stamp is None and said in trouble
+
+
+def test_a_goal_that_nobody_takes_is_given_up(peer, robot_side, monkeypatch):
+    robot_side()
+    scene = Scene(peer.node, 0.5)
+    peer.spin(scene.client.server_is_ready, what="the robot side")
+    monkeypatch.setattr(scene.client, "send_goal_async", lambda _: Future())  # its answer was lost on the way
+    answers = []
+    run_routine(scene.reset(3), answers.append)
+    peer.spin(lambda: answers, what="the answer")
+    assert answers[0][0] is None and "nobody answers 'reset_scene'" in answers[0][1]
+
+
+def test_a_robot_side_that_goes_while_it_resets_is_said(peer, robot_side):
+    side = robot_side()
+    scene, answers = begin(peer, 0.5)
+    peer.spin(lambda: side.asked, what="the goal")
+    peer.for_s(0.3)
+    scene.client.server_is_ready = lambda: False  # as the graph says once it has gone
+    peer.spin(lambda: answers, what="the answer")
+    assert "It went while it reset" in answers[0][1]
