@@ -7,7 +7,7 @@ from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.playing import Play
 from rlinf_core.interlock.state import State
 from rlinf_core.interlock.tracking import follow, placed, settled
-from rlinf_core.interlock.types import COMMANDERS, NS, Chunk, Event, Inputs, Mode, Output
+from rlinf_core.interlock.types import COMMANDERS, NS, Chunk, Event, Events, Inputs, Mode, Output
 from rlinf_core.interlock.watch import count_contacts, enabled, obstacles, standing_faults, unready
 
 OPERATOR = COMMANDERS[-1]
@@ -45,7 +45,7 @@ class _Tick:
         self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
         self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
-        self.events: list[Event] = []
+        self.event = Events(now_ns)
         self.refused_now = False
         self.contacts = count_contacts(limits, state.contacts, inputs.wrench)
         self.standing = standing_faults(limits, inputs, self.contacts)
@@ -269,13 +269,6 @@ class _Tick:
         if len(self.refusals) >= self.limits.refusals_to_fault:
             self.fault("invalid_command")
 
-    def event(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
-        if chunk is None:
-            self.events.append(Event(kind, cause, self.now))
-        else:
-            requested = tuple(chunk.actions[index]) if index < len(chunk.actions) else ()
-            self.events.append(Event(kind, cause, self.now, chunk.source, chunk.session, chunk.seq, requested))
-
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
         limits, play = self.limits, self.play
         sessions = tuple([(source, session, seq) for source, (session, seq) in self.sessions.items()])
@@ -287,7 +280,7 @@ class _Tick:
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
         output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(play.applied))
-        return state, output, tuple(self.events)
+        return state, output, tuple(self.event.told)
 
 
 def _valid_until(chunk: Chunk) -> int:

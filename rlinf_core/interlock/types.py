@@ -141,6 +141,20 @@ class Event:
     requested: Numbers = ()
 
 
+class Events:
+    """What was done in this tick, to be called with each. It refers to nobody: a tick leaves no cycle to a collector."""
+
+    def __init__(self, now_ns: int) -> None:
+        self.now, self.told = now_ns, []
+
+    def __call__(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
+        whose: tuple = ()
+        if chunk is not None:
+            requested = tuple(chunk.actions[index]) if index < len(chunk.actions) else ()
+            whose = chunk.source, chunk.session, chunk.seq, requested
+        self.told.append(Event(kind, cause, self.now, *whose))
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What to publish in this tick.

@@ -1,5 +1,6 @@
 """S21 to S24: where the arm is believed to be, which inputs must be alive, who may speak, and limits by measured time."""
 
+import gc
 import math
 
 import pytest
@@ -286,3 +287,17 @@ def test_s19_a_set_point_outside_may_get_limits_that_hold_it():
     assert adopt(wider, rig.state, rig.limits)[1] == ""
     narrower = with_values(limits(), {"box_high": [0.45, 0.25, 0.45]})
     assert "could not stop inside" in adopt(narrower, Rig().settle().state, limits())[1]
+
+
+def test_ticks_leave_nothing_to_a_collector():
+    """It would stop them for as long as it takes to look at everything that they left."""
+    rig = Rig().arm()
+    stream(rig, (0.002, 0.0, 0.0), actions=4)
+    gc.collect()
+    gc.disable()
+    try:
+        stream(rig, (0.002, 0.0, 0.0), actions=4)
+        rig.tick(pose=(9.0, *HOME[1:]))
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
