@@ -39,6 +39,7 @@ class SimulatedStation:
         self._shares = np.arange(1, self._ticks + 1)[:, None] / self._ticks
         self._box = np.array(limits.box_low), np.array(limits.box_high)
         self.script = make_script(task, noise=0.12) if task.script else None
+        self.held = False
 
     def reset(self, seed: int) -> Batch:
         """Lay out scene ``seed`` and return its first observation."""
@@ -56,7 +57,8 @@ class SimulatedStation:
     def step(self, action: np.ndarray) -> tuple[Batch, Judgement]:
         """Play one normalised action (dim,) for a time step.
 
-        ``self.executed`` then holds what the interlock let through, in the same normalised units.
+        ``self.executed`` then holds what the interlock let through, in the same normalised units, and ``self.held`` whether
+        it holds the arm.
         """
         self._play(self.task.spec.action.to_si(action))
         self.step_index += 1
@@ -81,6 +83,7 @@ class SimulatedStation:
                                         chunks=(chunk,) if tick == 0 else ()))
             executed += sum(np.array(record.executed) for record in applied) if applied else 0.0
         self.executed = self.task.spec.action.from_si(executed)
+        self.held = self._state.mode is not Mode.ACTIVE
 
     def _straight(self, si: np.ndarray) -> None:
         limits = self.limits
@@ -192,7 +195,8 @@ class Stations:
         following = _stacked(self._seen)
         for index in np.flatnonzero(ended):
             self._seen[index] = self.envs[index].reset()[0]
-        return Steps(following, reward, terminated, ended, _stacked(self._seen) if ended.any() else following)
+        held = np.array([env.station.held for env in self.envs])
+        return Steps(following, reward, terminated, ended, _stacked(self._seen) if ended.any() else following, held)
 
     def expert(self) -> np.ndarray:
         return np.stack([env.expert() for env in self.envs])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms import ppo
-from rlinf_core.algorithms.parts.clipped import policy_loss, to_level
+from rlinf_core.algorithms.parts.clipped import policy_loss
 from rlinf_core.algorithms.parts.on_policy import Rollout
 from rlinf_core.policies.actor import Batch
 
@@ -52,7 +52,7 @@ class Learner(ppo.Learner):
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         config = self.config
-        proximal = to_level(batch["proximal"], config.level) if "proximal" in batch else interpolated(
+        proximal = self.level(batch["proximal"], batch) if "proximal" in batch else interpolated(
             now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
         return decoupled_loss(now, proximal, then, batch["advantages"].unsqueeze(-1), config.clip_low, config.clip_high,
                               config.dual_clip, config.weight_limit)

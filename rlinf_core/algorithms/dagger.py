@@ -6,16 +6,13 @@ over when they must, and only what they did is learned from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rlinf_core.algorithms import sft
 from rlinf_core.algorithms.parts.learner import EXPERT
-
-Observation = dict[str, np.ndarray]
-Act = Callable[[Observation], np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,7 @@ class Config(sft.Config):
 
 
 class Learner(sft.Learner):
-    """Cloning over all labelled decisions; ``driver`` says who drives an episode."""
+    """Cloning over all labelled decisions."""
 
     config: Config
     learns_from = EXPERT
@@ -47,18 +44,9 @@ class Learner(sft.Learner):
         """The expert's share of decisions in an episode."""
         return max(self.config.beta * self.config.beta_decay ** episode, self.config.beta_floor)
 
-    def driver(self, policy: Act, expert: Act, episode: int, random: np.random.Generator) -> Callable[
-            [Observation], tuple[np.ndarray, np.ndarray, str]]:
-        """A function from an observation to what is played, what the expert would play, and who drives."""
-        share = self.share(episode)
-
-        def decide(observation: Observation) -> tuple[np.ndarray, np.ndarray, str]:
-            label = expert(observation)
-            if random.random() < share:
-                return label, label, "operator"
-            return policy(observation), label, "policy"
-
-        return decide
+    def expert_drives(self, episode: int, size: int, random: np.random.Generator) -> np.ndarray:
+        """Who drives the next time step in each of ``size`` environments: (size,) true for the expert."""
+        return random.random(size) < self.share(episode)
 
     def learned_from(self, sources: Sequence[str]) -> np.ndarray:
         """Which decisions of an episode count, by who drove each."""

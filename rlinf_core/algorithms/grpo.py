@@ -35,6 +35,10 @@ class Learner(OnPolicy):
 
     config: Config
 
+    @classmethod
+    def amount(cls, config: Config) -> dict[str, int]:
+        return {"group": config.group}
+
     @property
     def needs_reference(self) -> bool:
         """Whether the policy that training began with is kept."""
@@ -57,7 +61,7 @@ class Learner(OnPolicy):
             return loss, metrics
         now, _ = self.policy.log_probs(batch, batch["actions"])
         reference, _ = self.reference.log_probs(batch, batch["actions"])
-        divergence = masked_mean(k3(now, reference).mean(dim=-1), batch["weights"])
+        divergence = masked_mean(k3(now, reference), batch["weights"].unsqueeze(-1) * batch["executed"])
         return loss + self.config.reference_kl * divergence, metrics | {"reference_kl": divergence.item()}
 
 

@@ -68,7 +68,7 @@ class Learner(Checkpointed):
         self.actor, self.config, self.updates = actor, config, 0
         self.encoder = Encoder(actor.spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
-        self.critics = Critics(self.encoder.size + actor.spec.action.dim * actor.config.horizon, config.critic_hidden, 2)
+        self.critics = Critics(self.encoder.size + actor.judged_size, config.critic_hidden, 2)
         self.target = copy.deepcopy(torch.nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
         self.value = Value(actor.spec, replace(actor.config, hidden=config.critic_hidden))
         self.value.encoder.load_state_dict(actor.encoder.state_dict())
@@ -85,15 +85,16 @@ class Learner(Checkpointed):
         """One step of each."""
         config = self.config
         tensors = shift_images(to_tensors(batch), config.image_shift, self.generator)
+        judged = tensors["action"][:, :self.actor.judged_size]  # the actor is cloned from the whole chunk
         with torch.no_grad():
-            q = self.target[1](self.target[0](tensors), tensors["action"]).min(dim=0).values
+            q = self.target[1](self.target[0](tensors), judged).min(dim=0).values
         value = self.value(tensors)
         value_loss = expectile_loss(q - value, config.expectile)
         descend(self.optimisers["value"], value_loss)
         with torch.no_grad():
             gamma = gammas(tensors, config.discount)
             target = tensors["reward"] + gamma * tensors["discount"] * self.value(following(tensors))
-        q_loss = critic_loss(self.critics(self.encoder(tensors), tensors["action"]), target)
+        q_loss = critic_loss(self.critics(self.encoder(tensors), judged), target)
         descend(self.optimisers["critic"], q_loss)
         follow(self.target.parameters(), [*self.encoder.parameters(), *self.critics.parameters()], config.target_rate)
         mean, log_std = self.actor(tensors)

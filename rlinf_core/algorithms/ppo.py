@@ -25,7 +25,7 @@ class Config(Settings):
 
     Attributes:
         decisions: per environment and rollout.
-        discount: gamma per decision.
+        discount: gamma per time step.
         gae_lambda: of the generalised advantages.
         value_clip: how far a value may move per update; 0 for no limit.
         huber: width of the value loss's quadratic part; 0 for squared error.
@@ -55,6 +55,10 @@ class Learner(OnPolicy):
 
     config: Config
 
+    @classmethod
+    def amount(cls, config: Config) -> dict[str, int]:
+        return {"decisions": config.decisions}
+
     def more_modules(self) -> dict[str, torch.nn.Module]:
         self.value = Value(self.policy.spec, self.policy.config)
         self.value.encoder.load_state_dict(self.policy.encoder.state_dict())
@@ -63,11 +67,13 @@ class Learner(OnPolicy):
 
     def prepare(self, rollout: Rollout) -> Batch:
         config = self.config
-        rewards = self.returns.scaled(rollout.rewards, rollout.ended) if config.scale_rewards else rollout.rewards
+        gammas, rewards = config.discount ** rollout.steps, rollout.discounted(config.discount)
+        if config.scale_rewards:
+            rewards = self.returns.scaled(rewards, rollout.ended, rollout.steps)
         values, following = self.value(_flat(rollout.observations)), self.value(_flat(rollout.following))
         values, following = values.view(rewards.shape), following.view(rewards.shape)
         stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.ended}
-        advantages = gae(rewards, values, following, stops[config.bootstrap], rollout.ended, config.discount,
+        advantages = gae(rewards, values, following, stops[config.bootstrap], rollout.ended, gammas,
                          config.gae_lambda)
         returns = advantages + values
         if config.normalise:

@@ -42,7 +42,7 @@ class Learner(grpo.Learner):
         if config.beta:
             flat = {name: values.flatten(0, 1) for name, values in rollout.observations.items()}
             reference, _ = self.reference.log_probs(flat, rollout.actions.flatten(0, 1))
-            drift = (rollout.log_probs - reference.view(rollout.log_probs.shape)).sum(dim=-1)
+            drift = (rollout.log_probs - reference.view(rollout.log_probs.shape)).mul(rollout.executed).sum(dim=-1)
         if config.baseline:
             centred = group_advantages(rollout.returns, config.group, scale=False)
             advantages = centred.expand(mask.shape) - rewards_to_go(config.beta * drift * mask, mask)

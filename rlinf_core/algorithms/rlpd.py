@@ -49,7 +49,7 @@ class Learner(SlowTargets):
 
     def decide(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self.actor(batch)
-        return *squashed(mean, log_std, self.generator), mean
+        return *squashed(mean, log_std, self.generator, self.actor.judged_size), mean
 
     def regularise(self, batch: Batch, mean: Tensor) -> tuple[Tensor, dict[str, Any]]:
         half = len(mean) // 2

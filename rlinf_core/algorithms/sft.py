@@ -13,7 +13,7 @@ import torch
 from rlinf_core.algorithms.parts import lora
 from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, Checkpointed, descend
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
-from rlinf_core.policies.actor import Actor, Batch, log_prob
+from rlinf_core.policies.policy import Batch, Policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +37,12 @@ class Config:
     lora_rank: int = 0
 
 
-def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
-    """-E log pi(a | s) over demonstrated actions (B, A), clipped just inside the tanh's range."""
+def loss(actor: Policy, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
+    """The policy's imitation loss of demonstrated actions (B, H A), smeared."""
     action = batch["action"]
     if noise_floor:
-        action = action + noise_floor * torch.randn(action.shape, generator=generator)
-    if hasattr(actor, "matching_loss"):
-        return actor.matching_loss(batch, action, generator)
-    raw = torch.atanh(action.clamp(-0.97, 0.97))
-    mean, log_std = actor(batch)
-    return -log_prob(raw, mean, log_std).mean()
+        action = action + noise_floor * torch.randn(action.shape, generator=generator, device=action.device)
+    return actor.imitation_loss(batch, action, generator)
 
 
 class Learner(Checkpointed):
@@ -54,7 +50,7 @@ class Learner(Checkpointed):
 
     learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian", "flow")
 
-    def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
+    def __init__(self, actor: Policy, config: Config, seed: int = 0) -> None:
         self.actor, self.config, self.updates = actor, config, 0
         self.trained = lora.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
         self.modules = {"actor": actor} | ({"adapted": self.trained} if config.lora_rank else {})

@@ -16,9 +16,10 @@ import yaml
 from rlinf_core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.interlock import load_limits
 from rlinf_core.places import shared
+from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.recipes.schema import load_robot
-from rlinf_core.training.playing import play
+from rlinf_core.training.playing import play, single
 from rlinf_core.training.stations import simulated_station, stations
 
 SHAPES = {"current_pose": (7,), "current_twist": (6,), "wrench": (6,), "gripper/state": (1,), "object_pose": (7,),
@@ -167,8 +168,8 @@ def _faces(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
         vector = stations(load_recipe_like(recipe, f"simulation.interlock={override}"), 1)
         started = time.perf_counter()
 
-        def decide(_: Any) -> tuple[np.ndarray]:
-            return (vector.expert(),)  # noqa: B023
+        def decide(_: Observation) -> ActionChunk:
+            return single(vector.expert())  # noqa: B023
 
         results = play(vector, decide, 1, scenes)
         seconds = time.perf_counter() - started
@@ -214,8 +215,8 @@ def _agreement(recipe: Recipe, scenes: range) -> float | None:
 def _chance(recipe: Recipe, scenes: range) -> float:
     random, vector = np.random.default_rng(0), stations(recipe, 1)
 
-    def decide(observation: dict[str, np.ndarray]) -> tuple[np.ndarray]:
-        return (random.uniform(-1, 1, (len(observation["vectors"]), vector.spec.action.dim)),)
+    def decide(observation: Observation) -> ActionChunk:
+        return single(random.uniform(-1, 1, (len(observation), vector.spec.action.dim)))
 
     results = play(vector, decide, 1, scenes)
     vector.close()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlinf_core.errors import RecipeError, nearest
 
 if TYPE_CHECKING:
     from rlinf_core.policies.actor import PolicyConfig
+    from rlinf_core.policies.policy import NetworkPolicy
     from rlinf_core.specs import StationSpec
 
 KINDS = {"tanh_gaussian": ("actor", "Actor"), "gaussian": ("gaussian", "GaussianActor"), "flow": ("flow", "FlowActor"),
          "steered": ("steered", "SteeredActor")}
 
 
-def make_policy(spec: StationSpec, config: PolicyConfig) -> Any:
+def make_policy(spec: StationSpec, config: PolicyConfig) -> NetworkPolicy:
     """A fresh policy of the config's kind, sized for a station."""
     import importlib
 

@@ -5,20 +5,19 @@ The same module serves state-only policies (no images in the spec) and policies 
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlinf_core.errors import RecipeError
 from rlinf_core.policies.images import image_encoder
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.specs import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
-Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +34,7 @@ class PolicyConfig:
         kind: tanh_gaussian (SAC and its kin, SFT), gaussian (PPO and its kin), flow (flow matching) or
             steered (a flow whose noise a small policy chooses: DSRL).
         horizon: actions of a chunk that are decided together.
+        execute: how many of them are played before the next decision, 1 to ``horizon``; 0 for all.
         flow_steps: of a flow policy, from noise to action.
         steering: widths of the layers that choose a steered policy's noise.
         noise_bound: largest noise that may be chosen, in standard deviations.
@@ -48,10 +48,16 @@ class PolicyConfig:
     image_weights: str = ""
     kind: str = "tanh_gaussian"
     horizon: int = 1
+    execute: int = 0
     flow_steps: int = 4
     steering: tuple[int, ...] = (128, 128)
     noise_bound: float = 1.5
     initial_log_std: float = -0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.execute <= self.horizon:
+            raise RecipeError(f"policy.execute: expected 1 to policy.horizon = {self.horizon}, got {self.execute}")
+        object.__setattr__(self, "execute", self.execute or self.horizon)
 
 
 class Encoder(nn.Module):
@@ -81,15 +87,14 @@ class Encoder(nn.Module):
         self.std.copy_(torch.as_tensor(std + 1e-4))
 
 
-class Actor(nn.Module):
+class Actor(NetworkPolicy):
     """pi(a | s) = tanh(N(mean(s), std(s))) over normalised actions in [-1, 1] (Haarnoja et al. 2018, appendix C)."""
 
     def __init__(self, spec: StationSpec, config: PolicyConfig | None = None) -> None:
-        super().__init__()
-        self.spec, self.config = spec, config or PolicyConfig()
+        super().__init__(spec, config or PolicyConfig())
         self.encoder = Encoder(spec, self.config)
         self.trunk = mlp(self.encoder.size, self.config.hidden)
-        self.head = nn.Linear(self.config.hidden[-1], 2 * spec.action.dim * self.config.horizon)
+        self.head = nn.Linear(self.config.hidden[-1], 2 * self.action_size)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""
@@ -97,52 +102,27 @@ class Actor(nn.Module):
         return mean, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """A reparameterised action (B, A) and its log-probability (B,)."""
-        return squashed(*self(batch), generator)
+        """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
+        return squashed(*self(batch), generator, self.judged_size)
 
-    def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
-        """One observation to a chunk of normalised actions (H, A); explores only if asked."""
-        vectors = self.spec.flatten(observation)[None]
-        if self.encoder.image_names:
-            batch = {name: torch.as_tensor(np.ascontiguousarray(observation[name]))[None]
-                     for name in self.encoder.image_names}
-            with torch.inference_mode():
-                outputs = self.head(self.trunk(self.encoder({**batch, "vectors": torch.as_tensor(vectors)}))).numpy()
-        else:
-            outputs = self._on_vectors(vectors)
-        mean, log_std = np.split(outputs.reshape(2 * self.config.horizon, -1), 2)
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions, the most likely ones unless it explores."""
         if not explore:
-            return np.tanh(mean)
-        log_std = LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (np.tanh(log_std) + 1.0)
-        return np.tanh(mean + np.exp(log_std) * random.standard_normal(mean.shape))
+            return self.chunk(torch.tanh(self(observation.batch)[0]))
+        action, log_probs = self.sample(observation.batch, generator)
+        return self.chunk(action, log_probs=log_probs)
 
-    def _on_vectors(self, x: np.ndarray) -> np.ndarray:
-        """The head's outputs (1, 2 A) for vectors (1, V), in NumPy: for one row, torch takes six times as long."""
-        encoder = self.encoder
-        x = np.minimum(np.maximum((x - _array(encoder.mean)) / _array(encoder.std), -5.0), 5.0)
-        for layer in (*self.trunk, self.head):
-            if isinstance(layer, nn.Linear):
-                x = x @ _array(layer.weight).T + _array(layer.bias)
-            elif isinstance(layer, nn.LayerNorm):
-                x = x - x.sum() / x.size
-                x = x / math.sqrt((x * x).sum() / x.size + layer.eps) * _array(layer.weight) + _array(layer.bias)
-            else:
-                x = np.maximum(x, 0.0)
-        return x
-
-    def describe(self) -> dict[str, Any]:
-        """What a policy file must say to rebuild this module."""
-        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """-E log pi(a | s) of demonstrated actions (B, H A), clipped just inside the tanh's range."""
+        return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), *self(batch)).mean()
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    return tensor.detach().numpy()
-
-
-def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """A reparameterised sample (B, A) of the tanh-Gaussian, and its log-probability (B,)."""
-    raw = mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
-    return torch.tanh(raw), log_prob(raw, mean, log_std)
+def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
+             judged: int | None = None) -> tuple[Tensor, Tensor]:
+    """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``judged``."""
+    raw = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+    return torch.tanh(raw), log_prob(raw[:, :judged], mean[:, :judged], log_std[:, :judged])
 
 
 def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

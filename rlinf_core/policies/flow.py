@@ -6,27 +6,24 @@ Gaussian, so that the path has a density (Zhang et al. 2025, SAC Flow, arXiv 250
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.policies.actor import Batch, Encoder, PolicyConfig, mlp
+from rlinf_core.policies.actor import Encoder, PolicyConfig, mlp
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.specs import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 0.0
 
 
-class FlowActor(nn.Module):
+class FlowActor(NetworkPolicy):
     """a_0 ~ N(0, 1); a_{k+1} = a_k + v(s, a_k, k / K) / K; the action is tanh(a_K), a chunk of H actions flattened."""
 
     def __init__(self, spec: StationSpec, config: PolicyConfig | None = None) -> None:
-        super().__init__()
-        self.spec, self.config = spec, config or PolicyConfig(kind="flow")
-        self.size = spec.action.dim * self.config.horizon
+        super().__init__(spec, config or PolicyConfig(kind="flow"))
+        self.size = self.action_size
         self.encoder = Encoder(spec, self.config)
         self.field = mlp(self.encoder.size + self.size + 1, self.config.hidden)
         self.head = nn.Linear(self.config.hidden[-1], 2 * self.size)
@@ -39,49 +36,48 @@ class FlowActor(nn.Module):
 
     def decode(self, batch: Batch, noise: Tensor) -> Tensor:
         """The action (B, H A) that ``noise`` is carried to, without any noise on the way."""
-        return torch.tanh(self._path(self.encoder(batch), noise, None)[0])
+        return torch.tanh(self._path(self.encoder(batch), noise)[0])
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """A reparameterised action (B, H A) along a noisy path, and the log-density of that path (B,)."""
-        features = self.encoder(batch)
-        noise = torch.randn(len(features), self.size, generator=generator)
-        raw, log_path = self._path(features, noise, generator)
-        squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
-        return torch.tanh(raw), log_path + (_log_normal(noise, torch.zeros_like(noise)) - squash).sum(dim=-1)
+        """A reparameterised action (B, H A) along a noisy path, and the log-density (B,) of that path.
 
-    def _path(self, features: Tensor, point: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        Of a chunk that is not played to its end, the density counts the noise of the numbers that are.
+        """
+        features = self.encoder(batch)
+        noise = torch.randn(len(features), self.size, generator=generator, device=features.device)
+        raw, log_path = self._path(features, noise, generator, noisy=True)
+        squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
+        log_path = log_path + _log_normal(noise, torch.zeros_like(noise)) - squash
+        return torch.tanh(raw), log_path[:, :self.judged_size].sum(dim=-1)
+
+    def _path(self, features: Tensor, point: Tensor, generator: torch.Generator | None = None,
+              noisy: bool = False) -> tuple[Tensor, Tensor]:
         steps = self.config.flow_steps
-        log_path = torch.zeros(len(point))
+        log_path = torch.zeros_like(point)
         for k in range(steps):
-            velocity, log_std = self.velocity(features, point, torch.full((len(point), 1), k / steps))
+            velocity, log_std = self.velocity(features, point, torch.full_like(point[:, :1], k / steps))
             point = point + velocity / steps
-            if generator is not None:
-                noise = torch.randn(point.shape, generator=generator)
+            if noisy:
+                noise = torch.randn(point.shape, generator=generator, device=point.device)
                 point = point + log_std.exp() * noise
-                log_path = log_path + _log_normal(noise, log_std).sum(dim=-1)
+                log_path = log_path + _log_normal(noise, log_std)
         return point, log_path
 
-    def matching_loss(self, batch: Batch, action: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A), x = atanh(a)."""
-        goal = torch.atanh(action.clamp(-0.97, 0.97))
-        noise = torch.randn(goal.shape, generator=generator)
-        time = torch.rand(len(goal), 1, generator=generator)
+        goal = torch.atanh(actions.clamp(-0.97, 0.97))
+        noise = torch.randn(goal.shape, generator=generator, device=goal.device)
+        time = torch.rand(len(goal), 1, generator=generator, device=goal.device)
         velocity, _ = self.velocity(self.encoder(batch), (1.0 - time) * noise + time * goal, time)
         return ((velocity - (goal - noise)) ** 2).mean()
 
-    def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
-        """One observation to a chunk of normalised actions (H, A); without exploring, from the noise's middle."""
-        batch = {name: torch.as_tensor(np.ascontiguousarray(observation[name]))[None] for name in self.encoder.image_names}
-        batch["vectors"] = torch.as_tensor(self.spec.flatten(observation)[None])
-        generator = torch.Generator().manual_seed(int(random.integers(2**31))) if explore else None
-        with torch.inference_mode():
-            noise = torch.randn(1, self.size, generator=generator) if explore else torch.zeros(1, self.size)
-            raw, _ = self._path(self.encoder(batch), noise, generator)
-        return torch.tanh(raw).reshape(self.config.horizon, -1).numpy()
-
-    def describe(self) -> dict[str, Any]:
-        """What a policy file must say to rebuild this module."""
-        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions; without exploring, from the noise's middle along the path without noise."""
+        if not explore:
+            return self.chunk(self.decode(observation.batch, torch.zeros(len(observation), self.size, device=self.device)))
+        action, log_probs = self.sample(observation.batch, generator)
+        return self.chunk(action, log_probs=log_probs)
 
 
 def _log_normal(noise: Tensor, log_std: Tensor) -> Tensor:

@@ -6,27 +6,24 @@ are not squashed: what lies outside [-1, 1] is clipped where it is played, and j
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.policies.actor import Batch, Encoder, PolicyConfig
+from rlinf_core.policies.actor import Encoder, PolicyConfig
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.specs import StationSpec
 
 _LOG_2_PI = float(np.log(2.0 * np.pi))
 
 
-class GaussianActor(nn.Module):
+class GaussianActor(NetworkPolicy):
     """pi(a | s) = N(mean(s), exp(log_std)^2) over chunks of H normalised actions."""
 
     def __init__(self, spec: StationSpec, config: PolicyConfig | None = None) -> None:
-        super().__init__()
-        self.spec, self.config = spec, config or PolicyConfig(kind="gaussian")
+        super().__init__(spec, config or PolicyConfig(kind="gaussian"))
         self.encoder = Encoder(spec, self.config)
-        self.mean = tanh_mlp(self.encoder.size, self.config.hidden, self.config.horizon * spec.action.dim, gain=0.01)
+        self.mean = tanh_mlp(self.encoder.size, self.config.hidden, self.action_size, gain=0.01)
         self.log_std = nn.Parameter(torch.full((spec.action.dim,), self.config.initial_log_std))
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -35,29 +32,27 @@ class GaussianActor(nn.Module):
         return mean, self.log_std
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-density of each action of the chunks (B, H, A), and the entropy of each, both (B, H)."""
+        """Log-density of each action of the chunks (B, H, A), or of their beginnings, and its entropy, both (B, H)."""
         mean, log_std = self(batch)
+        mean = mean[:, :actions.shape[1]]
         log_probs = (-0.5 * (((actions - mean) / log_std.exp()) ** 2 + 2.0 * log_std + _LOG_2_PI)).sum(dim=-1)
         return log_probs, (log_std + 0.5 + 0.5 * _LOG_2_PI).sum().expand(log_probs.shape)
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Chunks (B, H, A) as drawn, and their log-densities (B, H)."""
         mean, log_std = self(batch)
-        actions = mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
+        actions = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
         return actions, self.log_probs(batch, actions)[0]
 
-    def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
-        """One observation to a chunk of normalised actions (H, A), clipped to [-1, 1]."""
-        batch = {name: torch.as_tensor(np.ascontiguousarray(observation[name]))[None] for name in self.encoder.image_names}
-        batch["vectors"] = torch.as_tensor(self.spec.flatten(observation)[None])
-        with torch.inference_mode():
-            mean, log_std = self(batch)
-        noise = log_std.detach().exp().numpy() * random.standard_normal(mean.shape[1:]) if explore else 0.0
-        return np.clip(mean[0].numpy() + noise, -1.0, 1.0).astype(np.float32)
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions, clipped to [-1, 1]; ``drawn`` holds them as they were drawn (B, H, A)."""
+        drawn, log_probs = self.sample(observation.batch, generator) if explore else (self(observation.batch)[0], None)
+        return self.chunk(drawn.clamp(-1.0, 1.0), drawn, log_probs)
 
-    def describe(self) -> dict[str, Any]:
-        """What a policy file must say to rebuild this module."""
-        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """-E log pi(a | s) of demonstrated actions (B, H A)."""
+        return -self.log_probs(batch, actions.unflatten(-1, (-1, self.spec.action.dim)))[0].sum(dim=-1).mean()
 
 
 class Value(nn.Module):

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.policies.actor import Actor, Batch, PolicyConfig
+from rlinf_core.policies.actor import Actor, PolicyConfig
 from rlinf_core.policies.flow import FlowActor
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.specs import StationSpec
 
 
-class SteeredActor(nn.Module):
-    """a = flow(s, b c) with a choice c in [-1, 1] drawn from a small tanh-Gaussian and b standard deviations."""
+class SteeredActor(NetworkPolicy):
+    """a = flow(s, b w) with latent noise w in [-1, 1] drawn from a small tanh-Gaussian and b standard deviations."""
 
     def __init__(self, spec: StationSpec, config: PolicyConfig | None = None) -> None:
-        super().__init__()
-        self.spec, self.config = spec, config or PolicyConfig(kind="steered")
+        super().__init__(spec, config or PolicyConfig(kind="steered"))
+        self.latent_size = self.action_size  # every number of the noise matters for every action
         self.flow = FlowActor(spec, replace(self.config, kind="flow"))
-        self.steering = Actor(spec, replace(self.config, kind="tanh_gaussian", hidden=self.config.steering))
+        self.steering = Actor(spec, replace(self.config, kind="tanh_gaussian", hidden=self.config.steering,
+                                            execute=self.config.horizon))
 
     @property
     def encoder(self) -> nn.Module:
@@ -29,27 +29,20 @@ class SteeredActor(nn.Module):
         return self.steering.encoder
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """A choice in [-1, 1] of the noise (B, H A), and its log-probability (B,)."""
+        """Latent noise in [-1, 1] (B, H A), and its log-probability (B,)."""
         return self.steering.sample(batch, generator)
 
-    def played(self, batch: Batch, choice: Tensor) -> Tensor:
-        """The action (B, H A) that a choice leads to."""
-        return self.flow.decode(batch, choice * self.config.noise_bound)
+    def decode(self, batch: Batch, latent: Tensor) -> Tensor:
+        """The action (B, H A) that latent noise leads to."""
+        return self.flow.decode(batch, latent * self.config.noise_bound)
 
-    def matching_loss(self, batch: Batch, action: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions; ``drawn`` holds the latent noise behind them (B, H A)."""
+        noise = self.steering.act(observation, explore, generator)
+        latent = noise.actions.flatten(1)
+        return self.chunk(self.decode(observation.batch, latent), latent, noise.log_probs)
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Of the flow: what cloning demonstrations trains."""
-        return self.flow.matching_loss(batch, action, generator)
-
-    def act(self, observation: dict[str, np.ndarray], explore: bool, random: np.random.Generator) -> np.ndarray:
-        """One observation to a chunk of normalised actions (H, A); the choice behind it is kept in ``choice`` (H A,)."""
-        self.choice = self.steering.act(observation, explore, random).ravel()
-        batch: dict[str, Any] = {name: torch.as_tensor(np.ascontiguousarray(observation[name]))[None]
-                                 for name in self.flow.encoder.image_names}
-        batch["vectors"] = torch.as_tensor(self.spec.flatten(observation)[None])
-        with torch.inference_mode():
-            action = self.played(batch, torch.as_tensor(self.choice, dtype=torch.float32)[None])
-        return action.reshape(self.config.horizon, -1).numpy()
-
-    def describe(self) -> dict[str, Any]:
-        """What a policy file must say to rebuild this module."""
-        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}
+        return self.flow.imitation_loss(batch, actions, generator)

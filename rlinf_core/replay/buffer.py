@@ -21,9 +21,10 @@ class ReplayBuffer:
     Args:
         spec: the station's specs, which give every array its shape.
         capacity: slots, i.e. time steps.
+        latent: numbers of latent noise that are learned instead of actions, as ``Policy.latent_size`` says.
     """
 
-    def __init__(self, spec: StationSpec, capacity: int) -> None:
+    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0) -> None:
         self.spec, self.capacity = spec, capacity
         self._arrays: Batch = {
             "vectors": np.zeros((capacity, spec.vector_size), np.float32),
@@ -31,7 +32,8 @@ class ReplayBuffer:
             "reward": np.zeros(capacity, np.float32),
             "discount": np.zeros(capacity, np.float32),
             "starts": np.zeros(capacity, bool),
-            "position": np.zeros(capacity, np.int32),  # within its episode
+            "final": np.zeros(capacity, bool),  # holds an episode's last observation
+            **({"latent": np.zeros((capacity, latent), np.float32)} if latent else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
@@ -41,7 +43,8 @@ class ReplayBuffer:
         return int(self._arrays["starts"].sum())
 
     def insert_episode(self, observations: Batch, actions: np.ndarray, rewards: np.ndarray,
-                       discounts: np.ndarray, counts: np.ndarray | None = None) -> int:
+                       discounts: np.ndarray, counts: np.ndarray | None = None,
+                       latents: np.ndarray | None = None) -> int:
         """Add an episode of T transitions.
 
         Args:
@@ -49,7 +52,9 @@ class ReplayBuffer:
             actions: (T, A) normalised.
             rewards: (T,).
             discounts: (T,); 0 where the task ended, 1 at a time limit.
-            counts: (T,) which transitions may be sampled; all, if not given.
+            counts: (T,) at which time steps transitions may begin; all, if not given. Of a policy that learns latent
+                noise: those at which it decided.
+            latents: (T, L) the noise behind the chunk that began at each time step.
 
         Returns:
             T.
@@ -59,14 +64,16 @@ class ReplayBuffer:
             raise SpecError(f"episode of {length} transitions: expected 1 to {self.capacity - 1} (the replay's capacity)")
         slots = (self._next + np.arange(length + 1)) % self.capacity
         self._check(observations, length + 1)
-        self._check({"action": actions, "reward": rewards, "discount": discounts}, length)
+        steps = {"action": actions, "reward": rewards, "discount": discounts}
+        steps |= {"latent": latents} if "latent" in self._arrays else {}
+        self._check(steps, length)
         for name, values in observations.items():
             self._arrays[name][slots] = values
-        for name, values in (("action", actions), ("reward", rewards), ("discount", discounts)):
+        for name, values in steps.items():
             self._arrays[name][slots[:-1]] = values
-        self._arrays["position"][slots] = np.arange(length + 1)
         self._arrays["starts"][slots[:-1]] = True if counts is None else counts
         self._arrays["starts"][slots[-1]] = False
+        self._arrays["final"][slots] = np.arange(length + 1) == length
         self._next = int((slots[-1] + 1) % self.capacity)
         self.inserted += length
         self.episodes += 1
@@ -76,38 +83,44 @@ class ReplayBuffer:
     def _check(self, arrays: Batch, length: int) -> None:
         """Before anything is written, so that what does not fit changes nothing."""
         for name, values in arrays.items():
-            if values.shape != (length, *self._arrays[name].shape[1:]):
+            if values is None or values.shape != (length, *self._arrays[name].shape[1:]):
                 raise SpecError(f"episode: '{name}': expected shape {(length, *self._arrays[name].shape[1:])}, "
-                                f"got {values.shape}")
+                                f"got {getattr(values, 'shape', None)}")
 
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
-               aligned: bool = False) -> Batch:
+               execute: int | None = None) -> Batch:
         """``size`` transitions, uniformly with replacement; next observations have the prefix ``next/``.
 
-        With ``horizon`` H above 1 a transition is a chunk: the H actions from any time step on (``aligned``: from a
-        multiple of H), (H A,), cut short by the episode's end, after which the last action is repeated; reward
-        sum_i gamma^i r_i; ``steps`` it spans, so that the next value counts gamma^steps; and the discount of its last step.
+        A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), fewer where its
+        episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after ``steps`` time steps, so that
+        the next value counts gamma^steps, and the discount is the last one's. Its actions (B, H A) are those that were
+        played from there on, by whomever: a takeover does not cut it. After the episode's end the last one is repeated.
+
+        Of a policy that learns latent noise, ``action`` is the noise (B, L).
         """
+        execute = horizon if execute is None else execute
         if self._valid is None:
             self._valid = np.flatnonzero(self._arrays["starts"])
-        valid = self._valid[self._arrays["position"][self._valid] % horizon == 0] if aligned else self._valid
-        index = valid[random.integers(0, len(valid), size)]
-        spans = np.minimum(self._left(index), horizon) if horizon > 1 else np.ones(size, int)
+        index = self._valid[random.integers(0, len(self._valid), size)]
+        left = self._left(index) if horizon > 1 else np.ones(size, int)
+        spans = np.minimum(left, execute)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
         batch = {name: self._arrays[name][index] for name in ("vectors", *self._image_names)}
         batch |= {f"next/{name}": self._arrays[name][following] for name in ("vectors", *self._image_names)}
         batch["discount"] = self._arrays["discount"][last]
         if horizon == 1:
-            return batch | {name: self._arrays[name][index] for name in ("action", "reward")}
-        offsets = np.arange(horizon)
-        slots = (index[:, None] + np.minimum(offsets, spans[:, None] - 1)) % self.capacity
-        rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma ** offsets
-        return batch | {"action": self._arrays["action"][slots].reshape(size, -1),
-                        "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
+            batch |= {name: self._arrays[name][index] for name in ("action", "reward")}
+        else:
+            offsets = np.arange(horizon)
+            slots = (index[:, None] + np.minimum(offsets, left[:, None] - 1)) % self.capacity
+            rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma ** offsets
+            batch |= {"action": self._arrays["action"][slots].reshape(size, -1),
+                      "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
+        return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})
 
     def _left(self, index: np.ndarray) -> np.ndarray:
         """Transitions from each slot to the end of its episode."""
-        ends = np.flatnonzero(~self._arrays["starts"])
+        ends = np.flatnonzero(self._arrays["final"])
         return (ends[np.searchsorted(ends, index) % len(ends)] - index) % self.capacity
 
     def vectors(self) -> np.ndarray:

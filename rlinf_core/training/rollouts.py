@@ -9,28 +9,29 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.policies.actor import Batch
-from rlinf_core.policies.gaussian import GaussianActor
-from rlinf_core.training.vector import Arrays, VectorEnv
-
-
-def to_batch(arrays: Arrays) -> Batch:
-    """Arrays as tensors."""
-    return {name: torch.as_tensor(np.ascontiguousarray(values)) for name, values in arrays.items()}
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import Batch, Observation, Policy
+from rlinf_core.training.vector import VectorEnv
 
 
 class Collector:
-    """Plays a Gaussian policy in a vector of environments, chunk after chunk.
+    """Plays a policy that has log-probabilities in a vector of environments, all deciding together.
 
     Args:
         env: the environments.
-        policy: whose chunks of H actions are played to their end, or to the episode's.
+        policy: of whose chunks ``execute`` actions are played, fewer where an episode ends.
         seed: of its noise; scenes count on from ``first_scene``.
     """
 
-    def __init__(self, env: VectorEnv, policy: GaussianActor, seed: int = 0, first_scene: int = 0) -> None:
-        self.env, self.policy, self.generator = env, policy, torch.Generator().manual_seed(seed)
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        self.env, self.policy = env, policy
+        self.generator = torch.Generator(policy.device).manual_seed(seed)
+        self.schedule = ChunkSchedule(env.size, policy.config.execute)
         self.scene, self.observation, self.version, self.simulate_s = first_scene, None, 0, 0.0
+
+    def play(self, decisions: int = 0, group: int = 0) -> Rollout:
+        """So many decisions of every environment, or one episode of each, ``group`` side by side in the same scene."""
+        return self.decisions(decisions) if decisions else self.episodes(group)
 
     def decisions(self, count: int) -> Rollout:
         """``count`` decisions of every environment, going on where the last rollout stopped (PPO)."""
@@ -54,29 +55,34 @@ class Collector:
         return np.arange(self.scene - count, self.scene)
 
     def _decide(self, alive: np.ndarray) -> dict[str, Tensor | Batch]:
-        before = to_batch(self.observation)
-        with torch.inference_mode():
-            actions, log_probs = self.policy.sample(before, self.generator)
-        played = np.clip(actions.numpy(), -1.0, 1.0)
-        size = self.env.size
-        reward, terminated, ended = np.zeros(size), np.zeros(size), np.zeros(size)
-        following: Arrays = {}
-        for index in range(played.shape[1]):
-            still = (ended == 0) & (alive > 0)  # after its episode's end an environment waits for the next decision
+        """One decision of each; whose chunk is cut short waits until the others have played theirs."""
+        before = Observation.of_arrays(self.env.spec, self.observation, self.policy.device)
+        chunk = self.policy.act(before, explore=True, generator=self.generator)
+        played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
+        rewards, terminated, ended = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
+        steps, following = np.zeros(size), dict(self.observation)
+        self.schedule.decided(alive > 0)
+        for index in range(execute):
+            still = ~self.schedule.due
             if not still.any():
                 break
             started = time.perf_counter()
-            steps = self.env.step(played[:, index], still)
+            result = self.env.step(played[:, index], still)
             self.simulate_s += time.perf_counter() - started
-            reward += steps.reward * still
-            terminated = np.maximum(terminated, steps.terminated * still)
-            following = {name: np.where(_like(still, values), values, following[name]) if following else values
-                         for name, values in steps.following.items()}
-            ended = np.maximum(ended, steps.ended)
-            self.observation = steps.observation
-        numbers = {"reward": reward, "terminated": terminated, "ended": ended, "mask": alive}
-        return {"before": before, "following": to_batch(following), "actions": actions.clone(),
-                "log_probs": log_probs.clone(),
+            rewards[:, index] = result.reward * still
+            terminated = np.maximum(terminated, result.terminated * still)
+            following = {name: np.where(_like(still, values), values, following[name])
+                         for name, values in result.following.items()}
+            ended = np.maximum(ended, result.ended * still)
+            steps += still
+            self.schedule.advance(still)
+            self.schedule.cut((result.ended > 0) & still)
+            if result.held is not None:
+                self.schedule.cut(result.held & still)
+            self.observation = result.observation
+        numbers = {"rewards": rewards, "steps": steps, "terminated": terminated, "ended": ended, "mask": alive}
+        return {"before": _batch(before), "following": _batch(Observation.of_arrays(self.env.spec, following)),
+                "actions": chunk.drawn[:, :execute].cpu(), "log_probs": chunk.log_probs[:, :execute].cpu(),
                 **{name: torch.as_tensor(values, dtype=torch.float32) for name, values in numbers.items()}}
 
     def _rollout(self, records: list[dict]) -> Rollout:
@@ -87,8 +93,14 @@ class Collector:
             return {key: torch.stack([record[name][key] for record in records]) for key in records[0][name]}
 
         mask = stacked("mask")
-        return Rollout(batches("before"), batches("following"), stacked("actions"), stacked("log_probs"), stacked("reward"),
-                       stacked("terminated"), stacked("ended"), mask, torch.full(mask.shape, float(self.version)))
+        return Rollout(batches("before"), batches("following"), stacked("actions"), stacked("log_probs"),
+                       stacked("rewards"), stacked("steps"), stacked("terminated"), stacked("ended"), mask,
+                       torch.full(mask.shape, float(self.version)))
+
+
+def _batch(observation: Observation) -> Batch:
+    """On the CPU, where rollouts wait for the learner."""
+    return observation.to("cpu").batch
 
 
 def _like(flags: np.ndarray, values: np.ndarray) -> np.ndarray:

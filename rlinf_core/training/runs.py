@@ -23,9 +23,10 @@ from rlinf_core.algorithms.parts.running import RunningMoments
 from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies.actor import Encoder
+from rlinf_core.policies.policy import NetworkPolicy, Observation
 from rlinf_core.recipes import Recipe, algorithm_name
 from rlinf_core.replay import ReplayBuffer, mix
-from rlinf_core.training.playing import Episodes, demonstrate, named
+from rlinf_core.training.playing import Episodes, demonstrate
 from rlinf_core.training.rollouts import Collector
 from rlinf_core.training.sources import Here, Make, OnRay, Player
 from rlinf_core.training.vector import Arrays, VectorEnv
@@ -48,7 +49,7 @@ class Run(ABC):
 
     learner: Any
 
-    def __init__(self, env: VectorEnv, policy: Any, kind: type, recipe: Recipe, clock: Timer, make: Make) -> None:
+    def __init__(self, env: VectorEnv, policy: NetworkPolicy, kind: type, recipe: Recipe, clock: Timer, make: Make) -> None:
         self.env, self.policy, self.kind, self.recipe, self.clock, self.make = env, policy, kind, recipe, clock, make
         self.settings, self.config = recipe.simulation, recipe.algorithm
         self.random, self.generator = np.random.default_rng(recipe.seed), torch.Generator().manual_seed(recipe.seed)
@@ -154,7 +155,7 @@ class OnPolicyRun(PlayingRun):
 
     def prepare(self) -> None:
         size = self.settings.environments // max(self.settings.workers, 1)
-        if not hasattr(self.config, "decisions") and size % self.config.group:
+        if size % self.amount().get("group", 1):
             raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {self.config.group} for "
                               f"each worker, got {size}")
         super().prepare()
@@ -172,13 +173,13 @@ class OnPolicyRun(PlayingRun):
             encoder.normalise(self.moments.mean.numpy(), self.moments.var.sqrt().numpy())
 
     def amount(self) -> dict[str, Any]:
-        return {"count": self.config.decisions} if hasattr(self.config, "decisions") else {"group": self.config.group}
+        return self.kind.amount(self.config)
 
     def advance(self) -> dict[str, float]:
         rollout, count = reduce(Rollout.beside, self.experience()), 1
         while self.learner.wants_more(rollout, count):
             rollout, count = rollout.beside(reduce(Rollout.beside, self.experience())), count + 1
-        self.steps += int(rollout.mask.sum()) * self.policy.config.horizon
+        self.steps += int(rollout.steps.sum())
         with self.clock("learn"):
             metrics = self.learner.update(rollout)
             self._look_at(rollout, self.learner)
@@ -200,8 +201,8 @@ class ReplayRun(PlayingRun):
 
     def prepare(self) -> None:
         super().prepare()
-        self.replay, self.cloned_from = ReplayBuffer(self.env.spec, self.recipe.replay.capacity), None
-        self.horizon, self.owed = self.policy.config.horizon, 0.0
+        self.replay = ReplayBuffer(self.env.spec, self.recipe.replay.capacity, self.policy.latent_size)
+        self.cloned_from, self.owed = None, 0.0
         self.slice = SLICE if self.settings.workers else 1
 
     def begin(self) -> None:
@@ -209,7 +210,7 @@ class ReplayRun(PlayingRun):
             self.cloned_from = self.demonstrations(normalise=not self.settings.initial_policy)
         if self.kind.begins_cloned and not self.settings.initial_policy:
             with self.clock("learn"):
-                clone(self.policy, self.cloned_from, self.recipe.sft, self.recipe.seed, self.horizon)
+                clone(self.policy, self.cloned_from, self.recipe.sft, self.recipe.seed)
 
     def amount(self) -> dict[str, Any]:
         return {"steps": self.slice, "by_chance": self.steps < self.settings.start_steps and not self.kind.begins_cloned}
@@ -234,11 +235,12 @@ class ReplayRun(PlayingRun):
         return metrics
 
     def _batch(self) -> Arrays:
-        size, gamma, chooses = self.config.batch_size, self.config.discount, hasattr(self.policy, "played")
+        size, config = self.config.batch_size, self.policy.config
+        chunk = dict(horizon=config.horizon, execute=config.execute, gamma=self.config.discount)
         share = size // 2 if self.learner.half_demonstrations else size
-        batch = self.replay.sample(share, self.random, self.horizon, gamma, aligned=chooses)
+        batch = self.replay.sample(share, self.random, **chunk)
         if self.learner.half_demonstrations:
-            batch = mix(batch, self.cloned_from.sample(size - share, self.random, self.horizon, gamma))
+            batch = mix(batch, self.cloned_from.sample(size - share, self.random, **chunk))
         return batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -264,8 +266,9 @@ class OfflineRun(Run):
 
     def advance(self) -> dict[str, float]:
         with self.clock("learn"):
-            metrics = self.learner.update(self.data.sample(self.config.batch_size, self.random, self.policy.config.horizon,
-                                                           getattr(self.config, "discount", 1.0)))
+            config = self.policy.config
+            metrics = self.learner.update(self.data.sample(
+                self.config.batch_size, self.random, config.horizon, getattr(self.config, "discount", 1.0), config.execute))
         self.steps += 1
         return metrics
 
@@ -297,17 +300,15 @@ class ExpertRun(Run):
     def advance(self) -> dict[str, float]:
         if self.observation is None:
             self.observation, self.gather = self.env.reset(range(self.env.size)), Episodes(self.env.size)
-        labels, remarks = self.env.expert(), []
+        labels = self.env.expert()
         with self.clock("infer"):
-            played = np.zeros_like(labels)
-            for index, label in enumerate(labels):
-                decide = self.learner.driver(lambda o: self.policy.act(o, True, self.random)[0], lambda o: label,  # noqa: B023
-                                             self.replay.episodes, self.random)
-                played[index], _, source = decide(named(self.env, self.observation, index))
-                remarks.append(source)
-        result = self.env.step(played)
-        for _, *episode, sources in self.gather.add(self.observation, labels, result, remarks):
-            self.replay.insert_episode(*episode, self.learner.learned_from(sources))
+            seen = Observation.of_arrays(self.env.spec, self.observation, self.policy.device)
+            own = self.policy.act(seen, explore=True, generator=self.generator).actions[:, 0].numpy(force=True)
+            expert = self.learner.expert_drives(self.replay.episodes, self.env.size, self.random)
+            sources = np.where(expert, "operator", "policy")
+        result = self.env.step(np.where(expert[:, None], labels, own))
+        for _, *episode, drove in self.gather.add(self.observation, labels, result, sources):
+            self.replay.insert_episode(*episode, self.learner.learned_from(drove))
         self.observation = result.observation
         self.steps += self.env.size
         return self._learn()
@@ -332,11 +333,11 @@ class ExpertRun(Run):
 RUNS = {ROLLOUTS: OnPolicyRun, REPLAY: ReplayRun, DEMONSTRATIONS: OfflineRun, EXPERT: ExpertRun}
 
 
-def clone(policy: Any, data: ReplayBuffer, config: sft.Config, seed: int, horizon: int = 1) -> None:
+def clone(policy: NetworkPolicy, data: ReplayBuffer, config: sft.Config, seed: int) -> None:
     """Supervised fine-tuning before anything else."""
     cloner, random = sft.Learner(policy, config, seed), np.random.default_rng(seed)
     for _ in range(config.steps):
-        cloner.update(data.sample(config.batch_size, random, horizon))
+        cloner.update(data.sample(config.batch_size, random, policy.config.horizon))
 
 
 def fit_normalisation(learner: Any, vectors: np.ndarray) -> None:

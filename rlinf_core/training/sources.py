@@ -17,13 +17,17 @@ import torch
 from rlinf_core.algorithms.parts.on_policy import Rollout
 from rlinf_core.cluster.local import start_ray
 from rlinf_core.policies import make_policy
+from rlinf_core.policies.policy import ActionChunk, Observation, Policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.training.playing import Chunks, Episodes
-from rlinf_core.training.rollouts import Collector, to_batch
+from rlinf_core.training.rollouts import Collector
 from rlinf_core.training.vector import Arrays, VectorEnv
 
 Make = Callable[[Recipe, int], VectorEnv]
 SCENES_APART = 10_000_000  # between the scenes of two workers
+
+
+Episode = tuple[Any, ...]  # the arguments of ``ReplayBuffer.insert_episode``
 
 
 class Player:
@@ -31,52 +35,42 @@ class Player:
 
     Args:
         env: the environments.
-        policy: with ``sample``; one that only chooses noise says by ``played`` what that leads to.
+        policy: of whose chunks ``execute`` actions are played.
         seed: of its noise; scenes count on from ``first_scene``.
     """
 
-    def __init__(self, env: VectorEnv, policy: Any, seed: int = 0, first_scene: int = 0) -> None:
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         self.env, self.policy, self.first_scene = env, policy, first_scene
-        self.random, self.generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        self.random, self.generator = np.random.default_rng(seed), torch.Generator(policy.device).manual_seed(seed)
         self.observation: Arrays | None = None
-        self.simulate_s = 0.0
+        self.simulate_s, self.version, self.by_chance = 0.0, 0, False
 
-    def play(self, steps: int, by_chance: bool = False) -> list[tuple]:
-        """``steps`` time steps of every environment; the (observations, actions, rewards, discounts) of what ended."""
+    def play(self, steps: int, by_chance: bool = False) -> list[Episode]:
+        """``steps`` time steps of every environment, decided by the policy or at random; what ended in them."""
+        self.by_chance = by_chance
         if self.observation is None:
             self.observation = self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
             self.gather = Episodes(self.env.size)
-            self.chunks = Chunks(self.env.size, self.policy.config.horizon, parts=2)
+            self.chunks = Chunks(self.env, self._decide, self.policy.config.execute, self.policy.device)
         ended = []
         for _ in range(steps):
-            played, remembered = self.chunks.next(self.observation, self._by_chance if by_chance else self._decide)
+            played = self.chunks.next(self.observation)
             started = time.perf_counter()
             result = self.env.step(played)
             self.simulate_s += time.perf_counter() - started
-            ended += [tuple(episode) for _, *episode, _ in self.gather.add(self.observation, remembered, result)]
-            self.chunks.drop(result.ended)
+            remarks = (self.chunks.decided, self.chunks.drawn) if self.policy.latent_size else ()
+            ended += [tuple(episode) for _, *episode in self.gather.add(self.observation, played, result, *remarks)]
+            self.chunks.after(result)
             self.observation = result.observation
         return ended
 
-    def _decide(self, observation: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        """What is played and what is remembered, each (n, H A): the same, unless the policy only chooses noise."""
-        batch = to_batch(observation)
-        with torch.inference_mode():
-            chosen = self.policy.sample(batch, self.generator)[0]
-            played = self.policy.played(batch, chosen) if hasattr(self.policy, "played") else chosen
-        return played.numpy(), chosen.numpy()
-
-    def _by_chance(self, observation: Arrays) -> tuple[np.ndarray, np.ndarray]:
-        size = self.env.spec.action.dim * self.policy.config.horizon
-        chosen = self.random.uniform(-1.0, 1.0, (len(observation["vectors"]), size)).astype(np.float32)
-        return chosen, chosen
-
-
-def ask(player: Player | Collector, amount: dict[str, Any]) -> Any:
-    """What a player or a collector answers: episodes, or a rollout."""
-    if isinstance(player, Player):
-        return player.play(**amount)
-    return player.decisions(**amount) if "count" in amount else player.episodes(**amount)
+    def _decide(self, observation: Observation) -> ActionChunk:
+        if not self.by_chance:
+            return self.policy.act(observation, explore=True, generator=self.generator)
+        config = self.policy.config
+        size = (len(observation), config.horizon, self.env.spec.action.dim)
+        drawn = torch.as_tensor(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
+        return ActionChunk(drawn, config.execute, drawn)
 
 
 class Here:
@@ -92,7 +86,7 @@ class Here:
     def take(self) -> tuple[list[Any], dict[str, float]]:
         """What every player brought, and seconds by part, beside those of the environments."""
         before, started = self.player.simulate_s, time.perf_counter()
-        brought = ask(self.player, self.amount)
+        brought = self.player.play(**self.amount)
         return [brought], {"infer": time.perf_counter() - started - (self.player.simulate_s - before)}
 
     def close(self) -> None:
@@ -122,7 +116,7 @@ class Worker:
         self.policy.load_state_dict({name: torch.tensor(values) for name, values in order.weights.items()})
         self.player.version = order.version
         before, started = self.player.simulate_s, time.perf_counter()
-        brought = ask(self.player, order.amount)
+        brought = self.player.play(**order.amount)
         if isinstance(brought, Rollout):
             brought = {item.name: _numpy(getattr(brought, item.name)) for item in fields(Rollout)}
         return brought, self.player.simulate_s - before, time.perf_counter() - started
@@ -131,7 +125,7 @@ class Worker:
 class OnRay:
     """Workers as Ray actors; arguments as ``Worker``'s, and the policy that they follow."""
 
-    def __init__(self, recipe: Recipe, make: Make, kind: type, policy: Any) -> None:
+    def __init__(self, recipe: Recipe, make: Make, kind: type, policy: Policy) -> None:
         import ray
 
         count = recipe.simulation.workers
@@ -143,7 +137,7 @@ class OnRay:
 
     def start(self, version: int, **amount: Any) -> None:
         """Send every worker the policy as it is now."""
-        weights = {name: tensor.detach().numpy().copy() for name, tensor in self.policy.state_dict().items()}
+        weights = {name: tensor.numpy(force=True).copy() for name, tensor in self.policy.state_dict().items()}
         order = self.ray.put(Order(weights, version, amount))
         self.pending = [worker.play.remote(order) for worker in self.workers]
 

@@ -23,6 +23,7 @@ class Steps:
         terminated: the task ended, (N,).
         ended: terminated, or cut off by time, (N,).
         observation: what to act on next: ``following``, or the first observation of a new episode.
+        held: where the interlock held the arm, so that what is left of a chunk is not played, (N,); None without one.
     """
 
     following: Arrays
@@ -30,6 +31,7 @@ class Steps:
     terminated: np.ndarray
     ended: np.ndarray
     observation: Arrays
+    held: np.ndarray | None = None
 
 
 class VectorEnv(Protocol):

@@ -15,9 +15,11 @@ import torch
 from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies.policy import Observation
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.training.rollouts import Collector
 from tests.algorithms.point import SPEC, Points, expert, misled, play, success
+from tests.algorithms.toy import acted
 
 SMALL = dict(critic_hidden=(64, 64), discount=0.95, learning_rate=1e-3)
 EPISODE_RETURNS = dict(group=8, learning_rate=3e-3, epochs=4, minibatches=4)
@@ -65,13 +67,12 @@ def learner_of(name, seed=0, horizon=1, kind="gaussian", **changes):
 
 def solved(actor):
     """Success of a policy that does not explore."""
-    random = np.random.default_rng(0)
-    return success(lambda observation: actor.act(observation, False, random))
+    return success(lambda observation: acted(actor, observation))
 
 
-def buffer_of(act, episodes):
+def buffer_of(act, episodes, latent=0):
     """A replay of so many episodes."""
-    buffer = ReplayBuffer(SPEC, 50_000)
+    buffer = ReplayBuffer(SPEC, 50_000, latent)
     for seed in range(episodes):
         buffer.insert_episode(*play(act, seed))
     return buffer
@@ -84,9 +85,8 @@ def on_policy(name, seed=0, rollouts=60, size=64, stale=0, curve=False, **change
     run, waiting, config = Run(solved(learner.policy), 0.0, 0), [], learner.config
     for number in range(rollouts):
         collector.version = learner.updates
-        waiting.append(collector.decisions(config.decisions) if hasattr(config, "decisions")
-                       else collector.episodes(config.group))
-        run.steps += int(waiting[-1].mask.sum()) * learner.policy.config.horizon
+        waiting.append(collector.play(**learner.amount(config)))
+        run.steps += int(waiting[-1].steps.sum())
         if len(waiting) > stale:
             learner.update(waiting.pop(0))
         if curve and number % (rollouts // 12) == 0:
@@ -100,24 +100,24 @@ def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", curve=False, **ch
     return online(learner_of(name, seed, kind=kind, **changes), np.random.default_rng(seed), steps, curve=curve)
 
 
-def online(learner, random, steps, batch=128, curve=False, demonstrations=None, choices=False) -> Run:
-    """Play, keep, learn. ``demonstrations`` fill half of every batch; ``choices`` keeps the noise that was chosen instead
-    of the action that came of it (DSRL)."""
-    actor, buffer, seed = learner.actor, ReplayBuffer(SPEC, 50_000), 0
+def online(learner, random, steps, batch=128, curve=False, demonstrations=None) -> Run:
+    """Play, keep, learn. ``demonstrations`` fill half of every batch; of a noise policy the latent noise is kept too."""
+    actor, seed, draw = learner.actor, 0, torch.Generator().manual_seed(int(random.integers(2**31)))
+    buffer = ReplayBuffer(SPEC, 50_000, actor.latent_size)
     run = Run(solved(actor), 0.0, 0)
-    by_chance = 0 if choices or demonstrations else 300
+    by_chance = 0 if actor.latent_size or demonstrations else 300
     while buffer.inserted < steps:
-        chosen = []
+        drawn = []
 
         def act(observation):
             if buffer.inserted < by_chance:
                 return random.uniform(-1, 1, (1, 2))
-            action = actor.act(observation, True, random)
-            chosen.append(getattr(actor, "choice", None))  # noqa: B023
-            return action
+            chunk = actor.act(Observation.of_one(SPEC, observation), True, draw)
+            drawn.append(chunk.drawn[0].numpy())  # noqa: B023
+            return chunk.actions[0].numpy()
 
-        observations, actions, rewards, discounts = play(act, seed)
-        buffer.insert_episode(observations, np.array(chosen) if choices else actions, rewards, discounts)
+        episode = play(act, seed)
+        buffer.insert_episode(*episode, latents=np.array(drawn) if actor.latent_size else None)
         seed += 1
         while buffer.inserted >= 300 and learner.updates < buffer.inserted - by_chance:
             learner.update(buffer.sample(batch, random) if demonstrations is None else
@@ -181,7 +181,7 @@ def dsrl_run(seed=0, curve=False) -> Run:
     for _ in range(1500):
         cloner.update(data.sample(128, random))
     alone = solved(flow)
-    run = online(dsrl.Learner(steered, dsrl.Config(**SMALL), seed), random, 2500, curve=curve, choices=True)
+    run = online(dsrl.Learner(steered, dsrl.Config(**SMALL), seed), random, 2500, curve=curve)
     run.before, run.at_most = alone, 0.70
     return run
 
@@ -208,17 +208,16 @@ def dagger_run(seed=0, gated=False, curve=False) -> Run:
     """Sixty episodes, 25 gradient steps after each."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
     learner = dagger.Learner(actor, dagger.Config(gated=gated, learning_rate=1e-3, noise_floor=0.02), seed)
-    run = Run(solved(actor), 0.0, 0)
+    run, draw = Run(solved(actor), 0.0, 0), torch.Generator().manual_seed(seed)
     data = {"vectors": np.zeros((0, 2), np.float32), "action": np.zeros((0, 2), np.float32)}
     for episode in range(60):
         labels, sources = [], []
-        decide = learner.driver(lambda o: actor.act(o, True, random)[0], expert, episode, random)
 
         def act(observation):
-            played, label, source = decide(observation)  # noqa: B023
-            labels.append(label)  # noqa: B023
-            sources.append(source)  # noqa: B023
-            return played[None]
+            drives, = learner.expert_drives(episode, 1, random)  # noqa: B023
+            labels.append(expert(observation))  # noqa: B023
+            sources.append("operator" if drives else "policy")  # noqa: B023
+            return labels[-1][None] if drives else acted(actor, observation, True, draw)  # noqa: B023
 
         observations, actions, *_ = play(act, episode)
         run.steps += len(actions)

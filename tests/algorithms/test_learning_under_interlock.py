@@ -9,6 +9,7 @@ from rlinf_core.interlock import Chunk, Inputs, Limits, State, step
 from rlinf_core.policies.actor import Actor, PolicyConfig
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from tests.algorithms.toy import acted
 
 SCALE, STEPS, RADIUS = 0.02, 25, 0.012
 SPEC = StationSpec((ArraySpec("offset", (2,)),), ActionSpec("tcp_delta", tuple("xyz"), (SCALE,) * 3, ("m",) * 3), 10.0)
@@ -76,16 +77,17 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
     cloner = sft.Learner(actor, sft.Config(), seed=0)
     for _ in range(60):
         cloner.update(demonstrations.sample(64, random))
-    before = world.success(lambda o: actor.act(o, False, random)[0])
+    before = world.success(lambda o: acted(actor, o)[0])
     world.limited = world.played = 0
     learner = rlpd.Learner(actor, rlpd.Config(critic_hidden=(64, 64), batch_size=64, critics=3, critic_warmup=200,
                                            discount=0.95), seed=0)
     online = ReplayBuffer(SPEC, 20_000)
+    draw = torch.Generator().manual_seed(0)
     while online.inserted < 2500:
-        online.insert_episode(*world.play(lambda o: actor.act(o, True, random)[0]))
+        online.insert_episode(*world.play(lambda o: acted(actor, o, True, draw)[0]))
         while learner.updates < online.inserted:
             learner.update(mix(online.sample(32, random), demonstrations.sample(32, random)))
     pushed = world.limited / world.played
-    learned = world.success(lambda o: actor.act(o, False, random)[0])
+    learned = world.success(lambda o: acted(actor, o)[0])
     assert untrained <= 0.10 and before <= 0.70 and learned >= 0.90, (untrained, before, learned, pushed)
     assert pushed > 0.05, "the guard had something to do"

@@ -8,11 +8,13 @@ from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, sac, sft
 from rlinf_core.algorithms.parts.actor_critic import gammas
 from rlinf_core.algorithms.parts.tensors import following, to_tensors
 from rlinf_core.cluster import checkpoint
+from rlinf_core.errors import SpecError
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.replay import ReplayBuffer
 from rlinf_core.specs import ArraySpec, StationSpec
 from tests.algorithms.learning import SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, misled
+from tests.algorithms.toy import acted
 
 
 def test_dsrl_changes_the_choice_of_noise_and_not_the_flow(random):
@@ -21,9 +23,9 @@ def test_dsrl_changes_the_choice_of_noise_and_not_the_flow(random):
     weights = [p.clone() for p in flow.parameters()]
     learner = dsrl.Learner(steered, dsrl.Config(**SMALL), seed=0)
     steering = [p.clone() for p in learner.actor.steering.parameters()]
-    data = buffer_of(misled(random), 8)
+    batch = buffer_of(misled(random), 8).sample(32, random)
     for _ in range(5):
-        learner.update(data.sample(32, random))
+        learner.update(batch)
     assert all(torch.equal(a, b) for a, b in zip(weights, flow.parameters(), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(steering, learner.actor.steering.parameters(), strict=True))
 
@@ -52,11 +54,52 @@ def test_transitions_of_chunks_equal_the_sum_of_their_steps(random):
         assert got["discount"][i] == discounts[end - 1]
         played = [actions[min(t + k, 6)] for k in range(3)]
         assert got["action"][i] == pytest.approx(np.concatenate(played), abs=1e-6), "after the end, the last one again"
-    aligned = buffer.sample(100, random, 3, 0.9, aligned=True)
-    whole = {start[tuple(at)] for at in aligned["vectors"]}
-    assert {0, 3, 6} == whole
+    partly = buffer.sample(200, random, 3, 0.9, execute=2)
+    for i in range(200):
+        t = start[tuple(partly["vectors"][i])]
+        end = min(t + 2, 7)
+        assert np.array_equal(partly["next/vectors"][i], seen[end]) and partly["steps"][i] == end - t
+        assert partly["reward"][i] == pytest.approx(sum(0.9**k * rewards[t + k] for k in range(end - t)), abs=1e-6)
+        assert partly["discount"][i] == discounts[end - 1]
+        played = [actions[min(t + k, 6)] for k in range(3)]
+        assert partly["action"][i] == pytest.approx(np.concatenate(played), abs=1e-6), "all is there to clone"
     powers = gammas({"steps": torch.tensor([3.0, 1.0])}, 0.9).numpy()
     assert powers == pytest.approx([0.729, 0.9], abs=1e-6) and gammas({}, 0.9) == 0.9
+
+
+def test_latent_noise_is_learned_from_where_it_was_drawn_and_spans_what_was_played(random):
+    """Chunks of three, of which two are played; an episode's end cuts the last one short."""
+    buffer = ReplayBuffer(SPEC, 20, latent=6)
+    seen = random.normal(size=(6, 2)).astype(np.float32)
+    latents, decided = random.normal(size=(5, 6)).astype(np.float32), np.array([True, False, True, False, True])
+    with pytest.raises(SpecError, match="'latent': expected shape"):
+        buffer.insert_episode({"vectors": seen}, np.zeros((5, 2)), np.ones(5), np.ones(5), decided)
+    for _ in range(2):
+        buffer.insert_episode({"vectors": seen}, np.zeros((5, 2)), np.ones(5), np.ones(5), decided, latents)
+    got = buffer.sample(100, random, 3, 0.9, execute=2)
+    begun = [int(np.flatnonzero((seen == at).all(1))[0]) for at in got["vectors"]]
+    assert set(begun) == {0, 2, 4}
+    for i, t in enumerate(begun):
+        assert np.array_equal(got["action"][i], latents[t]) and np.array_equal(got["next/vectors"][i], seen[min(t + 2, 5)])
+        assert got["steps"][i] == min(2, 5 - t)
+
+
+def test_critics_judge_what_is_played_of_a_chunk_and_the_rest_is_free(random):
+    """Of three actions two are played: values and the entropy's density do not depend on the third."""
+    learner = sac.Learner(make(horizon=3, execute=2), sac.Config(**SMALL), seed=3)
+    batch = to_tensors(buffer_of(misled(random), 8).sample(16, random, 3, 0.95, execute=2))
+    changed = batch | {"action": torch.cat([batch["action"][:, :4], torch.zeros(16, 2)], 1)}
+    features = learner.encoder(batch)
+    values = [learner.critics(features, learner.judged(each["action"])) for each in (batch, changed)]
+    assert values[0].shape == (2, 16) and torch.equal(*values)
+    action, log_prob, _ = learner.decide(batch)
+    assert action.shape == (16, 6)
+    loss = -learner.judge(batch, action).sum() + log_prob.sum()
+    gradient, = torch.autograd.grad(loss, learner.actor.head.bias)
+    played, free = gradient.view(2, 3, 2)[:, :2], gradient.view(2, 3, 2)[:, 2]
+    assert played.abs().min() > 0 and not free.any()
+    metrics = learner.update(buffer_of(misled(random), 8).sample(16, random, 3, 0.95, execute=2))
+    assert np.isfinite(list(metrics.values())).all()
 
 
 def test_sac_targets_equal_an_independent_computation(random):
@@ -104,7 +147,7 @@ def test_the_density_of_a_flow_is_that_of_its_path(random):
     real, draws = torch.randn, []
     torch.manual_seed(1)
 
-    def keep(*shape, generator=None):
+    def keep(*shape, generator=None, device=None):
         draws.append(real(*shape, dtype=torch.float64))
         return draws[-1]
 
@@ -145,9 +188,9 @@ def test_policies_of_every_kind_come_back_from_their_file(kind, tmp_path, random
     policy = make(kind, horizon=3)
     again = load_policy(save_policy(policy, tmp_path / "policy.safetensors"), SPEC)
     observation = {"offset": np.array([0.3, -0.2], np.float32)}
-    action = policy.act(observation, False, random)
+    action = acted(policy, observation)
     assert action.shape == (3, 2) and np.abs(action).max() <= 1.0
-    assert np.array_equal(action, again.act(observation, False, random))
+    assert np.array_equal(action, acted(again, observation))
 
 
 @pytest.mark.parametrize("name", ["sac", "crossq", "sac_flow", "iql"])

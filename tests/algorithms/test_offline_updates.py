@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from rlinf_core.algorithms import dagger, iql, sft
 from tests.algorithms.by_hand import SMALL, Adam, assert_alike, batches, parts, prepared, twin
 from tests.algorithms.learning import make
-from tests.algorithms.point import expert
 
 
 @pytest.mark.parametrize("horizon", [1, 2])
@@ -89,23 +88,9 @@ def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
     assert learner.updates == 3
 
 
-def test_dagger_labels_with_the_expert_whoever_drives():
+def test_the_expert_drives_its_share_of_the_time_steps():
     learner = dagger.Learner(make(), dagger.Config(beta=0.5, beta_decay=0.5, beta_floor=0.1))
-    asked = []
-
-    def policy(observation):
-        asked.append(observation)
-        return np.array([7.0, 7.0])
-
     for episode, share in ((0, 0.5), (1, 0.25), (5, 0.1)):
-        decide = learner.driver(policy, expert, episode, np.random.default_rng(3))
-        drivers, draws = [], np.random.default_rng(3)
-        asked.clear()
-        for number in range(200):
-            observation = {"offset": np.array([0.01 * number, -0.3])}
-            played, label, who = decide(observation)
-            assert np.array_equal(label, expert(observation)), "what the expert would do, also where the policy drives"
-            assert np.array_equal(played, label if who == "operator" else [7.0, 7.0])
-            assert who == ("operator" if draws.random() < share else "policy")
-            drivers.append(who)
-        assert len(asked) == drivers.count("policy") and 0.5 * share < drivers.count("operator") / 200 < 1.5 * share
+        drivers = learner.expert_drives(episode, 200, np.random.default_rng(3))
+        assert np.array_equal(drivers, np.random.default_rng(3).random(200) < share)
+        assert 0.5 * share < drivers.mean() < 1.5 * share

@@ -135,7 +135,7 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest():
 def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path):
     one = learner_of(name)
     collector = Collector(Points(16), one.policy, 0)
-    rollouts = [collector.decisions(8) if hasattr(one.config, "decisions") else collector.episodes(8) for _ in range(3)]
+    rollouts = [collector.play(**one.amount(one.config)) for _ in range(3)]
     one.update(rollouts[0])
     folder = checkpoint.save(tmp_path, "updates-1", one.state_dict())
     two = learner_of(name, seed=5)

@@ -38,7 +38,9 @@ class ByHand:
 
     def data(self, rollout):
         """Advantages and weights of every decision (T, N), and what a minibatch looks at."""
-        data = {"weights": rollout.mask, "actions": rollout.actions, "then": rollout.log_probs, **rollout.observations}
+        played = torch.arange(rollout.actions.shape[2]) < rollout.steps[..., None]
+        data = {"weights": rollout.mask, "actions": rollout.actions, "then": rollout.log_probs, "played": played.float(),
+                **rollout.observations}
         if self.name in ("ppo", "async_ppo"):
             data |= self.generalised(rollout)
         else:
@@ -50,18 +52,20 @@ class ByHand:
 
     def generalised(self, rollout):
         """Schulman et al. 2015, equation 16, as a sum."""
-        config, own, rewards = self.config, self.own, rollout.rewards
+        config, own = self.config, self.own
+        rewards = sum(config.discount ** k * rollout.step_rewards[..., k] for k in range(rollout.step_rewards.shape[-1]))
+        gamma = config.discount ** rollout.steps
         if config.scale_rewards:
-            rewards = own.returns.scaled(rewards, rollout.ended)
+            rewards = own.returns.scaled(rewards, rollout.ended, rollout.steps)
         values, following = own.value(rollout.observations), own.value(rollout.following)
         counts = {"truncation": 1 - rollout.terminated, "always": torch.ones_like(rewards),
                   "never": 1 - rollout.ended}[config.bootstrap]
-        delta, advantages = rewards + config.discount * counts * following - values, torch.zeros_like(rewards)
+        delta, advantages = rewards + gamma * counts * following - values, torch.zeros_like(rewards)
         for t in range(len(rewards)):
             going = torch.ones(rewards.shape[1])
             for k in range(t, len(rewards)):
                 advantages[t] += going * delta[k]
-                going = going * config.discount * config.gae_lambda * (1 - rollout.ended[k])
+                going = going * gamma[k] * config.gae_lambda * (1 - rollout.ended[k])
         returns = advantages + values
         if config.normalise:
             advantages = (advantages - advantages.mean()) / advantages.std()
@@ -89,7 +93,8 @@ class ByHand:
         config, mask = self.config, rollout.mask
         drift = torch.zeros_like(mask)
         if config.beta:
-            drift = (rollout.log_probs - self.density(self.own.reference, rollout)[0]).sum(-1)
+            played = torch.arange(rollout.actions.shape[2]) < rollout.steps[..., None]
+            drift = ((rollout.log_probs - self.density(self.own.reference, rollout)[0]) * played).sum(-1)
         rewards = -config.beta * drift * mask
         if not config.baseline:
             rewards = rewards + rollout.rewards * mask
@@ -111,19 +116,21 @@ class ByHand:
     def minibatch(self, batch):
         config, own, advantages = self.config, self.own, batch["advantages"][:, None]
         log_probs, entropy = self.density(own.policy, batch)
-        now, then, entropy = (x.sum(1, keepdim=True) if config.level == "chunk" else x
+        played = batch["played"]
+        now, then, entropy = ((x * played).sum(1, keepdim=True) if config.level == "chunk" else x * played
                               for x in (log_probs, batch["then"], entropy))
         near, weights = then, torch.ones_like(then)
         if self.name == "async_ppo":
             near = batch["proximal"] if config.proximal == "recomputed" else self.between(now.detach(), then, batch)
-            near = near.sum(1, keepdim=True) if config.level == "chunk" and config.proximal == "recomputed" else near
+            if config.proximal == "recomputed":
+                near = (near * played).sum(1, keepdim=True) if config.level == "chunk" else near * played
             weights = (near - then).exp()
             weights = torch.where(weights > config.weight_limit, 0.0, weights)
         ratio = (now - near).exp()
         surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * advantages)
         if config.dual_clip:
             surrogate = torch.where(advantages < 0, torch.maximum(surrogate, config.dual_clip * advantages), surrogate)
-        share = batch["weights"][:, None].expand(now.shape)
+        share = (batch["weights"][:, None] * (1.0 if config.level == "chunk" else played)).expand(now.shape)
         total = max(share.sum().item(), 1.0)
         bonus = (entropy * share).sum() / total
         loss = -(weights * surrogate * share).sum() / total - config.entropy * bonus
@@ -175,8 +182,7 @@ def setting(name, **changes):
 
 def rollout_of(learner, collector):
     collector.version = learner.updates
-    played = collector.decisions(6) if hasattr(learner.config, "decisions") else collector.episodes(4)
-    return played
+    return collector.play(**learner.amount(learner.config))
 
 
 @pytest.mark.parametrize("name, changes", [
@@ -251,8 +257,8 @@ def test_rollouts_lie_side_by_side_and_the_shorter_one_is_filled_up():
 def test_dapo_plays_on_until_as_many_groups_teach_as_were_played_at_first(returns, rollouts, more):
     learner, collector = setting("dapo", max_resample=5)
     rollout = collector.episodes(4)
-    rollout.rewards = torch.zeros(len(rollout.mask), 8)
-    rollout.rewards[0], rollout.mask = torch.tensor(returns, dtype=torch.float32), torch.ones(len(rollout.mask), 8)
+    rollout.step_rewards = torch.zeros(len(rollout.mask), 8, 1)
+    rollout.step_rewards[0, :, 0], rollout.mask = torch.tensor(returns).float(), torch.ones(len(rollout.mask), 8)
     assert learner.wants_more(rollout, rollouts) is more
     assert setting("grpo")[0].wants_more(rollout, 1) is False
 
@@ -261,7 +267,7 @@ def test_a_ratio_at_the_very_bound_is_not_clipped():
     learner, collector = setting("grpo", clip_low=0.0, clip_high=0.0)
     rollout = collector.episodes(4)
     batch = {"vectors": rollout.observations["vectors"][0], "actions": rollout.actions[0], "advantages": torch.ones(16),
-             "weights": torch.ones(16)}
+             "weights": torch.ones(16), "executed": rollout.executed[0]}
     log_probs, _ = learner.policy.log_probs(batch, batch["actions"])
     for moved, share in ((0.0, 0.0), (0.1, 1.0), (-0.1, 1.0)):
         _, metrics = learner.loss(batch | {"log_probs": log_probs.detach() + moved})

@@ -104,8 +104,9 @@ def test_random_fails_cloning_helps_and_rlpd_succeeds(actor, demonstrations, ran
     cloned = toy.success(actor, random)
     learner = rlpd.Learner(actor, rlpd.Config(**SMALL, critic_warmup=200, discount=0.95), seed=0)
     online = ReplayBuffer(toy.SPEC, 20_000)
+    draw = torch.Generator().manual_seed(0)
     while online.inserted < 2500:
-        online.insert_episode(*toy.play(lambda o: actor.act(o, True, random)[0], random))
+        online.insert_episode(*toy.play(lambda o: toy.acted(actor, o, True, draw)[0], random))
         while learner.updates < online.inserted:
             learner.update(mix(online.sample(32, random), demonstrations.sample(32, random)))
     learned = toy.success(actor, random)

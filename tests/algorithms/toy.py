@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rlinf_core.policies.policy import Observation
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
@@ -31,4 +32,9 @@ def clumsy(random, noise=0.9):
 
 
 def success(actor, random, episodes=40):
-    return float(np.mean([play(lambda o: actor.act(o, False, random)[0], random)[2][-1] for _ in range(episodes)]))
+    return float(np.mean([play(lambda o: acted(actor, o)[0], random)[2][-1] for _ in range(episodes)]))
+
+
+def acted(actor, observation, explore=False, generator=None):
+    """What a policy answers to one observation: a chunk of actions (H, A)."""
+    return actor.act(Observation.of_one(actor.spec, observation), explore, generator).actions[0].numpy()

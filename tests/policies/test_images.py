@@ -12,6 +12,7 @@ from rlinf_core.policies import make_policy
 from rlinf_core.policies.actor import PolicyConfig
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.images import ResNet10, Small, image_encoder
+from rlinf_core.policies.policy import Observation
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 SPEC = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (32, 32, 3), "uint8", "", (0.0,), (255.0,),
@@ -98,8 +99,8 @@ def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rat
         learner.update(pictures(32, random))
     file = save_policy(actor, tmp_path / "policy.safetensors")
     again = load_policy(file or tmp_path / "policy.safetensors", SPEC)
-    acted = np.stack([again.act({"still": np.zeros(1, np.float32), "front": image}, False, random)[0]
-                      for image in unseen["front"]])
+    seen = Observation.of_arrays(SPEC, {"vectors": np.zeros((64, 1), np.float32), "front": unseen["front"]})
+    acted = again.act(seen, explore=False).actions[:, 0].numpy()
     blind = np.abs(unseen["action"] - unseen["action"].mean(0)).mean()
     assert np.abs(acted - unseen["action"]).mean() < blind / 3
 

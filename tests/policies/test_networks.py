@@ -12,8 +12,10 @@ from rlinf_core.policies.actor import Actor, Encoder, PolicyConfig, mlp, squashe
 from rlinf_core.policies.flow import FlowActor
 from rlinf_core.policies.gaussian import GaussianActor, Value, tanh_mlp
 from rlinf_core.policies.images import image_encoder
+from rlinf_core.policies.policy import Observation
 from rlinf_core.policies.steered import SteeredActor
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from tests.algorithms.toy import acted
 
 ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m"))
 STATE = StationSpec((ArraySpec("offset", (3,)),), ACTION, 10.0)
@@ -45,6 +47,11 @@ def observation(random, size=None):
 def alone(seen):
     """One observation as a batch."""
     return {"vectors": torch.as_tensor(seen["offset"])[None], "front": torch.as_tensor(seen["front"])[None]}
+
+
+def observed(spec, seen):
+    """The same as policies take it."""
+    return Observation.of_one(spec, seen)
 
 
 def batch(random, size=6):
@@ -117,19 +124,19 @@ def test_the_actor_acts_as_its_network_says(spec, random):
     actor, seen = policy("tanh_gaussian", spec), observation(random)
     with torch.no_grad():
         mean, log_std = actor(alone(seen))
-    assert actor.act(seen, False, None) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
-    noise = np.random.default_rng(4).standard_normal((2, 2))
-    expected = np.tanh(mean.view(2, 2).numpy() + log_std.exp().view(2, 2).numpy() * noise)
-    assert actor.act(seen, True, np.random.default_rng(4)) == pytest.approx(expected, abs=1e-5)
+    assert acted(actor, seen) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
+    noise = torch.randn(1, 4, generator=torch.Generator().manual_seed(4))
+    expected = torch.tanh(mean + log_std.exp() * noise).view(2, 2).numpy()
+    assert acted(actor, seen, True, torch.Generator().manual_seed(4)) == pytest.approx(expected, abs=1e-5)
 
 
-def test_far_observations_are_clipped_also_where_numpy_acts():
+def test_far_observations_are_clipped_where_it_acts():
     actor = policy("tanh_gaussian")
     for far in (1e4, -1e4):
         with torch.no_grad():
             mean, _ = actor({"vectors": torch.full((1, 3), far)})
         seen = {"offset": np.full(3, far, np.float32)}
-        assert actor.act(seen, False, None) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
+        assert acted(actor, seen) == pytest.approx(torch.tanh(mean).view(2, 2).numpy(), abs=1e-5)
 
 
 def test_a_gaussian_is_torchs_own(random):
@@ -153,12 +160,17 @@ def test_a_gaussian_acts_as_its_network_says_and_is_clipped(spec, random):
     with torch.no_grad():
         actor.log_std.fill_(0.5)
         mean, _ = actor(alone(seen))
-    still = actor.act(seen, False, None)
+    still = acted(actor, seen)
     assert still == pytest.approx(np.clip(mean[0].numpy(), -1, 1), abs=1e-6) and still.dtype == np.float32
-    drawn = np.stack([actor.act(seen, True, np.random.default_rng(seed)) for seed in range(40)])
-    noise = np.stack([np.random.default_rng(seed).standard_normal((2, 2)) for seed in range(40)])
+    generators = [[torch.Generator().manual_seed(seed) for seed in range(40)] for _ in range(2)]
+    drawn = np.stack([acted(actor, seen, True, generator) for generator in generators[0]])
+    noise = np.stack([torch.randn(2, 2, generator=generator).numpy() for generator in generators[1]])
     assert drawn == pytest.approx(np.clip(mean[0].numpy() + np.exp(0.5) * noise, -1, 1), abs=1e-5)
     assert (drawn.min(), drawn.max()) == (-1, 1)
+    chunk = actor.act(observed(spec, seen), True, torch.Generator().manual_seed(0))
+    assert torch.equal(chunk.drawn.clamp(-1, 1), chunk.actions), "learned as drawn, played clipped"
+    with torch.no_grad():
+        assert torch.equal(chunk.log_probs, actor.log_probs(alone(seen), chunk.drawn)[0])
 
 
 def test_a_gaussian_begins_near_zero_with_orthogonal_layers_and_the_stated_deviation():
@@ -197,10 +209,9 @@ def test_a_flow_carries_noise_along_its_field(spec, random):
     with torch.no_grad():
         assert torch.allclose(actor.decode(seen, noise), euler(actor, seen, noise), atol=1e-6)
         middle = euler(actor, alone(one), torch.zeros(1, 4)).view(2, 2).numpy()
-        assert actor.act(one, False, random) == pytest.approx(middle, abs=1e-5)
-        generator = torch.Generator().manual_seed(int(np.random.default_rng(6).integers(2**31)))
-        drawn = actor.sample(alone(one), generator)[0].view(2, 2).numpy()
-    assert actor.act(one, True, np.random.default_rng(6)) == pytest.approx(drawn, abs=1e-5)
+        assert acted(actor, one) == pytest.approx(middle, abs=1e-5)
+        drawn = actor.sample(alone(one), torch.Generator().manual_seed(6))[0].view(2, 2).numpy()
+    assert acted(actor, one, True, torch.Generator().manual_seed(6)) == pytest.approx(drawn, abs=1e-5)
 
 
 def test_the_deviation_of_a_flows_steps_lies_between_its_bounds(random):
@@ -234,7 +245,7 @@ def test_the_matching_loss_is_the_distance_to_the_straight_line(random):
     """Lipman et al. 2022, with noise at time 0 and the action at time 1."""
     actor, seen = policy("flow"), batch(random)
     action = torch.tensor(random.uniform(-1.3, 1.3, (6, 4)), dtype=torch.float32)
-    got = actor.matching_loss(seen, action, torch.Generator().manual_seed(2))
+    got = actor.imitation_loss(seen, action, torch.Generator().manual_seed(2))
     draw = torch.Generator().manual_seed(2)
     goal = torch.atanh(action.clamp(-0.97, 0.97))
     noise, time = torch.randn(6, 4, generator=draw), torch.rand(6, 1, generator=draw)
@@ -246,19 +257,19 @@ def test_the_matching_loss_is_the_distance_to_the_straight_line(random):
 def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
     actor, one = policy("steered", spec, noise_bound=0.7), observation(random)
     for explore in (False, True):
-        played = actor.act(one, explore, np.random.default_rng(2))
-        choice = actor.steering.act(one, explore, np.random.default_rng(2)).ravel()
-        assert np.array_equal(actor.choice, choice) and choice.shape == (4,)
+        chunk = actor.act(observed(spec, one), explore, torch.Generator().manual_seed(2))
+        noise = actor.steering.act(observed(spec, one), explore, torch.Generator().manual_seed(2)).actions.view(1, 4)
+        assert torch.equal(chunk.drawn, noise) and actor.latent_size == 4
         with torch.no_grad():
-            expected = euler(actor.flow, alone(one), 0.7 * torch.as_tensor(choice, dtype=torch.float32)[None])
-        assert played == pytest.approx(expected.view(2, 2).numpy(), abs=1e-5)
+            expected = euler(actor.flow, alone(one), 0.7 * noise)
+        assert chunk.actions.numpy() == pytest.approx(expected.view(1, 2, 2).numpy(), abs=1e-5)
     assert actor.encoder is actor.steering.encoder
     seen, draw = batch(random), torch.Generator().manual_seed(1)
     choices, density = actor.sample(seen, draw)
     again = actor.steering.sample(seen, torch.Generator().manual_seed(1))
     assert torch.equal(choices, again[0]) and torch.equal(density, again[1])
     wanted = torch.zeros(6, 4)
-    losses = [part.matching_loss(seen, wanted, torch.Generator().manual_seed(3)) for part in (actor, actor.flow)]
+    losses = [part.imitation_loss(seen, wanted, torch.Generator().manual_seed(3)) for part in (actor, actor.flow)]
     assert torch.equal(*losses)
 
 

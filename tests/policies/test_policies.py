@@ -7,10 +7,12 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.policies import KINDS, make_policy
 from rlinf_core.policies.actor import Actor, PolicyConfig, log_prob
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, read_info, save_policy
+from rlinf_core.policies.policy import Observation, Policy
+from tests.algorithms.toy import acted
 
 
 @pytest.fixture
@@ -37,15 +39,14 @@ def test_a_policy_file_gives_the_same_actions_back(actor, tmp_path, random):
     path = save_policy(actor, tmp_path / "p.safetensors", version=3)
     again = load_policy(path)
     seen = observation(actor.spec, random)
-    for policy in (actor.eval(), again):
-        policy.result = policy.act(seen, explore=False, random=random)
-    assert np.array_equal(actor.result, again.result) and actor.result.shape == (1, 3)
+    action = acted(actor.eval(), seen)
+    assert np.array_equal(action, acted(again, seen)) and action.shape == (1, 3)
     assert again.spec == actor.spec and read_info(path) == {"version": 3}
 
 
 def test_exploration_differs_and_stays_in_range(actor, random):
     seen = observation(actor.spec, random)
-    actions = np.stack([actor.act(seen, explore=True, random=random) for _ in range(20)])
+    actions = np.stack([acted(actor, seen, True) for _ in range(20)])
     assert actions.std() > 0.01 and np.abs(actions).max() <= 1.0
 
 
@@ -81,32 +82,52 @@ def test_normalisation_is_fitted_and_survives_constants(actor, random):
     assert actor.encoder.std[0].item() > 0.1 and actor.encoder.std[1].item() == pytest.approx(2.0, abs=0.2)
 
 
-def test_a_policy_without_images_acts_as_its_network_says(task, random):
-    torch.manual_seed(0)
-    actor = Actor(task.spec).eval()
-    actor.encoder.fit_normalisation(random.normal(size=(50, task.spec.vector_size)).astype(np.float32))
-    for parameter in actor.parameters():
-        parameter.data += 0.1 * torch.randn(parameter.shape)
-    seen = observation(task.spec, random)
-    with torch.no_grad():
-        mean, log_std = actor({"vectors": torch.as_tensor(task.spec.flatten(seen))[None]})
-    assert np.allclose(actor.act(seen, explore=False, random=random), torch.tanh(mean).numpy(), atol=1e-6)
-    noise = np.random.default_rng(3).standard_normal(mean.shape)
-    explored = actor.act(seen, explore=True, random=np.random.default_rng(3))
-    assert np.allclose(explored, np.tanh(mean.numpy() + log_std.exp().numpy() * noise), atol=1e-6)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
     """With gradients on, as in training."""
     torch.manual_seed(0)
     policy = make_policy(task.spec, PolicyConfig(kind=kind, hidden=(16,), steering=(16,), horizon=2))
     seen = {item.name: np.zeros(item.shape, item.dtype) for item in task.spec.observation}
-    draw = np.random.default_rng(1)
-    still = [policy.act(seen, explore=False, random=np.random.default_rng(2)) for _ in range(2)]
-    explored = [policy.act(seen, explore=True, random=draw) for _ in range(2)]
+    draw = torch.Generator().manual_seed(1)
+    still = [acted(policy, seen) for _ in range(2)]
+    explored = [acted(policy, seen, True, draw) for _ in range(2)]
     assert np.array_equal(*still) and not np.array_equal(*explored)
     assert explored[0].shape == (2, task.spec.action.dim) and np.abs(explored).max() <= 1.0
+    assert isinstance(policy, Policy) and policy.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_answered_as_its_observations_one_by_one(kind, task, random):
+    torch.manual_seed(0)
+    spec = task.with_images({"front": (16, 16)}).spec
+    config = PolicyConfig(kind=kind, hidden=(16,), steering=(16,), image_features=4, horizon=4, execute=3)
+    policy = make_policy(spec, config)
+    seen = [observation(spec, random) for _ in range(5)]
+    arrays = {"vectors": np.stack([spec.flatten(one) for one in seen]), "front": np.stack([one["front"] for one in seen])}
+    batch = Observation.of_arrays(spec, arrays)
+    chunk = policy.act(batch, explore=False)
+    assert (chunk.actions.shape, chunk.execute, len(batch)) == ((5, 4, 3), 3, 5) and not chunk.actions.requires_grad
+    assert batch.instruction == (spec.instruction,) * 5
+    for index, one in enumerate(seen):
+        assert acted(policy, one) == pytest.approx(chunk.actions[index].numpy(), abs=1e-5)
+    drawn = policy.act(batch, explore=True, generator=torch.Generator().manual_seed(1))
+    assert drawn.log_probs is not None and len(drawn.log_probs) == len(drawn.drawn) == 5
+
+
+def test_an_observation_that_is_not_the_specs_is_refused_by_name(task, random):
+    spec = task.with_images({"front": (16, 16)}).spec
+    arrays = {"vectors": np.zeros((2, spec.vector_size), np.float32), "front": np.zeros((2, 16, 15, 3), np.uint8)}
+    with pytest.raises(SpecError, match=r"'front': expected shape \(2, 16, 16, 3\), got \(2, 16, 15, 3\)"):
+        Observation.of_arrays(spec, arrays)
+    with pytest.raises(SpecError, match="'front': expected shape .*, got nothing"):
+        Observation.of_arrays(spec, {"vectors": arrays["vectors"]})
+
+
+@pytest.mark.parametrize("execute", [-1, 5])
+def test_more_than_a_chunk_cannot_be_played(execute):
+    with pytest.raises(RecipeError, match=f"policy.execute: expected 1 to policy.horizon = 4, got {execute}"):
+        PolicyConfig(horizon=4, execute=execute)
+    assert PolicyConfig(horizon=4).execute == 4 and PolicyConfig(horizon=4, execute=2).execute == 2
 
 
 def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_path):

@@ -14,6 +14,7 @@ from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.training import simulation
 from tests.algorithms.point import SPEC, Points
+from tests.algorithms.toy import acted
 
 POINTS = {"sac": ["policy.hidden=[64, 64]", "algorithm.critic_hidden=[64, 64]", "algorithm.learning_rate=0.001",
                   "simulation.env_steps=3000", "simulation.start_steps=300", "simulation.environments=2"],
@@ -50,7 +51,7 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
     last = simulation.train(recipe, tmp_path, points)
     assert read_evaluations(tmp_path)[0]["success"] <= at_most and last["success"] >= 0.9, read_evaluations(tmp_path)
     again = load_policy(max((tmp_path / "policies").iterdir()), SPEC)
-    assert again.act({"offset": np.zeros(2, np.float32)}, False, np.random.default_rng(0)).shape == (1, 2)
+    assert acted(again, {"offset": np.zeros(2, np.float32)}).shape == (1, 2)
 
 
 @pytest.mark.parametrize("name, changes", [
@@ -67,10 +68,9 @@ def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path):
     assert 0.8 * last["seconds"] < spent < 1.05 * last["seconds"]
     assert list((tmp_path / "tensorboard").iterdir())
     policy = load_policy(max((tmp_path / "policies").iterdir()), SPEC)
-    random = np.random.default_rng(0)
     again = simulation.evaluate(Points(8), policy, range(1_000_000, 1_000_064))
     assert np.mean([episode.success for episode in again]) == last["success"]
-    assert policy.act({"offset": np.zeros(2, np.float32)}, False, random).shape == (1, 2)
+    assert acted(policy, {"offset": np.zeros(2, np.float32)}).shape == (1, 2)
 
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):

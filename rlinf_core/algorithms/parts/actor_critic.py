@@ -18,7 +18,8 @@ from torch.nn import functional as F
 
 from rlinf_core.algorithms.parts.learner import REPLAY, Checkpointed, Scalar, descend, follow
 from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
-from rlinf_core.policies.actor import Actor, Batch, Encoder
+from rlinf_core.policies.actor import Actor, Encoder
+from rlinf_core.policies.policy import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class ActorCritic(Checkpointed):
         self.actor, self.config, self.updates = actor, config, 0
         self.encoder = Encoder(actor.spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
-        self.critics = self.make_critics(self.encoder.size + self.action_size)
+        self.critics = self.make_critics(self.encoder.size + actor.judged_size)
         self.temperature = Scalar(config.initial_temperature)
         adam = partial(torch.optim.Adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
         self.optimisers = {"critic": adam([*self.encoder.parameters(), *self.critics.parameters()]),
@@ -125,10 +126,9 @@ class ActorCritic(Checkpointed):
         self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
         self.generator = torch.Generator().manual_seed(seed)
 
-    @property
-    def action_size(self) -> int:
-        """Numbers of the action that critics judge and batches hold."""
-        return self.actor.spec.action.dim * self.actor.config.horizon
+    def judged(self, action: Tensor) -> Tensor:
+        """What critics judge of a chunk (B, H A): the part that is played before the next decision."""
+        return action[:, :self.actor.judged_size]
 
     def make_critics(self, inputs: int) -> nn.Module:
         return Critics(inputs, self.config.critic_hidden, self.config.critics)
@@ -162,7 +162,7 @@ class ActorCritic(Checkpointed):
         with torch.no_grad():
             features = self.encoder(batch)
         self.critics.requires_grad_(False)
-        values = self.critics(features, action)
+        values = self.critics(features, self.judged(action))
         self.critics.requires_grad_(True)
         return values
 
@@ -172,7 +172,7 @@ class ActorCritic(Checkpointed):
         more, metrics = self.regularise(batch, mean)
         descend(self.optimisers["actor"], loss + more, self.config.clip_gradient)
         entropy = -log_probs.detach().mean()
-        target_entropy = self.config.target_entropy * self.action_size
+        target_entropy = self.config.target_entropy * self.actor.judged_size
         descend(self.optimisers["temperature"], self.temperature() * (entropy - target_entropy))
         return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
 
@@ -212,11 +212,12 @@ class SlowTargets(ActorCritic):
         next_batch = following(batch)
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
-            return self.target_from(batch, self.target[1](self.target[0](next_batch), next_action), next_log_prob)
+            next_values = self.target[1](self.target[0](next_batch), self.judged(next_action))
+            return self.target_from(batch, next_values, next_log_prob)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:
         target = self.target_of(batch)
-        values = self.critics(self.encoder(batch), batch["action"])
+        values = self.critics(self.encoder(batch), self.judged(batch["action"]))
         loss = critic_loss(values, target)
         descend(self.optimisers["critic"], loss, self.config.clip_gradient)
         follow(self.target.parameters(), [*self.encoder.parameters(), *self.critics.parameters()], self.config.target_rate)

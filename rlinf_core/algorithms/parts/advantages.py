@@ -8,8 +8,8 @@ from torch import Tensor
 EPSILON = 1e-6
 
 
-def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: float,
-        lambda_: float) -> Tensor:
+def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor,
+        gamma: float | Tensor, lambda_: float) -> Tensor:
     """Generalised advantages (T, N) (Schulman et al. 2015, arXiv 1506.02438, equation 16).
 
     Args:
@@ -18,11 +18,13 @@ def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor
         terminated: the task ended there: no value follows, (T, N).
         ended: terminated or cut off by time: the sum over the future stops there, (T, N). What was only cut off still
             counts its next value.
+        gamma: of each step, a number or (T, N): gamma to the power of the time steps that a decision spans.
     """
+    gamma = gamma * torch.ones_like(rewards)
     delta = rewards + gamma * next_values * (1.0 - terminated) - values
     advantages, following = torch.zeros_like(rewards), torch.zeros_like(rewards[0])
     for t in range(len(rewards) - 1, -1, -1):
-        following = delta[t] + gamma * lambda_ * (1.0 - ended[t]) * following
+        following = delta[t] + gamma[t] * lambda_ * (1.0 - ended[t]) * following
         advantages[t] = following
     return advantages
 

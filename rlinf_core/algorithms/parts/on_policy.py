@@ -18,14 +18,15 @@ from rlinf_core.policies.gaussian import GaussianActor
 
 @dataclass
 class Rollout:
-    """T decisions of N environments, each a chunk of H actions.
+    """T decisions of N environments, each with the E actions of a chunk that are played before the next decision.
 
     Attributes:
         observations: name to (T, N, ...).
         following: what was observed after the decision, before any reset.
-        actions: as drawn, (T, N, H, A).
-        log_probs: of the policy that drew them, (T, N, H).
-        rewards: summed over the chunk, (T, N).
+        actions: as drawn, (T, N, E, A).
+        log_probs: of the policy that drew them, (T, N, E).
+        step_rewards: of every time step, 0 after the episode's end, (T, N, E).
+        steps: time steps that were played, E unless the episode ended or the arm was held before, (T, N).
         terminated: the task ended, (T, N).
         ended: terminated, or cut off by time, (T, N).
         mask: 0 for what came after an environment's only episode, (T, N).
@@ -36,11 +37,26 @@ class Rollout:
     following: Batch
     actions: Tensor
     log_probs: Tensor
-    rewards: Tensor
+    step_rewards: Tensor
+    steps: Tensor
     terminated: Tensor
     ended: Tensor
     mask: Tensor
     versions: Tensor
+
+    @property
+    def rewards(self) -> Tensor:
+        """Undiscounted, of each decision, (T, N)."""
+        return self.step_rewards.sum(dim=-1)
+
+    def discounted(self, gamma: float) -> Tensor:
+        """sum_i gamma^i r_i over the time steps of each decision, (T, N)."""
+        return (self.step_rewards * gamma ** torch.arange(self.step_rewards.shape[-1])).sum(dim=-1)
+
+    @property
+    def executed(self) -> Tensor:
+        """1 for the actions that were played, (T, N, E)."""
+        return (torch.arange(self.step_rewards.shape[-1]) < self.steps.unsqueeze(-1)).float()
 
     @property
     def returns(self) -> Tensor:
@@ -108,6 +124,11 @@ class OnPolicy(Checkpointed):
         self.optimisers = {"policy": torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5)}
         self.generator = torch.Generator().manual_seed(seed)
 
+    @classmethod
+    @abstractmethod
+    def amount(cls, config: Settings) -> dict[str, int]:
+        """What a rollout is made of: ``decisions`` of every environment, or episodes in a ``group`` of one scene."""
+
     def more_modules(self) -> dict[str, torch.nn.Module]:
         """Modules that are trained beside the policy."""
         return {}
@@ -127,7 +148,8 @@ class OnPolicy(Checkpointed):
                 group["lr"] = self.config.learning_rate * max(1.0 - self.updates / self.config.anneal_updates, 0.0)
         with torch.no_grad():
             data = self.prepare(rollout)
-        data |= rollout.observations | {"actions": rollout.actions, "log_probs": rollout.log_probs}
+        data |= rollout.observations | {"actions": rollout.actions, "log_probs": rollout.log_probs,
+                                        "executed": rollout.executed}
         flat = {name: values.flatten(0, 1) for name, values in data.items()}
         kept = torch.nonzero(flat["weights"]).squeeze(-1)
         totals: dict[str, float] = {}
@@ -151,13 +173,14 @@ class OnPolicy(Checkpointed):
         return metrics | {"loss": loss.item()}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """The clipped objective, less the entropy bonus."""
-        config = self.config
+        """The clipped objective, less the entropy bonus, over the actions that were played."""
+        config, executed = self.config, batch["executed"]
         log_probs, entropy = self.policy.log_probs(batch, batch["actions"])
-        now, then = to_level(log_probs, config.level), to_level(batch["log_probs"], config.level)
+        now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
         objective = self.objective(now, then, batch)
-        weights = batch["weights"].unsqueeze(-1).expand(now.shape)
-        bonus = masked_mean(to_level(entropy, config.level), weights)
+        weights = batch["weights"].unsqueeze(-1) * (executed if config.level == "action" else 1.0)
+        weights = weights.expand(now.shape)
+        bonus = masked_mean(self.level(entropy, batch), weights)
         loss = masked_mean(objective, weights) - config.entropy * bonus
         with torch.no_grad():
             ratio = (now - then).exp()
@@ -166,7 +189,11 @@ class OnPolicy(Checkpointed):
                        "clipped": clipped.float().mean().item()}
         return loss, metrics
 
+    def level(self, log_probs: Tensor, batch: Batch) -> Tensor:
+        """Log-probabilities (B, E) of played actions, or (B, 1) of what was played of the chunk."""
+        return to_level(log_probs * batch["executed"], self.config.level)
+
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
-        """Loss of each element; ``now`` and ``then`` are log-probabilities (B, H or 1)."""
+        """Loss of each element; ``now`` and ``then`` are log-probabilities (B, E or 1)."""
         config, advantages = self.config, batch["advantages"].unsqueeze(-1)
         return policy_loss(now, then, advantages, config.clip_low, config.clip_high, config.dual_clip)

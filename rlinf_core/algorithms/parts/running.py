@@ -20,13 +20,14 @@ class RunningReturn(nn.Module):
         self.running = torch.zeros_like(state[f"{prefix}running"])  # one number per environment
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
-        """Rewards (T, N) over the return's deviation, which takes these in first."""
+    def scaled(self, rewards: Tensor, ended: Tensor, steps: Tensor | None = None) -> Tensor:
+        """Rewards (T, N) over the return's deviation, which takes these in first; ``steps``: time steps that each spans."""
+        gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
         if len(self.running) != rewards.shape[1]:
             self.running = torch.zeros(rewards.shape[1])
         seen = []
-        for reward, end in zip(rewards, ended, strict=True):
-            self.running = self.running * self.gamma + reward
+        for reward, end, gamma in zip(rewards, ended, gammas, strict=True):
+            self.running = self.running * gamma + reward
             seen.append(self.running)
             self.running = self.running * (1.0 - end)
         update_moments(self.count, self.mean, self.var, torch.cat(seen))

@@ -9,12 +9,13 @@ from typing import Any
 
 from geometry_msgs.msg import PoseStamped
 from rclpy.node import Node
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent
+from rclpy.serialization import deserialize_message
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, TimeStep
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import newest, profile
-from rlinf.stamps import NS
+from rlinf.stamps import NS, to_ns
 from rlinf_core.interlock import Mode
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
@@ -67,7 +68,11 @@ class RealTime:
 
 
 class Lockstep:
-    """The simulator's messages permit ticks: one per pose, while a chunk covers it. A guard keeps time when none comes."""
+    """The simulator's messages permit ticks: one per pose, while a chunk covers it and the environment has seen the step.
+
+    A chunk that is played for several time steps permits the ticks of each only once the environment has taken that time
+    step, so that every observation is of its own time. A guard keeps time when nothing comes.
+    """
 
     clock_stepped = False
 
@@ -76,12 +81,14 @@ class Lockstep:
         self.inputs, self.period_s, self.guard_s, self.mode, self.repeat = inputs, period_s, guard_s, mode, repeat
         self.tick = tick
         self.late_ms: deque[float] = deque(maxlen=1000)
-        self.credit_ns = self.looked_ns = 0
+        self.credit_ns = self.looked_ns = self.dt_ns = 0
+        self.step_ns: int | None = None  # of the newest time step; None until there is an environment
         self.pending = self.forced = self.running_on = self.answered = False
         self.last_ns = time.monotonic_ns()
         self.subscriptions = [
             node.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(True), raw=True),
-            node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True)]
+            node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True),
+            node.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"), raw=True)]
         for topic in ROLES:
             self.subscriptions.append(node.create_subscription(
                 ActionChunk, topic, lambda raw, topic=topic: self._on_chunk(topic, raw), profile(topic), raw=True))
@@ -106,6 +113,15 @@ class Lockstep:
             self.inputs.receive("episode", message)
             self.credit_ns = 0 if message.kind in OVER else self.credit_ns
 
+    def _on_timestep(self, raw: bytes) -> None:
+        try:
+            step = deserialize_message(raw, TimeStep)
+        except Exception:  # as every broken message here: it is one message less
+            self.inputs.counts["unreadable"] += 1
+            return
+        self.step_ns = to_ns(step.header.stamp) if step.step_type != TimeStep.LAST else 0
+        self._tick_if_permitted()
+
     def _on_chunk(self, topic: str, raw: bytes) -> None:
         message: Any = self.inputs.decode(topic, ActionChunk, raw)
         if message is None:
@@ -114,6 +130,7 @@ class Lockstep:
         chunk = self.inputs.chunks[-1]
         if 0.0 < chunk.dt_s < 10.0:
             self.credit_ns = max(self.credit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
+            self.dt_ns = chunk.dt_ns
             self._tick_if_permitted()
 
     def wanted(self) -> None:
@@ -121,8 +138,13 @@ class Lockstep:
         self.forced = True
         self._tick_if_permitted()
 
+    @property
+    def _permitted(self) -> bool:
+        until = self.credit_ns if self.step_ns is None else min(self.credit_ns, self.step_ns + self.dt_ns)
+        return self.inputs.pose_stamp_ns < until
+
     def _tick_if_permitted(self) -> None:
-        if self.pending and (self.forced or self.inputs.pose_stamp_ns < self.credit_ns):
+        if self.pending and (self.forced or self._permitted):
             self._tick()
 
     def _on_guard(self) -> None:
@@ -134,7 +156,7 @@ class Lockstep:
             self._tick()
 
     def _tick(self) -> None:
-        if self.inputs.pose_stamp_ns < self.credit_ns:
+        if self._permitted:
             self.running_on = False
         self.pending = self.forced = False
         self.last_ns = time.monotonic_ns()

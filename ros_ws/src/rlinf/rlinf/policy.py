@@ -1,5 +1,7 @@
-"""Policy node: answers every time step with an action chunk, and takes newer weights between episodes.
+"""Policy node: answers time steps with action chunks, and takes newer weights between episodes.
 
+A chunk is due as in every simulator (``ChunkSchedule``): at an episode's beginning, after ``execute`` time steps, and at
+every time step while somebody else commands or the arm is held, so that the policy goes on as soon as it may.
 All episodes of one request to evaluate are played by the version that played the first.
 """
 
@@ -10,15 +12,19 @@ import uuid
 from collections import deque
 
 import numpy as np
-from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
+import torch
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
 from rlinf.conversions import action_chunk, observation_of
 from rlinf.episode_ids import request_of
 from rlinf.qos import profile
 from rlinf.spinning import ControlNode, run
+from rlinf.stamps import NS, to_ns
 from rlinf_core.environment import load_task
 from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.files import load_policy
+from rlinf_core.policies.policy import Observation, Policy
 
 
 class PolicyNode(ControlNode):
@@ -30,15 +36,17 @@ class PolicyNode(ControlNode):
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
         task = load_task(self.declare_parameter("task_file", "").value).with_images(dict.fromkeys(cameras, size))
         self.spec = task.spec
-        self.random = np.random.default_rng(self.declare_parameter("seed", 0).value)
+        self.period_ns, self.seed = NS / self.spec.control_hz, self.declare_parameter("seed", 0).value
         self.session, self.seq = uuid.uuid4().hex[:12], 0
-        self.policy, self.idle, self.evaluating = None, True, ""
+        self.policy: Policy | None = None
+        self.idle, self.evaluating, self.interrupted, self.stamp_ns = True, "", False, 0
         self.waiting: PolicyUpdate | None = None
         self.times_ms: deque[float] = deque(maxlen=500)
         self.status = PolicyStatus(session=self.session, version=-1, spec_hash=self.spec.hash)
         self.actions = self.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
         self.statuses = self.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
         self.create_subscription(PolicyUpdate, "policy/update", self._on_update, profile("policy/update"))
+        self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         self.create_timer(2.0, self._publish_status)
         self._publish_status()
@@ -56,6 +64,8 @@ class PolicyNode(ControlNode):
         update, self.waiting = self.waiting, None
         try:
             self.policy, self.status.version = load_policy(update.path, self.spec), update.version
+            self.generator = torch.Generator(self.policy.device).manual_seed(self.seed + max(update.version, 0))
+            self.schedule = ChunkSchedule(1, self.policy.config.execute)
             self.status.path, self.status.error = update.path, ""
         except (PolicyFileError, SpecError) as error:
             self.status.error = str(error)
@@ -70,22 +80,39 @@ class PolicyNode(ControlNode):
             return not same
         return step.step_type == TimeStep.LAST and not self.evaluating
 
+    def _on_safety(self, safety: SafetyState) -> None:
+        """Whether what is left of a chunk is not played: the operator commands, or nobody."""
+        taken_over = safety.state == SafetyState.ACTIVE and safety.source != "policy"
+        self.interrupted = taken_over or safety.state not in (SafetyState.ACTIVE, SafetyState.ARMED)
+
     def _on_timestep(self, step: TimeStep) -> None:
         self.idle = step.step_type == TimeStep.LAST
         if self._may_change(step) and self.waiting:
             self._take_update()
-        if self.idle or self.policy is None or step.mode == "demonstration":
+        if self.policy is None:
             return
+        before_ns, self.stamp_ns = self.stamp_ns, to_ns(step.header.stamp)
+        if step.step_type == TimeStep.FIRST or self.idle or self.interrupted:
+            self.schedule.cut()
+        else:
+            self.schedule.advance(steps=max(1, round((self.stamp_ns - before_ns) / self.period_ns)))
+        if self.schedule.due[0] and not self.idle and step.mode != "demonstration":
+            self._decide(step)
+
+    def _decide(self, step: TimeStep) -> None:
         started = time.perf_counter()
         try:
-            observation = observation_of(step, self.spec)
+            seen = observation_of(step, self.spec)
         except (KeyError, ValueError, SpecError) as error:
             self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
             return
-        actions = self.policy.act(observation, explore=step.mode == "train", random=self.random)
+        observation = Observation.of_one(self.spec, seen, self.policy.device, step.instruction)
+        decided = self.policy.act(observation, explore=step.mode == "train", generator=self.generator)
+        self.schedule.decided()
         self.seq += 1
-        chunk = action_chunk(self.spec, actions, source="policy", session=self.session, seq=self.seq,
-                             version=self.status.version, observation_stamp=step.header.stamp)
+        chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
+                             seq=self.seq, version=self.status.version, observation_stamp=step.header.stamp,
+                             execute=decided.execute)
         chunk.header.stamp = self.get_clock().now().to_msg()
         self.actions.publish(chunk)
         self.times_ms.append(1e3 * (time.perf_counter() - started))
@@ -100,8 +127,6 @@ class PolicyNode(ControlNode):
 
 def main() -> None:
     """Entry point."""
-    import torch
-
     torch.set_num_threads(1)
     run(PolicyNode, priority=10)
 

@@ -1,0 +1,171 @@
+"""What a policy is: a batch of observations in, a batch of action chunks out, on the policy's device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.errors import SpecError
+from rlinf_core.specs import StationSpec
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What B stations see at one time step, raw: each policy brings its own preprocessing.
+
+    Attributes:
+        vectors: (B, V) float32, in the order and units of the specs.
+        images: camera's name to (B, H, W, 3) uint8.
+        instruction: B sentences.
+    """
+
+    vectors: Tensor
+    images: Batch = field(default_factory=dict)
+    instruction: tuple[str, ...] = ()
+
+    @classmethod
+    def of_arrays(cls, spec: StationSpec, arrays: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
+                  instruction: str | None = None) -> Observation:
+        """From a vector of environments: ``vectors`` and images, each (B, ...); the spec's instruction, if none is given.
+
+        Raises:
+            SpecError: an image is missing, or a shape is not the spec's.
+        """
+        size = len(arrays["vectors"])
+        shapes = {"vectors": (spec.vector_size,)} | {image.name: image.shape for image in spec.images}
+        for name, shape in shapes.items():
+            got = arrays[name].shape if name in arrays else "nothing"
+            if got != (size, *shape):
+                raise SpecError(f"observation '{name}': expected shape {(size, *shape)}, got {got}")
+        tensors = {name: torch.as_tensor(np.ascontiguousarray(arrays[name]), device=device) for name in shapes}
+        words = spec.instruction if instruction is None else instruction
+        return cls(tensors.pop("vectors").float(), tensors, (words,) * size)
+
+    @classmethod
+    def of_one(cls, spec: StationSpec, named: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
+               instruction: str | None = None) -> Observation:
+        """From one station's observation under the names of its spec."""
+        arrays = {"vectors": spec.flatten(named)[None], **{image.name: named[image.name][None] for image in spec.images}}
+        return cls.of_arrays(spec, arrays, device, instruction)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def to(self, device: torch.device | str) -> Observation:
+        """The same on another device."""
+        return Observation(self.vectors.to(device), {name: image.to(device) for name, image in self.images.items()},
+                           self.instruction)
+
+    @property
+    def batch(self) -> Batch:
+        """As networks and learners name it: ``vectors``, and images by their cameras."""
+        return {"vectors": self.vectors, **self.images}
+
+
+@dataclass(frozen=True)
+class ActionChunk:
+    """B plans of H normalised actions.
+
+    Attributes:
+        actions: (B, H, A) in [-1, 1].
+        execute: how many of the H are played before the next decision (``chunks.ChunkSchedule``).
+        drawn: (B, ...) what was drawn at random and what learners learn: the actions, unless they are only made of it (a
+            Gaussian's actions before they were clipped, the latent noise of a noise policy).
+        log_probs: (B, H) or (B,) of what was drawn, where the policy has a density.
+        values: (B,) of the observations, where the policy estimates them.
+    """
+
+    actions: Tensor
+    execute: int
+    drawn: Tensor
+    log_probs: Tensor | None = None
+    values: Tensor | None = None
+
+    @property
+    def horizon(self) -> int:
+        return self.actions.shape[1]
+
+
+class ChunkConfig(Protocol):
+    """What the config of every kind of policy says.
+
+    Attributes:
+        horizon: actions of a chunk.
+        execute: how many of them are played, 1 to ``horizon``.
+    """
+
+    horizon: int
+    execute: int
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Every kind of policy (``rlinf_core.policies.KINDS``) is one; weights and normalisation are its own.
+
+    Attributes:
+        spec: of the stations that it fits.
+        config: its sizes.
+        latent_size: 0 where learners learn actions; else the size of the latent noise that they learn instead.
+    """
+
+    spec: StationSpec
+    config: Any
+    latent_size: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are, and its observations and generators must be."""
+        ...
+
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """A chunk for each observation, without gradients; deterministic unless it explores."""
+        ...
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What cloning the demonstrated actions (B, H A) minimises."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a policy file must say to rebuild it."""
+        ...
+
+
+class NetworkPolicy(nn.Module):
+    """What policies that are one network have in common."""
+
+    latent_size = 0
+
+    def __init__(self, spec: StationSpec, config: Any) -> None:
+        super().__init__()
+        self.spec, self.config = spec, config
+
+    @property
+    def device(self) -> torch.device:
+        """Of its weights."""
+        return next(self.parameters()).device
+
+    @property
+    def action_size(self) -> int:
+        """Numbers of a chunk, H A."""
+        return self.spec.action.dim * self.config.horizon
+
+    @property
+    def judged_size(self) -> int:
+        """Leading numbers of what is drawn that matter before the next decision: critics judge these."""
+        return self.latent_size or self.spec.action.dim * self.config.execute
+
+    def chunk(self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None) -> ActionChunk:
+        """The chunk of actions (B, H A) or (B, H, A)."""
+        actions = actions.reshape(len(actions), self.config.horizon, -1)
+        return ActionChunk(actions, self.config.execute, actions if drawn is None else drawn, log_probs)
+
+    def describe(self) -> dict[str, Any]:
+        """What a policy file must say to rebuild this module."""
+        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}

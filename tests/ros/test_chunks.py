@@ -1,0 +1,158 @@
+"""A chunk means the same in simulation and on a station: whole stations over ROS, beside the vectorised environment."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+
+from rlinf.qos import profile
+from rlinf.stamps import set_stamp, to_ns
+from rlinf_core.algorithms import sft
+from rlinf_core.episodes import read_episode
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies.files import save_policy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.replay import ReplayBuffer
+from rlinf_core.training.playing import demonstrate, play
+from rlinf_core.training.runs import clone
+from rlinf_core.training.stations import stations
+from tests.algorithms.toy import acted
+from tests.ros.stand import listen, start
+from tests.ros.test_nodes import step_of
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+REACH = ("station.operator.kind=scripted", "station.task=reach")
+SCENES = range(1_000_000, 1_000_004)
+SMALL = PolicyConfig(hidden=(32,), horizon=8)
+
+
+@pytest.fixture(scope="module")
+def env():
+    """Behind the interlock's core; as in a policy's process, torch computes in one thread."""
+    torch.set_num_threads(1)
+    env = stations(load_recipe("sim_rlpd", ["station.task=reach", "simulation.interlock=true"]), 1)
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def cloned(env):
+    """Chunks of eight actions that now and then reach their goal."""
+    torch.manual_seed(0)
+    policy, replay = make_policy(env.spec, SMALL), ReplayBuffer(env.spec, 2000)
+    demonstrate(env, replay, 8, 5)
+    policy.encoder.fit_normalisation(replay.vectors())
+    clone(policy, replay, sft.Config(steps=150, batch_size=64, learning_rate=3e-3), 0)
+    return policy.eval()
+
+
+def with_execute(policy, execute):
+    """The same weights, of whose chunks another part is played."""
+    other = make_policy(policy.spec, replace(policy.config, execute=execute)).eval()
+    other.load_state_dict(policy.state_dict())
+    return other
+
+
+class Watched:
+    """A vector of one environment that keeps what was played and seen."""
+
+    def __init__(self, env):
+        self.env, self.spec, self.size = env, env.spec, 1
+        self.episodes = []
+
+    def reset(self, seeds):
+        seen = self.env.reset(seeds)
+        self.episodes.append(([seen["vectors"][0]], [], []))
+        return seen
+
+    def step(self, actions, active=None):
+        steps = self.env.step(actions, active)
+        vectors, played, rewards = self.episodes[-1]
+        vectors.append(steps.following["vectors"][0])
+        played.append(self.spec.action.to_si(actions[0].astype(np.float32).astype(float)))
+        rewards.append(steps.reward[0])
+        return steps
+
+
+@pytest.mark.domain(152)
+@pytest.mark.parametrize("execute", [1, 4, 8])
+def test_a_station_plays_the_same_chunks_to_the_last_bit_as_the_vectorised_environment(execute, env, cloned, peer):
+    """Actions, observations, rewards and success of whole episodes, with chunks of eight of which some are played."""
+    policy, watched, decisions = with_execute(cloned, execute), Watched(env), []
+
+    def decide(observation):
+        decisions.append(len(observation))
+        return policy.act(observation, explore=False)
+
+    expected = play(watched, decide, execute, SCENES)
+    assert sum(decisions) == sum(-(-episode.steps // execute) for episode in expected)
+    file = save_policy(policy, peer.supervisor.run_dir / "policy.safetensors")
+    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+    for name in ("sim_bridge", "interlock", "environment", "operator", "recorder"):
+        start(peer, name, *REACH)
+    start(peer, "policy", *REACH, policy_file=str(file))
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(lambda: statuses and statuses[-1].version == 0 and runner.server_is_ready(), 60, "the station")
+    count = 1 + len(SCENES)  # nodes may still be finding each other in the first
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=count, mode="evaluate", first_seed=SCENES[0] - 1))
+    peer.spin(sent.done, what="the goal")
+    answer = sent.result().get_result_async()
+    peer.spin(answer.done, 120, "the episodes")
+    result = answer.result().result
+    assert result.success, result.message
+    recordings = [read_episode(peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids[1:]]
+    assert {(chunk.horizon, chunk.execute) for chunk in chunks} == {(8, execute)}
+    begun_ns = recordings[0].stamps_ns[0]
+    assert sum(to_ns(chunk.observation_stamp) >= begun_ns for chunk in chunks) == sum(decisions)
+    for recorded, episode, (vectors, played, rewards) in zip(recordings, expected, watched.episodes, strict=True):
+        assert (recorded.success, len(recorded)) == (episode.success, episode.steps)
+        assert np.array_equal(recorded.requested, np.array(played))
+        seen = np.concatenate([recorded.observations[item.name] for item in env.spec.vectors], axis=1)
+        assert np.array_equal(seen, np.array(vectors)) and np.array_equal(recorded.rewards, np.array(rewards, np.float32))
+    assert {episode.success for episode in expected} == {True, False} or execute < 8, "both are seen"
+
+
+@pytest.mark.domain(153)
+def test_the_policy_node_decides_anew_where_its_chunk_ends_or_is_cut_short(peer, tmp_path):
+    """After four time steps, seen or not, at an episode's beginning, and at each one while somebody else commands."""
+    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+    says = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
+        ("timestep", TimeStep), ("safety", SafetyState), ("policy/update", PolicyUpdate))}
+    spec = start(peer, "policy")
+    policy = make_policy(spec, replace(SMALL, execute=4))
+    says["policy/update"].publish(PolicyUpdate(version=1, path=str(save_policy(policy, tmp_path / "p.safetensors"))))
+    peer.spin(lambda: statuses and statuses[-1].version == 1 and says["timestep"].get_subscription_count()
+              and says["safety"].get_subscription_count(), what="the policy")
+
+    def decided(number, kind=TimeStep.MID, episode="a"):
+        step, before = step_of(spec, "evaluate", kind, episode), len(chunks)
+        set_stamp(step.header.stamp, 10**9 + number * 10**8)
+        says["timestep"].publish(step)
+        peer.for_s(0.15)
+        assert len(chunks) - before <= 1
+        return len(chunks) - before
+
+    def safety(state, source=""):
+        says["safety"].publish(SafetyState(state=state, source=source))
+        peer.for_s(0.15)
+
+    safety(SafetyState.ARMED)
+    assert [decided(0, TimeStep.FIRST), *map(decided, range(1, 10))] == [1, 0, 0, 0, 1, 0, 0, 0, 1, 0]
+    assert chunks[0].horizon == 8 and chunks[0].execute == 4
+    observation = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
+    assert np.array_equal(chunks[0].data, spec.action.to_si(acted(policy.eval(), observation)).ravel())
+    assert [decided(20, TimeStep.LAST), decided(30, TimeStep.FIRST, "b"), decided(31, TimeStep.MID, "b")] == [0, 1, 0]
+    assert [decided(35, TimeStep.MID, "b"), decided(36, TimeStep.MID, "b")] == [1, 0], "four time steps have gone by unseen"
+    safety(SafetyState.ACTIVE, "policy")
+    assert decided(37) == 0
+    safety(SafetyState.ACTIVE, "operator")
+    assert [decided(38), decided(39)] == [1, 1]
+    safety(SafetyState.HOLD)
+    assert decided(40) == 1
+    safety(SafetyState.ACTIVE, "policy")
+    assert [decided(41), decided(42), decided(43), decided(44)] == [0, 0, 0, 1]
