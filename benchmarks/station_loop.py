@@ -276,9 +276,9 @@ def pong(executor_name: str) -> None:
                                 "wrench": WrenchStamped, "joint_states": JointState,
                                 "gripper/state": JointState}.items():
                 self.create_subscription(kind, topic, lambda _: None, profile(topic))
-            self.create_subscription(Image, f"camera/{CAMERAS[0]}/image", lambda _: None, profile("camera/"))
+            self.create_subscription(Image, f"camera/{CAMERAS[0]}/image", lambda _: None, profile(f"camera/{CAMERAS[0]}/image"))
             self.create_subscription(Image, f"camera/{CAMERAS[1]}/image", lambda _: answers.publish(answer),
-                                     profile("camera/"))
+                                     profile(f"camera/{CAMERAS[0]}/image"))
 
     if executor_name == "events":
         run(Pong, priority=10)

@@ -53,7 +53,7 @@ class SimBridge(ControlNode):
             if topic in self.messages:
                 self.messages[topic].name = list(names)
         self.outputs = {topic: self.create_publisher(kind(topic), topic, profile(topic)) for topic in self.messages}
-        self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile("camera/"))
+        self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
                        for name in self.cameras}
         self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
         self.create_subscription(PoseStamped, "target_pose", self._on_target, profile("target_pose"))
