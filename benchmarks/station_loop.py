@@ -277,9 +277,9 @@ def pong(executor_name: str) -> None:
                                 "wrench": WrenchStamped, "joint_states": JointState,
                                 "gripper/state": JointState}.items():
                 self.create_subscription(kind, topic, lambda _: None, profile(topic))
-            self.create_subscription(Image, f"camera/{CAMERAS[0]}/image", lambda _: None, profile("camera/"))
-            self.create_subscription(Image, f"camera/{CAMERAS[1]}/image", lambda _: answers.publish(answer),
-                                     profile("camera/"))
+            one, other = (f"camera/{name}/image" for name in CAMERAS)
+            self.create_subscription(Image, one, lambda _: None, profile(one))
+            self.create_subscription(Image, other, lambda _: answers.publish(answer), profile(other))
 
     if executor_name == "events":
         run(Pong, priority=10)

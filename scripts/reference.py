@@ -17,6 +17,7 @@ sys.path[:0] = [str(ROOT)]
 from rlinf_core import environment  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
+from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits, schema  # noqa: E402
 from rlinf_core.policies import kinds, policy_kind  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
@@ -35,7 +36,8 @@ def page() -> str:
     """The whole page as Markdown."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
-                      *_commands(), *_recipes(), *_algorithms(), *_policies(), *_limits(), *_tasks(), *_messages()])
+                      *_commands(), *_recipes(), *_algorithms(), *_policies(), *_limits(), *_tasks(), *_topics(),
+                      *_messages()])
 
 
 def _commands() -> list[str]:
@@ -101,6 +103,20 @@ def _tasks() -> list[str]:
             f"* of an observation: {', '.join(f'`{key}`' for key in sorted(environment._OBSERVATION_KEYS))}",
             f"* `take`: {', '.join(f'`{key}`' for key in environment._TAKE)}",
             f"* `reward.kind`: {', '.join(f'`{key}`' for key in REWARDS)}", ""]
+
+
+def _topics() -> list[str]:
+    rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.receivers} | {row.rate} | "
+            f"{_quality(row)} | {'yes' if row.per_arm else ''} | {row.recorded} | {row.meaning} |" for row in TOPICS]
+    return ["## Topics", "", "Names are relative to the station's namespace, or, of an arm's topics, to the arm's name "
+            "below it where a station has several.", "",
+            "| topic | type | from → to | rate | QoS | per arm | recorded | meaning |",
+            "|---|---|---|---|---|---|---|---|", *rows, ""]
+
+
+def _quality(row: Topic) -> str:
+    received = "; received with depth 1, best effort in real time" if row.newest else ""
+    return f"reliable{', transient local' if row.latched else ''}, depth {row.depth}{received}"
 
 
 def _messages() -> list[str]:
