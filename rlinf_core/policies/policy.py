@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.errors import SpecError
+from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import StationSpec
 
 Batch = dict[str, Tensor]
@@ -93,18 +94,6 @@ class ActionChunk:
         return self.actions.shape[1]
 
 
-class ChunkConfig(Protocol):
-    """What the config of every kind of policy says.
-
-    Attributes:
-        horizon: actions of a chunk.
-        execute: how many of them are played, 1 to ``horizon``.
-    """
-
-    horizon: int
-    execute: int
-
-
 @runtime_checkable
 class Policy(Protocol):
     """Every kind of policy (``rlinf_core.policies.KINDS``) is one; weights and normalisation are its own.
@@ -116,7 +105,7 @@ class Policy(Protocol):
     """
 
     spec: StationSpec
-    config: Any
+    config: PolicySettings
     latent_size: int
 
     @property
@@ -142,7 +131,7 @@ class NetworkPolicy(nn.Module):
 
     latent_size = 0
 
-    def __init__(self, spec: StationSpec, config: Any) -> None:
+    def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
         super().__init__()
         self.spec, self.config = spec, config
 
@@ -159,13 +148,13 @@ class NetworkPolicy(nn.Module):
     @property
     def judged_size(self) -> int:
         """Leading numbers of what is drawn that matter before the next decision: critics judge these."""
-        return self.latent_size or self.spec.action.dim * self.config.execute
+        return self.latent_size or self.spec.action.dim * self.config.executed
 
     def chunk(self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None) -> ActionChunk:
         """The chunk of actions (B, H A) or (B, H, A)."""
         actions = actions.reshape(len(actions), self.config.horizon, -1)
-        return ActionChunk(actions, self.config.execute, actions if drawn is None else drawn, log_probs)
+        return ActionChunk(actions, self.config.executed, actions if drawn is None else drawn, log_probs)
 
     def describe(self) -> dict[str, Any]:
         """What a policy file must say to rebuild this module."""
-        return {"spec": self.spec.to_dict(), "config": asdict(self.config)}
+        return {"spec": self.spec.to_dict(), "config": self.config.model_dump()}

@@ -90,11 +90,11 @@ class Episodes:
 
 def evaluate(env: VectorEnv, policy: Policy, scenes: Sequence[int], watch: Callable[[], None] = lambda: None
              ) -> list[Episode]:
-    """One episode of every scene, without exploring; of each chunk, ``policy.config.execute`` actions are played.
+    """One episode of every scene, without exploring; of each chunk, ``policy.config.executed`` actions are played.
 
     ``watch`` is called before every time step.
     """
-    return play(env, lambda observation: policy.act(observation, explore=False), policy.config.execute, scenes, watch,
+    return play(env, lambda observation: policy.act(observation, explore=False), policy.config.executed, scenes, watch,
                 policy.device)
 
 

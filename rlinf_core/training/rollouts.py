@@ -26,7 +26,7 @@ class Collector:
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         self.env, self.policy = env, policy
         self.generator = torch.Generator(policy.device).manual_seed(seed)
-        self.schedule = ChunkSchedule(env.size, policy.config.execute)
+        self.schedule = ChunkSchedule(env.size, policy.config.executed)
         self.scene, self.observation, self.version, self.simulate_s = first_scene, None, 0, 0.0
 
     def play(self, decisions: int = 0, group: int = 0) -> Rollout:

@@ -22,9 +22,9 @@ from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
 from rlinf_core.algorithms.parts.running import RunningMoments
 from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError
-from rlinf_core.policies.actor import Encoder
+from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.policy import NetworkPolicy, Observation
-from rlinf_core.recipes import Recipe, algorithm_name
+from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.training.playing import Episodes, demonstrate
 from rlinf_core.training.rollouts import Collector
@@ -79,7 +79,7 @@ class Run(ABC):
         if state["modules"].keys() != self.learner.modules.keys():
             raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
                               f"{', '.join(self.learner.modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
-                              f"of {algorithm_name(self.recipe)}, or a policy file to take the policy alone")
+                              f"of {self.recipe.algorithm.name}, or a policy file to take the policy alone")
         self.learner.load_state_dict(state)
 
     @abstractmethod
@@ -236,7 +236,7 @@ class ReplayRun(PlayingRun):
 
     def _batch(self) -> Arrays:
         size, config = self.config.batch_size, self.policy.config
-        chunk = dict(horizon=config.horizon, execute=config.execute, gamma=self.config.discount)
+        chunk = dict(horizon=config.horizon, execute=config.executed, gamma=self.config.discount)
         share = size // 2 if self.learner.half_demonstrations else size
         batch = self.replay.sample(share, self.random, **chunk)
         if self.learner.half_demonstrations:
@@ -266,9 +266,9 @@ class OfflineRun(Run):
 
     def advance(self) -> dict[str, float]:
         with self.clock("learn"):
-            config = self.policy.config
-            metrics = self.learner.update(self.data.sample(
-                self.config.batch_size, self.random, config.horizon, getattr(self.config, "discount", 1.0), config.execute))
+            chunk, gamma = self.policy.config, getattr(self.config, "discount", 1.0)
+            metrics = self.learner.update(self.data.sample(self.config.batch_size, self.random, chunk.horizon, gamma,
+                                                           chunk.executed))
         self.steps += 1
         return metrics
 

@@ -51,7 +51,7 @@ class Player:
         if self.observation is None:
             self.observation = self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
             self.gather = Episodes(self.env.size)
-            self.chunks = Chunks(self.env, self._decide, self.policy.config.execute, self.policy.device)
+            self.chunks = Chunks(self.env, self._decide, self.policy.config.executed, self.policy.device)
         ended = []
         for _ in range(steps):
             played = self.chunks.next(self.observation)
@@ -70,7 +70,7 @@ class Player:
         config = self.policy.config
         size = (len(observation), config.horizon, self.env.spec.action.dim)
         drawn = torch.as_tensor(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
-        return ActionChunk(drawn, config.execute, drawn)
+        return ActionChunk(drawn, config.executed, drawn)
 
 
 class Here:

@@ -8,10 +8,11 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rlinf_core.errors import PolicyFileError, RecipeError, SpecError
-from rlinf_core.policies import KINDS, make_policy
-from rlinf_core.policies.actor import Actor, PolicyConfig, log_prob
+from rlinf_core.policies import kinds, make_policy, policy_kind, tanh_gaussian
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, read_info, save_policy
 from rlinf_core.policies.policy import Observation, Policy
+from rlinf_core.policies.tanh_gaussian.policy import Actor, log_prob
+from rlinf_core.recipes import load_recipe
 from tests.algorithms.toy import acted
 
 
@@ -82,11 +83,11 @@ def test_normalisation_is_fitted_and_survives_constants(actor, random):
     assert actor.encoder.std[0].item() > 0.1 and actor.encoder.std[1].item() == pytest.approx(2.0, abs=0.2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
     """With gradients on, as in training."""
     torch.manual_seed(0)
-    policy = make_policy(task.spec, PolicyConfig(kind=kind, hidden=(16,), steering=(16,), horizon=2))
+    policy = make_policy(task.spec, policy_kind(kind).Config(hidden=(16,), horizon=2))
     seen = {item.name: np.zeros(item.shape, item.dtype) for item in task.spec.observation}
     draw = torch.Generator().manual_seed(1)
     still = [acted(policy, seen) for _ in range(2)]
@@ -96,11 +97,11 @@ def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
     assert isinstance(policy, Policy) and policy.device == torch.device("cpu")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_a_batch_is_answered_as_its_observations_one_by_one(kind, task, random):
     torch.manual_seed(0)
     spec = task.with_images({"front": (16, 16)}).spec
-    config = PolicyConfig(kind=kind, hidden=(16,), steering=(16,), image_features=4, horizon=4, execute=3)
+    config = policy_kind(kind).Config(hidden=(16,), image_features=4, horizon=4, execute=3)
     policy = make_policy(spec, config)
     seen = [observation(spec, random) for _ in range(5)]
     arrays = {"vectors": np.stack([spec.flatten(one) for one in seen]), "front": np.stack([one["front"] for one in seen])}
@@ -123,11 +124,11 @@ def test_an_observation_that_is_not_the_specs_is_refused_by_name(task, random):
         Observation.of_arrays(spec, {"vectors": arrays["vectors"]})
 
 
-@pytest.mark.parametrize("execute", [-1, 5])
-def test_more_than_a_chunk_cannot_be_played(execute):
-    with pytest.raises(RecipeError, match=f"policy.execute: expected 1 to policy.horizon = 4, got {execute}"):
-        PolicyConfig(horizon=4, execute=execute)
-    assert PolicyConfig(horizon=4).execute == 4 and PolicyConfig(horizon=4, execute=2).execute == 2
+@pytest.mark.parametrize("execute, said", [(-1, "at least 0"), (5, "at most policy.horizon = 4")])
+def test_more_than_a_chunk_cannot_be_played(execute, said):
+    with pytest.raises(RecipeError, match=f"policy.execute.*expected {said}"):
+        load_recipe("sim_sac", ["policy.horizon=4", f"policy.execute={execute}"])
+    assert tanh_gaussian.Config(horizon=4).executed == 4 and tanh_gaussian.Config(horizon=4, execute=2).executed == 2
 
 
 def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_path):

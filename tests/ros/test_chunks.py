@@ -1,7 +1,5 @@
 """A chunk means the same in simulation and on a station: whole stations over ROS, beside the vectorised environment."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +11,7 @@ from rlinf.qos import profile
 from rlinf.stamps import set_stamp, to_ns
 from rlinf_core.algorithms import sft
 from rlinf_core.episodes import read_episode
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.replay import ReplayBuffer
@@ -28,7 +25,7 @@ from tests.ros.test_nodes import step_of
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach")
 SCENES = range(1_000_000, 1_000_004)
-SMALL = PolicyConfig(hidden=(32,), horizon=8)
+SMALL = tanh_gaussian.Config(hidden=(32,), horizon=8)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +50,7 @@ def cloned(env):
 
 def with_execute(policy, execute):
     """The same weights, of whose chunks another part is played."""
-    other = make_policy(policy.spec, replace(policy.config, execute=execute)).eval()
+    other = make_policy(policy.spec, policy.config.but(execute=execute)).eval()
     other.load_state_dict(policy.state_dict())
     return other
 
@@ -124,7 +121,7 @@ def test_the_policy_node_decides_anew_where_its_chunk_ends_or_is_cut_short(peer,
     says = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
         ("timestep", TimeStep), ("safety", SafetyState), ("policy/update", PolicyUpdate))}
     spec = start(peer, "policy")
-    policy = make_policy(spec, replace(SMALL, execute=4))
+    policy = make_policy(spec, SMALL.but(execute=4))
     says["policy/update"].publish(PolicyUpdate(version=1, path=str(save_policy(policy, tmp_path / "p.safetensors"))))
     peer.spin(lambda: statuses and statuses[-1].version == 1 and says["timestep"].get_subscription_count()
               and says["safety"].get_subscription_count(), what="the policy")

@@ -14,7 +14,7 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent, TimeStep
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.phase import PhaseLockedTimer
-from rlinf.qos import newest, profile
+from rlinf.qos import profile, received
 from rlinf.stamps import NS, to_ns
 from rlinf_core.interlock import Mode
 
@@ -86,7 +86,7 @@ class Lockstep:
         self.pending = self.forced = self.running_on = self.answered = False
         self.last_ns = time.monotonic_ns()
         self.subscriptions = [
-            node.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(True), raw=True),
+            node.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", True), raw=True),
             node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True),
             node.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"), raw=True)]
         for topic in ROLES:

@@ -65,7 +65,7 @@ class PolicyNode(ControlNode):
         try:
             self.policy, self.status.version = load_policy(update.path, self.spec), update.version
             self.generator = torch.Generator(self.policy.device).manual_seed(self.seed + max(update.version, 0))
-            self.schedule = ChunkSchedule(1, self.policy.config.execute)
+            self.schedule = ChunkSchedule(1, self.policy.config.executed)
             self.status.path, self.status.error = update.path, ""
         except (PolicyFileError, SpecError) as error:
             self.status.error = str(error)

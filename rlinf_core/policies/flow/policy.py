@@ -1,0 +1,89 @@
+"""A flow-matching actor: noise is carried to an action along a learned velocity field, in a few Euler steps.
+
+Lipman et al. 2022, arXiv 2210.02747; as a policy: pi0, arXiv 2410.24164. To be trained by a critic, each step is made a
+Gaussian, so that the path has a density (Zhang et al. 2025, SAC Flow, arXiv 2509.25756, section 4).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.policies.encoder import Encoder, mlp
+from rlinf_core.policies.flow.config import Config
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.specs import StationSpec
+
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 0.0
+
+
+class FlowActor(NetworkPolicy):
+    """a_0 ~ N(0, 1); a_{k+1} = a_k + v(s, a_k, k / K) / K; the action is tanh(a_K), a chunk of H actions flattened."""
+
+    def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
+        super().__init__(spec, config or Config())
+        self.size = self.action_size
+        self.encoder = Encoder(spec, self.config)
+        self.field = mlp(self.encoder.size + self.size + 1, self.config.hidden)
+        self.head = nn.Linear(self.config.hidden[-1], 2 * self.size)
+
+    def velocity(self, features: Tensor, point: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """The field at ``point`` (B, H A) and ``time`` (B, 1), and the log deviation of a step from there."""
+        outputs = self.head(self.field(torch.cat([features, point, time], dim=-1)))
+        velocity, log_std = outputs.chunk(2, dim=-1)
+        return velocity, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
+
+    def decode(self, batch: Batch, noise: Tensor) -> Tensor:
+        """The action (B, H A) that ``noise`` is carried to, without any noise on the way."""
+        return torch.tanh(self._path(self.encoder(batch), noise)[0])
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """A reparameterised action (B, H A) along a noisy path, and the log-density (B,) of that path.
+
+        Of a chunk that is not played to its end, the density counts the noise of the numbers that are.
+        """
+        features = self.encoder(batch)
+        noise = torch.randn(len(features), self.size, generator=generator, device=features.device)
+        raw, log_path = self._path(features, noise, generator, noisy=True)
+        squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
+        log_path = log_path + _log_normal(noise, torch.zeros_like(noise)) - squash
+        return torch.tanh(raw), log_path[:, :self.judged_size].sum(dim=-1)
+
+    def _path(self, features: Tensor, point: Tensor, generator: torch.Generator | None = None,
+              noisy: bool = False) -> tuple[Tensor, Tensor]:
+        steps = self.config.flow_steps
+        log_path = torch.zeros_like(point)
+        for k in range(steps):
+            velocity, log_std = self.velocity(features, point, torch.full_like(point[:, :1], k / steps))
+            point = point + velocity / steps
+            if noisy:
+                noise = torch.randn(point.shape, generator=generator, device=point.device)
+                point = point + log_std.exp() * noise
+                log_path = log_path + _log_normal(noise, log_std)
+        return point, log_path
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A), x = atanh(a)."""
+        goal = torch.atanh(actions.clamp(-0.97, 0.97))
+        noise = torch.randn(goal.shape, generator=generator, device=goal.device)
+        time = torch.rand(len(goal), 1, generator=generator, device=goal.device)
+        velocity, _ = self.velocity(self.encoder(batch), (1.0 - time) * noise + time * goal, time)
+        return ((velocity - (goal - noise)) ** 2).mean()
+
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions; without exploring, from the noise's middle along the path without noise."""
+        if not explore:
+            return self.chunk(self.decode(observation.batch, torch.zeros(len(observation), self.size, device=self.device)))
+        action, log_probs = self.sample(observation.batch, generator)
+        return self.chunk(action, log_probs=log_probs)
+
+
+def _log_normal(noise: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density of mean + exp(log_std) noise."""
+    return -0.5 * (noise ** 2 + np.log(2.0 * np.pi)) - log_std
+
+
+Policy = FlowActor

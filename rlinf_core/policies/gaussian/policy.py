@@ -1,0 +1,87 @@
+"""A Gaussian actor with a deviation of its own, and a value function: what PPO and its kin train.
+
+Trunks of tanh layers, orthogonal initialisation, a small last layer (Andrychowicz et al. 2021, arXiv 2006.05990). Actions
+are not squashed: what lies outside [-1, 1] is clipped where it is played, and judged as it was drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.policies.encoder import Encoder
+from rlinf_core.policies.gaussian.config import Config
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.specs import StationSpec
+
+_LOG_2_PI = float(np.log(2.0 * np.pi))
+
+
+class GaussianActor(NetworkPolicy):
+    """pi(a | s) = N(mean(s), exp(log_std)^2) over chunks of H normalised actions."""
+
+    def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
+        super().__init__(spec, config or Config())
+        self.encoder = Encoder(spec, self.config)
+        self.mean = tanh_mlp(self.encoder.size, self.config.hidden, self.action_size, gain=0.01)
+        self.log_std = nn.Parameter(torch.full((spec.action.dim,), self.config.initial_log_std))
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Mean (B, H, A) and log standard deviation (A,)."""
+        mean = self.mean(self.encoder(batch)).unflatten(-1, (self.config.horizon, self.spec.action.dim))
+        return mean, self.log_std
+
+    def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-density of each action of the chunks (B, H, A), or of their beginnings, and its entropy, both (B, H)."""
+        mean, log_std = self(batch)
+        mean = mean[:, :actions.shape[1]]
+        log_probs = (-0.5 * (((actions - mean) / log_std.exp()) ** 2 + 2.0 * log_std + _LOG_2_PI)).sum(dim=-1)
+        return log_probs, (log_std + 0.5 + 0.5 * _LOG_2_PI).sum().expand(log_probs.shape)
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Chunks (B, H, A) as drawn, and their log-densities (B, H)."""
+        mean, log_std = self(batch)
+        actions = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+        return actions, self.log_probs(batch, actions)[0]
+
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions, clipped to [-1, 1]; ``drawn`` holds them as they were drawn (B, H, A)."""
+        drawn, log_probs = self.sample(observation.batch, generator) if explore else (self(observation.batch)[0], None)
+        return self.chunk(drawn.clamp(-1.0, 1.0), drawn, log_probs)
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """-E log pi(a | s) of demonstrated actions (B, H A)."""
+        return -self.log_probs(batch, actions.unflatten(-1, (-1, self.spec.action.dim)))[0].sum(dim=-1).mean()
+
+
+class Value(nn.Module):
+    """V(s) (B,), with an encoder of its own."""
+
+    def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
+        super().__init__()
+        self.encoder = Encoder(spec, config)
+        self.head = tanh_mlp(self.encoder.size, config.hidden, 1, gain=1.0)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.head(self.encoder(batch)).squeeze(-1)
+
+
+def tanh_mlp(inputs: int, hidden: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
+    """Linear and tanh for every hidden width, then a linear layer initialised with ``gain``."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [_orthogonal(nn.Linear(inputs, width), np.sqrt(2.0)), nn.Tanh()]
+        inputs = width
+    return nn.Sequential(*layers, _orthogonal(nn.Linear(inputs, outputs), gain))
+
+
+def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+Policy = GaussianActor

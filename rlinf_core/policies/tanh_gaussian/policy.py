@@ -1,0 +1,66 @@
+"""The actor: encoder, trunk and tanh-Gaussian head, sized from the station's specs, with its own normalisation.
+
+The same module serves state-only policies (no images in the spec) and policies from pixels (an encoder per camera).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.policies.encoder import Encoder, mlp
+from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.tanh_gaussian.config import Config
+from rlinf_core.specs import StationSpec
+
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
+
+
+class Actor(NetworkPolicy):
+    """pi(a | s) = tanh(N(mean(s), std(s))) over normalised actions in [-1, 1] (Haarnoja et al. 2018, appendix C)."""
+
+    def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
+        super().__init__(spec, config or Config())
+        self.encoder = Encoder(spec, self.config)
+        self.trunk = mlp(self.encoder.size, self.config.hidden)
+        self.head = nn.Linear(self.config.hidden[-1], 2 * self.action_size)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""
+        mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
+        return mean, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
+        return squashed(*self(batch), generator, self.judged_size)
+
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions, the most likely ones unless it explores."""
+        if not explore:
+            return self.chunk(torch.tanh(self(observation.batch)[0]))
+        action, log_probs = self.sample(observation.batch, generator)
+        return self.chunk(action, log_probs=log_probs)
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """-E log pi(a | s) of demonstrated actions (B, H A), clipped just inside the tanh's range."""
+        return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), *self(batch)).mean()
+
+
+def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
+             judged: int | None = None) -> tuple[Tensor, Tensor]:
+    """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``judged``."""
+    raw = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+    return torch.tanh(raw), log_prob(raw[:, :judged], mean[:, :judged], log_std[:, :judged])
+
+
+def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density (B,) of tanh(raw) under the tanh-Gaussian, in the numerically stable form."""
+    gaussian = -0.5 * (((raw - mean) / log_std.exp()) ** 2 + 2.0 * log_std + np.log(2.0 * np.pi))
+    squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
+    return (gaussian - squash).sum(dim=-1)
+
+
+Policy = Actor
