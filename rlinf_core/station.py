@@ -62,7 +62,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               distance=robot.distance),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **eyes),
-        _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, **eyes),
+        _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device, **eyes),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool,
               lockstep=station.lockstep and robot.driver == "simulator"),

@@ -29,12 +29,13 @@ def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float
 
 def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> Iterator[tuple[bool, list[np.ndarray]]]:
     """Success of each seed's episode, and pictures of the first ``frames`` episodes."""
+    from rlinf_core.devices import device_of
     from rlinf_core.policies.files import load_policy
     from rlinf_core.training.playing import evaluate
     from rlinf_core.training.stations import stations
 
     env = stations(recipe, 1)
-    actor = load_policy(policy, env.spec)
+    actor = load_policy(policy, env.spec).to(device_of(recipe.device))
     for index, seed in enumerate(seeds):
         pictures: list[np.ndarray] = []
         episode, = evaluate(env, actor, [seed], lambda: pictures.append(env.render()) if index < frames else None)  # noqa: B023

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms import rlpd, sft
+from rlinf_core.devices import device_of
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
@@ -27,15 +28,16 @@ class Learner:
         policy, warm_start, algorithm: their configs.
         policies: folder where versions are published.
         seed: of weights and noise.
+        device: of the networks (``devices.device_of``).
     """
 
     def __init__(self, spec: StationSpec, policy: tanh_gaussian.Config, warm_start: sft.Config, algorithm: rlpd.Config,
-                 policies: Path, seed: int = 0) -> None:
+                 policies: Path, seed: int = 0, device: str = "auto") -> None:
         torch.set_num_threads(1)
         torch.manual_seed(seed)
         self.policies, self.seed, self.version = policies, seed, 0
         self.warm_start, self.algorithm_config = warm_start, algorithm
-        self.actor = Actor(spec, policy)
+        self.actor = Actor(spec, policy).to(device_of(device))
         self.cloner: sft.Learner | None = sft.Learner(self.actor, warm_start, seed)
         self.sft_steps = 0
         self.algorithm: rlpd.Learner | None = None

@@ -11,6 +11,7 @@ from rlinf_core.cluster.governor import Governor
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import StationSpec
 
@@ -26,10 +27,13 @@ class ReplayStore:
         governor: which online episodes count.
         use_executed: learn from what the interlock let through instead of what was asked for.
         seed: of sampling.
+        policy: whose chunks are learned: transitions span what is played of one.
+        gamma: discount per time step within a transition.
     """
 
     def __init__(self, spec: StationSpec, capacity: int, governor: Governor, use_executed: bool = False,
-                 seed: int = 0) -> None:
+                 seed: int = 0, policy: PolicySettings | None = None, gamma: float = 1.0) -> None:
+        self.chunk = {"horizon": policy.horizon, "execute": policy.executed, "gamma": gamma} if policy else {}
         self.spec, self.governor, self.use_executed = spec, governor, use_executed
         self.online = ReplayBuffer(spec, capacity)
         self.demonstrations = ReplayBuffer(spec, min(capacity, 50_000))
@@ -94,13 +98,13 @@ class ReplayStore:
 
     def sample_demonstrations(self, size: int, count: int) -> list[Batch]:
         """``count`` batches of demonstrations."""
-        return [self.demonstrations.sample(size, self.random) for _ in range(count)]
+        return [self.demonstrations.sample(size, self.random, **self.chunk) for _ in range(count)]
 
     def sample(self, size: int, count: int) -> list[Batch]:
         """``count`` batches, online in the first half and demonstrations in the second."""
         half = size // 2
-        return [mix(self.online.sample(size - half, self.random), self.demonstrations.sample(half, self.random))
-                for _ in range(count)]
+        return [mix(self.online.sample(size - half, self.random, **self.chunk),
+                    self.demonstrations.sample(half, self.random, **self.chunk)) for _ in range(count)]
 
     def counts(self) -> dict[str, int]:
         """Episodes and transitions by kind."""

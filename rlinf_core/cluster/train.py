@@ -82,9 +82,10 @@ class Trainer:
         self.ingest = remote(Ingest).options(max_concurrency=2).remote(recipe.bridge.address, str(run_dir))
         ray.get(self.ingest.port.remote())  # a port in use is said before anything else starts
         self.replay = remote(ReplayStore).remote(spec, recipe.replay.capacity, self.governor,
-                                                 recipe.replay.use_executed, recipe.seed)
+                                                 recipe.replay.use_executed, recipe.seed, recipe.policy,
+                                                 recipe.algorithm.discount)
         self.learner = remote(_RemoteLearner).remote(spec, recipe.policy, recipe.sft, recipe.algorithm,
-                                                     run_dir / "policies", recipe.seed)
+                                                     run_dir / "policies", recipe.seed, recipe.device)
         self.arrivals = Arrivals(run_dir, lambda folders, version: ray.get(
             [self.replay.insert.remote(folder, version) for folder in folders]))
         self._resume()

@@ -35,8 +35,8 @@ class Encoder(nn.Module):
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         """Set mean and deviation (V,)."""
-        self.mean.copy_(torch.as_tensor(mean))
-        self.std.copy_(torch.as_tensor(std + 1e-4))
+        self.mean.copy_(torch.from_numpy(np.asarray(mean)))
+        self.std.copy_(torch.from_numpy(np.asarray(std + 1e-4)))
 
 
 def mlp(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:

@@ -46,6 +46,7 @@ class Station(Settings):
     observe_cameras: tuple[str, ...] = Field(
         (), description="cameras whose images the policy sees; empty for a policy from state")
     image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
+    device: str = Field("auto", description="of its policy: auto, the best there is, or cpu, cuda, cuda:1, ...")
     domain_id: int = Field(42, ge=0, le=232, description="ROS_DOMAIN_ID of the station")
     operator: Operator = Operator()
 
@@ -150,6 +151,7 @@ class Recipe(Settings):
 
     name: str = Field(min_length=1, description="of the recipe")
     seed: int = Field(0, ge=0, lt=2**31, description="of weights, noise and sampling")
+    device: str = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, ...")
     station: Station = Station()
     collect: Collect = Collect()
     policy: Annotated[PolicySettings, POLICY] = TanhGaussian()

@@ -122,7 +122,7 @@ def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], wa
 
 def single(actions: np.ndarray) -> ActionChunk:
     """Chunks of one action, from (N, A)."""
-    drawn = torch.as_tensor(np.asarray(actions, np.float32))[:, None]
+    drawn = torch.from_numpy(np.asarray(actions, np.float32))[:, None]
     return ActionChunk(drawn, 1, drawn)
 
 

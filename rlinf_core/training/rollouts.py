@@ -83,7 +83,7 @@ class Collector:
         numbers = {"rewards": rewards, "steps": steps, "terminated": terminated, "ended": ended, "mask": alive}
         return {"before": _batch(before), "following": _batch(Observation.of_arrays(self.env.spec, following)),
                 "actions": chunk.drawn[:, :execute].cpu(), "log_probs": chunk.log_probs[:, :execute].cpu(),
-                **{name: torch.as_tensor(values, dtype=torch.float32) for name, values in numbers.items()}}
+                **{name: torch.from_numpy(values).float() for name, values in numbers.items()}}
 
     def _rollout(self, records: list[dict]) -> Rollout:
         def stacked(name: str) -> Tensor:
@@ -95,7 +95,7 @@ class Collector:
         mask = stacked("mask")
         return Rollout(batches("before"), batches("following"), stacked("actions"), stacked("log_probs"),
                        stacked("rewards"), stacked("steps"), stacked("terminated"), stacked("ended"), mask,
-                       torch.full(mask.shape, float(self.version)))
+                       torch.full_like(mask, float(self.version)))
 
 
 def _batch(observation: Observation) -> Batch:

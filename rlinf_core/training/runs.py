@@ -52,7 +52,8 @@ class Run(ABC):
     def __init__(self, env: VectorEnv, policy: NetworkPolicy, kind: type, recipe: Recipe, clock: Timer, make: Make) -> None:
         self.env, self.policy, self.kind, self.recipe, self.clock, self.make = env, policy, kind, recipe, clock, make
         self.settings, self.config = recipe.simulation, recipe.algorithm
-        self.random, self.generator = np.random.default_rng(recipe.seed), torch.Generator().manual_seed(recipe.seed)
+        self.random = np.random.default_rng(recipe.seed)
+        self.generator = torch.Generator(policy.device).manual_seed(recipe.seed)
         self.steps, self.total = 0, recipe.simulation.env_steps
         self.prepare()
 

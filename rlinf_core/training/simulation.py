@@ -19,6 +19,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.cluster import checkpoint
+from rlinf_core.devices import device_of
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, save_policy
@@ -105,7 +106,7 @@ def train(recipe: Recipe, run_dir: Path, make: Callable[[Recipe, int], VectorEnv
     torch.manual_seed(recipe.seed)
     before = Path(settings.initial_policy) if settings.initial_policy else None
     policy = load_policy(newest_policy(before), env.spec) if before else make_policy(env.spec, recipe.policy)
-    policy.train()
+    policy.to(device_of(recipe.device)).train()
     if policy.config != recipe.policy:
         raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
     run = kind(Timed(env, clock), policy, learner, recipe, clock, make)

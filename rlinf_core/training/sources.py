@@ -69,7 +69,7 @@ class Player:
             return self.policy.act(observation, explore=True, generator=self.generator)
         config = self.policy.config
         size = (len(observation), config.horizon, self.env.spec.action.dim)
-        drawn = torch.as_tensor(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
+        drawn = torch.from_numpy(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
         return ActionChunk(drawn, config.executed, drawn)
 
 

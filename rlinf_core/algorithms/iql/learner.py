@@ -46,17 +46,17 @@ class Learner(Checkpointed):
         self.value.encoder.load_state_dict(actor.encoder.state_dict())
         self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "target": self.target,
                         "value": self.value}
+        self.place(actor.device, seed)
         rate = config.learning_rate
         self.optimisers = {
             "critic": torch.optim.Adam([*self.encoder.parameters(), *self.critics.parameters()], lr=rate),
             "value": torch.optim.Adam(self.value.parameters(), lr=rate),
             "actor": torch.optim.Adam(actor.parameters(), lr=rate)}
-        self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One step of each."""
         config = self.config
-        tensors = shift_images(to_tensors(batch), config.image_shift, self.generator)
+        tensors = shift_images(to_tensors(batch, self.device), config.image_shift, self.generator)
         judged = tensors["action"][:, :self.actor.judged_size]  # the actor is cloned from the whole chunk
         with torch.no_grad():
             q = self.target[1](self.target[0](tensors), judged).min(dim=0).values

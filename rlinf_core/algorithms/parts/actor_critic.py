@@ -82,12 +82,12 @@ class ActorCritic(Checkpointed):
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = self.make_critics(self.encoder.size + actor.judged_size)
         self.temperature = Scalar(config.initial_temperature)
+        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
+        self.place(actor.device, seed)
         adam = partial(torch.optim.Adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
         self.optimisers = {"critic": adam([*self.encoder.parameters(), *self.critics.parameters()]),
                            "actor": adam([p for p in actor.parameters() if p.requires_grad]),
                            "temperature": adam(self.temperature.parameters())}
-        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
-        self.generator = torch.Generator().manual_seed(seed)
 
     def judged(self, action: Tensor) -> Tensor:
         """What critics judge of a chunk (B, H A): the part that is played before the next decision."""
@@ -98,7 +98,7 @@ class ActorCritic(Checkpointed):
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One critic step, and every ``actor_every``-th time an actor and a temperature step."""
-        tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
+        tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
         metrics = self.update_critics(tensors)
         self.updates += 1
         if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
@@ -112,7 +112,7 @@ class ActorCritic(Checkpointed):
     def target_from(self, batch: Batch, next_values: Tensor, next_log_prob: Tensor) -> Tensor:
         """What the critics should say (B,), of all their values (E, B) of the next action."""
         config = self.config
-        subset = torch.randperm(config.critics, generator=self.generator)[: config.target_critics]
+        subset = torch.randperm(config.critics, generator=self.generator, device=self.device)[: config.target_critics]
         bonus = self.temperature() * next_log_prob if config.entropy_backup else 0.0
         return critic_target(batch["reward"], batch["discount"], next_values[subset], gammas(batch, config.discount), bonus)
 

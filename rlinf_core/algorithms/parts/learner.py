@@ -28,8 +28,15 @@ class Checkpointed(ABC):
     begins_cloned = half_demonstrations = False
     modules: dict[str, nn.Module]
     optimisers: dict[str, torch.optim.Optimizer]
+    device: torch.device
     generator: torch.Generator
     updates: int
+
+    def place(self, device: torch.device, seed: int) -> None:
+        """Every module goes where the policy is, and noise comes from there. Optimisers are made afterwards."""
+        for module in self.modules.values():
+            module.to(device)
+        self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the data, as nested dicts of tensors and numbers."""
@@ -65,7 +72,7 @@ def descend(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf
     optimiser.zero_grad()
     loss.backward()
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    norm = nn.utils.clip_grad_norm_(parameters, clip) if np.isfinite(clip) else torch.tensor(0.0)
+    norm = nn.utils.clip_grad_norm_(parameters, clip) if np.isfinite(clip) else 0.0
     optimiser.step()
     return float(norm)
 

@@ -51,17 +51,26 @@ class Rollout:
 
     def discounted(self, gamma: float) -> Tensor:
         """sum_i gamma^i r_i over the time steps of each decision, (T, N)."""
-        return (self.step_rewards * gamma ** torch.arange(self.step_rewards.shape[-1])).sum(dim=-1)
+        return (self.step_rewards * gamma ** self._order).sum(dim=-1)
+
+    @property
+    def _order(self) -> Tensor:
+        return torch.arange(self.step_rewards.shape[-1], device=self.step_rewards.device)
 
     @property
     def executed(self) -> Tensor:
         """1 for the actions that were played, (T, N, E)."""
-        return (torch.arange(self.step_rewards.shape[-1]) < self.steps.unsqueeze(-1)).float()
+        return (self._order < self.steps.unsqueeze(-1)).float()
 
     @property
     def returns(self) -> Tensor:
         """Undiscounted, of each environment, (N,)."""
         return (self.rewards * self.mask).sum(dim=0)
+
+    def to(self, device: torch.device) -> Rollout:
+        """The same on another device."""
+        return Rollout(**{name: {key: part.to(device) for key, part in value.items()} if isinstance(value, dict)
+                          else value.to(device) for name, value in vars(self).items()})
 
     def beside(self, other: Rollout) -> Rollout:
         """The environments of both; the shorter one is filled up with decisions that do not count."""
@@ -90,9 +99,9 @@ class OnPolicy(Checkpointed):
         torch.manual_seed(seed)
         self.policy, self.config, self.updates = policy, config, 0
         self.modules = {"policy": policy} | self.more_modules()
+        self.place(policy.device, seed)
         parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
         self.optimisers = {"policy": torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5)}
-        self.generator = torch.Generator().manual_seed(seed)
 
     @classmethod
     @abstractmethod
@@ -113,6 +122,7 @@ class OnPolicy(Checkpointed):
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Epochs of minibatches over one rollout; returns their mean metrics."""
+        rollout = rollout.to(self.device)
         if self.config.anneal_updates:
             for group in self.optimisers["policy"].param_groups:
                 group["lr"] = self.config.learning_rate * max(1.0 - self.updates / self.config.anneal_updates, 0.0)
@@ -125,7 +135,7 @@ class OnPolicy(Checkpointed):
         totals: dict[str, float] = {}
         count = 0
         for _ in range(self.config.epochs):
-            order = kept[torch.randperm(len(kept), generator=self.generator)]
+            order = kept[torch.randperm(len(kept), generator=self.generator, device=self.device)]
             for index in order.chunk(self.config.minibatches):
                 if len(index) < 2:
                     continue

@@ -24,7 +24,7 @@ class RunningReturn(nn.Module):
         """Rewards (T, N) over the return's deviation, which takes these in first; ``steps``: time steps that each spans."""
         gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
         if len(self.running) != rewards.shape[1]:
-            self.running = torch.zeros(rewards.shape[1])
+            self.running = torch.zeros_like(rewards[0])
         seen = []
         for reward, end, gamma in zip(rewards, ended, gammas, strict=True):
             self.running = self.running * gamma + reward

@@ -6,9 +6,10 @@ import numpy as np
 import torch
 
 
-def to_tensors(batch: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    """Share memory where possible (arrays from Ray's store are read-only and are copied); names are kept."""
-    return {name: torch.from_numpy(np.require(values, requirements=["C", "W"])) for name, values in batch.items()}
+def to_tensors(batch: dict[str, np.ndarray], device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+    """On the device; on the CPU memory is shared where possible (arrays from Ray's store are read-only and are copied)."""
+    return {name: torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+            for name, values in batch.items()}
 
 
 def following(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -24,7 +25,7 @@ def shift_images(batch: dict[str, torch.Tensor], pixels: int, generator: torch.G
 
 def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
     size, height, width, _ = images.shape
-    down, right = torch.randint(-pixels, pixels + 1, (2, size, 1), generator=generator)
-    rows = (torch.arange(height) + down).clamp(0, height - 1)
-    columns = (torch.arange(width) + right).clamp(0, width - 1)
-    return images[torch.arange(size)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    down, right = torch.randint(-pixels, pixels + 1, (2, size, 1), generator=generator, device=images.device)
+    rows = (torch.arange(height, device=images.device) + down).clamp(0, height - 1)
+    columns = (torch.arange(width, device=images.device) + right).clamp(0, width - 1)
+    return images[torch.arange(size, device=images.device)[:, None, None], rows[:, :, None], columns[:, None, :]]

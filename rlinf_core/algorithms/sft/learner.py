@@ -32,13 +32,13 @@ class Learner(Checkpointed):
         self.actor, self.config, self.updates = actor, config, 0
         self.trained = lora.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
         self.modules = {"actor": actor} | ({"adapted": self.trained} if config.lora_rank else {})
+        self.place(actor.device, seed)
         parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
         self.optimisers = {"actor": torch.optim.Adam(parameters, lr=config.learning_rate)}
-        self.generator = torch.Generator().manual_seed(seed)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One gradient step on a batch of demonstrations."""
-        tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
+        tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
         if self.config.lora_rank:
             lora.follow_normalisation(self.trained, self.actor)
         value = loss(self.trained, tensors, self.config.noise_floor, self.generator)

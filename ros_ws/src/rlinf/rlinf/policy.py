@@ -20,6 +20,7 @@ from rlinf.episode_ids import request_of
 from rlinf.qos import profile
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, to_ns
+from rlinf_core.devices import device_of
 from rlinf_core.environment import load_task
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.chunks import ChunkSchedule
@@ -37,6 +38,7 @@ class PolicyNode(ControlNode):
         task = load_task(self.declare_parameter("task_file", "").value).with_images(dict.fromkeys(cameras, size))
         self.spec = task.spec
         self.period_ns, self.seed = NS / self.spec.control_hz, self.declare_parameter("seed", 0).value
+        self.device = device_of(self.declare_parameter("device", "auto").value)
         self.session, self.seq = uuid.uuid4().hex[:12], 0
         self.policy: Policy | None = None
         self.idle, self.evaluating, self.interrupted, self.stamp_ns = True, "", False, 0
@@ -63,7 +65,7 @@ class PolicyNode(ControlNode):
         """Load the newest announced policy; keep the present one and say why if it does not fit."""
         update, self.waiting = self.waiting, None
         try:
-            self.policy, self.status.version = load_policy(update.path, self.spec), update.version
+            self.policy, self.status.version = load_policy(update.path, self.spec).to(self.device), update.version
             self.generator = torch.Generator(self.policy.device).manual_seed(self.seed + max(update.version, 0))
             self.schedule = ChunkSchedule(1, self.policy.config.executed)
             self.status.path, self.status.error = update.path, ""
