@@ -122,7 +122,7 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
                 returns.append(self.total)
                 self.total = 0.0
                 observation = {"vectors": self.env.reset()[0][None].astype(np.float32)}
-            flags = (np.array([float(flag)]) for flag in (terminated, ended))
+            flags = (np.array([float(flag)]) for flag in (terminated, truncated and not terminated, terminated))
             return Steps(following, np.array([reward]), *flags, observation)
 
         def close(self):

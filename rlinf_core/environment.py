@@ -25,23 +25,28 @@ Channels = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Task:
-    """What a station is asked to do: its specs, when it has succeeded, how long it may take, and who can show it.
+    """What a station is asked to do: its specs, its terms (``rewards.step.step_result``), and who can show it.
 
     Attributes:
-        shaping: weight of the progress that the reward counts beside success (``judge``).
+        success: when it is done.
+        max_steps: time steps after which an episode is cut off.
+        failure: when it cannot be done any more; None for never.
+        shaping: weight of the progress that the reward counts beside success.
         script: the scripted operator that knows the task (sim_bridges/scripted.py), and its parameters.
     """
 
     spec: StationSpec
     success: Success
     max_steps: int
+    failure: Success | None = None
     shaping: float = 0.0
     script: dict[str, Any] = field(default_factory=dict)
 
     @property
     def channels(self) -> set[str]:
-        """Every channel that its observation and its reward need."""
-        return {item.source for item in self.spec.observation} | {"current_pose", *self.success.channels}
+        """Every channel that its observation and its terms need."""
+        failure = self.failure.channels if self.failure else ()
+        return {item.source for item in self.spec.observation} | {"current_pose", *self.success.channels, *failure}
 
     def with_images(self, cameras: dict[str, tuple[int, int]]) -> Task:
         """The same task observed through cameras too; ``cameras`` maps name to (height, width)."""
@@ -56,34 +61,6 @@ def shaped(task: Task, weight: float) -> Task:
         raise RecipeError(f"simulation.shaping: expected 0, got {weight}: the reward {type(task.success).__name__} has no "
                           "measure of progress")
     return replace(task, shaping=weight)
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Reward, discount, whether the episode ends with this step, and how far the task has come."""
-
-    reward: float
-    discount: float
-    last: bool
-    progress: float = 0.0
-
-    @property
-    def success(self) -> bool:
-        """An episode that ends before its time has succeeded."""
-        return self.last and self.discount == 0.0
-
-
-def judge(task: Task, channels: Channels, step_index: int, progress: float | None = None) -> Judgement:
-    """Reward 1 and discount 0 on success; a time limit ends the episode with discount 1 (a truncation).
-
-    With shaping, what the task has come nearer to success since ``progress``, that of the last step, counts too; it is a
-    difference of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999).
-    """
-    now = task.success.progress(channels) if task.shaping else 0.0
-    shaped = task.shaping * (now - progress) if task.shaping and progress is not None else 0.0
-    if task.success(channels):
-        return Judgement(1.0 + shaped, 0.0, True, now)
-    return Judgement(shaped, 1.0, step_index >= task.max_steps, now)
 
 
 def observe(spec: StationSpec, channels: Channels) -> dict[str, np.ndarray]:
@@ -117,7 +94,7 @@ _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
     "offset": lambda channels, item: channels[item.source][:3] - channels["current_pose"][:3],
     "image": _image,
 }
-_TASK_KEYS = {"instruction", "control_hz", "max_steps", "observation", "action", "reward", "script"}
+_TASK_KEYS = {"instruction", "control_hz", "max_steps", "observation", "action", "reward", "failure", "script"}
 _OBSERVATION_KEYS = {"source", "take", "shape", "unit", "low", "high"}
 
 
@@ -127,12 +104,13 @@ def load_task(path: str | Path) -> Task:
         data = yaml.safe_load(Path(path).read_text())
     except (OSError, yaml.YAMLError) as error:
         raise RecipeError(f"task {path}: expected a readable YAML file, got: {error}") from error
-    _check_keys(f"task {path}", data, _TASK_KEYS, required=_TASK_KEYS - {"instruction", "script"})
+    _check_keys(f"task {path}", data, _TASK_KEYS, required=_TASK_KEYS - {"instruction", "failure", "script"})
     observation = tuple(_array_spec(f"task {path}: observation '{name}'", name, entry)
                         for name, entry in data["observation"].items())
     spec = StationSpec(observation, _action_spec(f"task {path}: action", data["action"]), float(data["control_hz"]),
                        data.get("instruction", ""))
-    return Task(spec, make_success(data["reward"]), int(data["max_steps"]), script=dict(data.get("script") or {}))
+    failure = make_success(data["failure"], "failure") if data.get("failure") else None
+    return Task(spec, make_success(data["reward"]), int(data["max_steps"]), failure, script=dict(data.get("script") or {}))
 
 
 def _array_spec(where: str, name: str, entry: dict[str, Any]) -> ArraySpec:

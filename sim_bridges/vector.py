@@ -8,10 +8,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from rlinf_core.environment import Judgement, Task, judge, observe
+from rlinf_core.environment import Task, observe
 from rlinf_core.errors import RecipeError, SpecError
 from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, State, step
 from rlinf_core.interlock.types import NS
+from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.training.vector import Steps
 from sim_bridges.scripted import make_script
 from sim_bridges.simulator import Simulator
@@ -49,12 +50,12 @@ class SimulatedStation:
         self._target, self._opening = self.simulator.tcp_pose(), self.simulator.opening()
         self.step_index = 0
         self.channels = self._channels()
-        self._progress = judge(self.task, self._truth(), 0).progress
+        self._progress = step_result(self.task, self._truth(), 0).progress
         if self.script is not None:
             self.script.reset(seed)
         return observe(self.task.spec, self.channels)
 
-    def step(self, action: np.ndarray) -> tuple[Batch, Judgement]:
+    def step(self, action: np.ndarray) -> tuple[Batch, StepResult]:
         """Play one normalised action (dim,) for a time step.
 
         ``self.executed`` then holds what the interlock let through, in the same normalised units, and ``self.held`` whether
@@ -63,7 +64,7 @@ class SimulatedStation:
         self._play(self.task.spec.action.to_si(action))
         self.step_index += 1
         self.channels = self._channels()
-        result = judge(self.task, self._truth(), self.step_index, self._progress)
+        result = step_result(self.task, self._truth(), self.step_index, self._progress)
         self._progress = result.progress
         return observe(self.task.spec, self.channels), result
 
@@ -148,7 +149,8 @@ class StationEnv(gymnasium.Env):
             names = self.station.task.spec.action.names
             raise SpecError(f"action: expected shape {self.action_space.shape} ({', '.join(names)}), got {action.shape}")
         observation, result = self.station.step(action)
-        return self._arrays(observation), result.reward, result.success, result.last and not result.success, {}
+        return self._arrays(observation), result.reward, result.terminated, result.truncated, {
+            "success": result.success, "failure": result.failure}
 
     def expert(self) -> np.ndarray:
         """What the task's script would do now, (dim,) float32."""
@@ -188,15 +190,18 @@ class Stations:
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         actions = actions.astype(np.float32)
-        reward, terminated, ended = np.zeros(self.size), np.zeros(self.size), np.zeros(self.size)
+        reward, terminated, truncated, success = (np.zeros(self.size) for _ in range(4))
         for index in range(self.size) if active is None else np.flatnonzero(active):
-            self._seen[index], reward[index], done, late, _ = self.envs[index].step(actions[index])
-            terminated[index], ended[index] = done, done or late
+            env = self.envs[index]
+            self._seen[index], reward[index], terminated[index], truncated[index], more = env.step(actions[index])
+            success[index] = more["success"]
         following = _stacked(self._seen)
-        for index in np.flatnonzero(ended):
+        ended = np.flatnonzero(np.maximum(terminated, truncated))
+        for index in ended:
             self._seen[index] = self.envs[index].reset()[0]
         held = np.array([env.station.held for env in self.envs])
-        return Steps(following, reward, terminated, ended, _stacked(self._seen) if ended.any() else following, held)
+        observation = _stacked(self._seen) if len(ended) else following
+        return Steps(following, reward, terminated, truncated, success, observation, held)
 
     def expert(self) -> np.ndarray:
         return np.stack([env.expert() for env in self.envs])

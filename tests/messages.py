@@ -8,19 +8,21 @@ NS = 1_000_000_000
 
 
 def raw_messages(spec, episode_id="a-1", steps=5, success=True, mode="train", start=0.0, sources=None, leave=(),
-                 change=None):
+                 change=None, failure=False, store=None):
     """The messages of an episode of ``steps`` transitions, as (topic, type, ns, CDR).
 
     ``leave`` names what is left out (``ended``, ``applied``, the third ``timestep``); ``change`` may change each message,
-    given its topic and its number on that topic.
+    given its topic and its number on that topic. ``store`` knows other definitions of the messages than today's.
     """
-    store = typestore()
+    store = store or typestore()
     types = store.types
     stamp_type, header_type = types["builtin_interfaces/msg/Time"], types["std_msgs/msg/Header"]
     numbers, found = {}, []
 
     def put(topic, type_name, ns, **fields):
-        message = types[f"rlinf_msgs/msg/{type_name}"](header=header_type(stamp_type(ns // NS, ns % NS), ""), **fields)
+        kind = types[f"rlinf_msgs/msg/{type_name}"]
+        fields = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}
+        message = kind(header=header_type(stamp_type(ns // NS, ns % NS), ""), **fields)
         numbers[topic] = numbers.get(topic, -1) + 1
         if change:
             change(topic, numbers[topic], message)
@@ -29,7 +31,8 @@ def raw_messages(spec, episode_id="a-1", steps=5, success=True, mode="train", st
 
     event = dict(episode_id=episode_id, station="a", mode=mode, seed=3, episode_return=float(success),
                  policy_version=4, spec_hash=spec.hash, detail="")
-    put("episode", "EpisodeEvent", 0, kind=0, steps=0, success=False, **event)
+    put("episode", "EpisodeEvent", 0, kind=0, steps=0, success=False, failure=False,
+        truncated=False, **event)
     vector, image = types["rlinf_msgs/msg/NamedVector"], types["sensor_msgs/msg/Image"]
     for k in range(steps + 1):
         ns, last = k * NS // 10, k == steps
@@ -38,14 +41,16 @@ def raw_messages(spec, episode_id="a-1", steps=5, success=True, mode="train", st
                         np.full(item.size, k, np.uint8)) for item in spec.images]
         if "timestep" not in leave or k != 2:
             put("timestep", "TimeStep", ns, step_type=2 if last else int(k > 0), reward=float(last and success),
-                discount=0.0 if last and success else 1.0, episode_id=episode_id, step_index=k, mode=mode,
-                instruction="do it", vectors=vectors, images=images)
+                discount=0.0 if last and (success or failure) else 1.0, terminated=last and (success or failure),
+                truncated=last and not (success or failure), success=last and success, failure=last and failure,
+                episode_id=episode_id, step_index=k, mode=mode, instruction="do it", vectors=vectors, images=images)
         if not last and "applied" not in leave:
             put("applied", "Applied", ns, source=(sources or {}).get(k, "policy"), session="s", seq=k + 1,
                 index=0, policy_version=4, observation_stamp=stamp_type(0, 0), requested=np.array([0.02, 0.0, 0.001 * k]),
                 executed=np.array([0.01, 0.0, 0.001 * k]), limits=["speed"] if k == 1 else [], limits_hash="beef")
     if "ended" not in leave:
-        put("episode", "EpisodeEvent", steps * NS // 10, kind=1, steps=steps, success=success, **event)
+        put("episode", "EpisodeEvent", steps * NS // 10, kind=1, steps=steps, success=success, failure=failure,
+            truncated=not (success or failure), **event)
     return found
 
 

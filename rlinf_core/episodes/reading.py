@@ -136,6 +136,8 @@ def _assemble(steps: list[Any], applied: list[Any], ended: Any) -> Episode:
         limits[k] = tuple(sorted({*limits[k], *record.limits}))
     return Episode(
         id=ended.episode_id, station=ended.station, mode=ended.mode, seed=ended.seed, success=bool(ended.success),
+        failure=bool(getattr(ended, "failure", False)),  # recordings of before knew success and time limits alone
+        truncated=bool(getattr(ended, "truncated", not ended.success)),
         policy_version=ended.policy_version, spec_hash=ended.spec_hash,
         limits_hash=applied[0].limits_hash if applied else "", instruction=steps[0].instruction,
         observations=_observations(steps), requested=requested, executed=executed, sources=tuple(sources),

@@ -15,6 +15,7 @@ class Episode:
         observations: name to (T + 1, ...) arrays, as the station's specs declare them.
         requested: (T, A) what was asked for, SI units.
         executed: (T, A) how far the interlock let the set-point move, SI units.
+        success, failure, truncated: how it ended: the task was done, could not be done any more, or ran out of time.
         sources: who commanded each transition: policy, operator, or "" when nobody did.
         limits: names of the limits that bit in each transition.
         rewards: (T,).
@@ -27,6 +28,8 @@ class Episode:
     mode: str
     seed: int
     success: bool
+    failure: bool
+    truncated: bool
     policy_version: int
     spec_hash: str
     limits_hash: str

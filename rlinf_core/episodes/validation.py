@@ -67,6 +67,11 @@ def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:
 
 def _of_rewards(episode: Episode) -> Iterator[str]:
     yield from _of_values("rewards", episode.rewards)
+    if episode.success + episode.failure + episode.truncated != 1:
+        yield (f"expected one end of success, failure and time limit, got success={episode.success}, "
+               f"failure={episode.failure}, truncated={episode.truncated}")
+    elif episode.truncated == (episode.discounts[-1] == 0.0):
+        yield f"discounts: expected {float(episode.truncated)} at its end, got {episode.discounts[-1]}"
     if not ((episode.discounts >= 0.0) & (episode.discounts <= 1.0)).all():
         yield "discounts: expected values from 0 to 1, got others"
 

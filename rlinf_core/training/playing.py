@@ -19,10 +19,12 @@ Decide = Callable[[Observation], ActionChunk]
 
 @dataclass(frozen=True)
 class Episode:
-    """What came of one episode: its scene, whether the task was done, its undiscounted return and its time steps."""
+    """What came of one episode: its scene, whether it succeeded or failed (or neither: it was cut off by time), its
+    undiscounted return and its time steps."""
 
     scene: int
     success: bool
+    failure: bool
     value: float
     steps: int
 
@@ -106,17 +108,19 @@ def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], wa
         group = list(scenes[start:start + env.size])
         observation = env.reset(group + group[:1] * (env.size - len(group)))
         chunks, zero = Chunks(env, decide, execute, device), np.zeros(env.size)
-        returns, lengths, ended, solved = zero.copy(), zero.copy(), zero.copy(), zero.copy()
+        returns, lengths, ended, solved, failed = (zero.copy() for _ in range(5))
         while not ended[:len(group)].all():
             watch()
             steps = env.step(chunks.next(observation))
             returns += steps.reward * (1 - ended)
-            solved = np.maximum(solved, steps.terminated * (1 - ended))
+            solved = np.maximum(solved, steps.success * (1 - ended))
+            failed = np.maximum(failed, steps.failure * (1 - ended))
             lengths += 1 - ended
             ended = np.maximum(ended, steps.ended)
             chunks.after(steps)
             observation = steps.observation
-        results += [Episode(scene, bool(solved[i]), float(returns[i]), int(lengths[i])) for i, scene in enumerate(group)]
+        results += [Episode(scene, bool(solved[i]), bool(failed[i]), float(returns[i]), int(lengths[i]))
+                    for i, scene in enumerate(group)]
     return results
 
 
@@ -137,9 +141,9 @@ def demonstrate(env: VectorEnv, replay: ReplayBuffer, episodes: int, first_scene
     while replay.episodes < begun + episodes:
         actions = env.expert()
         result = env.step(actions)
-        for _, observations, taken, rewards, discounts in gather.add(observation, actions, result):
+        for _, observations, taken, rewards, discounts, success in gather.add(observation, actions, result, result.success):
             tried += 1
-            if discounts[-1] == 0.0 and replay.episodes < begun + episodes:
+            if success[-1] and replay.episodes < begun + episodes:
                 replay.insert_episode(observations, taken, rewards, discounts)
         observation = result.observation
         solved = replay.episodes - begun

@@ -139,6 +139,7 @@ def _loop(run: Run, judge: Callable[[], list], clock: Clock, started: float, run
                 episodes = judge()
             seconds = time.perf_counter() - started
             entry = {"env_steps": run.steps, "success": float(np.mean([episode.success for episode in episodes])),
+                     "failure": float(np.mean([episode.failure for episode in episodes])),
                      "return": float(np.mean([episode.value for episode in episodes])), "updates": run.learner.updates,
                      "seconds": seconds, "steps_per_second": (run.steps - began) / seconds,
                      **{f"seconds_{part}": value for part, value in clock.seconds.items()}, **metrics}

@@ -20,8 +20,9 @@ class Steps:
     Attributes:
         following: what was observed after the action, before any reset, name to (N, ...).
         reward: (N,).
-        terminated: the task ended, (N,).
-        ended: terminated, or cut off by time, (N,).
+        terminated: the task ended, by success or failure, (N,).
+        truncated: it was cut off by time, (N,).
+        success: the task was done, (N,).
         observation: what to act on next: ``following``, or the first observation of a new episode.
         held: where the interlock held the arm, so that what is left of a chunk is not played, (N,); None without one.
     """
@@ -29,9 +30,20 @@ class Steps:
     following: Arrays
     reward: np.ndarray
     terminated: np.ndarray
-    ended: np.ndarray
+    truncated: np.ndarray
+    success: np.ndarray
     observation: Arrays
     held: np.ndarray | None = None
+
+    @property
+    def ended(self) -> np.ndarray:
+        """Terminated or truncated, (N,)."""
+        return np.maximum(self.terminated, self.truncated)
+
+    @property
+    def failure(self) -> np.ndarray:
+        """The task cannot be done any more, (N,)."""
+        return self.terminated - self.success
 
 
 class VectorEnv(Protocol):

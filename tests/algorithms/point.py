@@ -40,7 +40,8 @@ class Points:
             self.next += 1
             self.at[index], self.steps[index] = self.start(self.next), 0
         reward = terminated + self.shaping * (away - now) * active
-        return Steps(following, reward, terminated.astype(float), ended.astype(float), self.seen())
+        terminated = terminated.astype(float)
+        return Steps(following, reward, terminated, ended - terminated, terminated, self.seen())
 
     def expert(self):
         return np.stack([expert({"offset": at}) for at in self.at]).astype(np.float32)

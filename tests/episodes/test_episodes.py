@@ -1,11 +1,15 @@
 import errno
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from mcap.reader import make_reader
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, SpoolError
 from tests.messages import record
 
@@ -26,6 +30,41 @@ def test_an_episode_comes_back_as_it_was(spool, task):
     assert episode.sources == ("policy", "policy", "operator", "policy", "policy")
     assert episode.limits[1] == ("speed",) and episode.limits_hash == "beef"
     assert episode.rewards.tolist() == [0, 0, 0, 0, 1] and episode.discounts.tolist() == [1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("how, ended", [
+    (dict(success=True), (True, False, False)), (dict(success=False, failure=True), (False, True, False)),
+    (dict(success=False), (False, False, True))], ids=["success", "failure", "time limit"])
+def test_a_recording_says_how_its_episode_ended(spool, task, how, ended):
+    episode = read_episode(record(spool, task.spec, **how).close())
+    assert (episode.success, episode.failure, episode.truncated) == ended
+    assert episode.discounts[-1] == float(episode.truncated) and (episode.discounts[:-1] == 1.0).all()
+    check_episode(episode, task.spec, 100)
+    broken = replace(episode, failure=True, success=True)
+    with pytest.raises(EpisodeError, match="expected one end of success, failure and time limit, got"):
+        check_episode(broken, task.spec, 100)
+    wrong = replace(episode, discounts=1.0 - episode.discounts)
+    with pytest.raises(EpisodeError, match=f"discounts: expected {float(episode.truncated)} at its end"):
+        check_episode(wrong, task.spec, 100)
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_a_recording_of_before_failures_were_told_is_still_read(spool, task, success, monkeypatch):
+    """Its messages have their own definitions, without what was added since."""
+    types, added = {}, ("terminated", "truncated", "success  ", "failure")
+    for path in sorted(Path("ros_ws/src/rlinf_msgs/msg").glob("*.msg")):
+        kept = [line for line in path.read_text().splitlines()
+                if not line.startswith(tuple(f"bool {name}" for name in added))]
+        types |= get_types_from_msg("\n".join(kept), f"rlinf_msgs/msg/{path.stem}")
+    store = get_typestore(Stores.ROS2_JAZZY)
+    store.register(types)
+    fields = store.types["rlinf_msgs/msg/TimeStep"].__dataclass_fields__, store.types[
+        "rlinf_msgs/msg/EpisodeEvent"].__dataclass_fields__
+    assert "failure" not in fields[0] and "failure" not in fields[1] and "success" in fields[1]
+    monkeypatch.setattr("rlinf_core.episodes.spool.typestore", lambda: store)
+    episode = read_episode(record(spool, task.spec, success=success, store=store).close())
+    assert (episode.success, episode.failure, episode.truncated) == (success, False, not success)
+    check_episode(episode, task.spec, 100)
 
 
 def test_the_recording_is_a_rosbag2_that_other_readers_open(spool, task):

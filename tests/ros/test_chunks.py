@@ -1,8 +1,11 @@
 """A chunk means the same in simulation and on a station: whole stations over ROS, beside the vectorised environment."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
+import yaml
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
@@ -15,7 +18,7 @@ from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.replay import ReplayBuffer
-from rlinf_core.training.playing import demonstrate, play
+from rlinf_core.training.playing import demonstrate, play, single
 from rlinf_core.training.runs import clone
 from rlinf_core.training.stations import stations
 from tests.algorithms.toy import acted
@@ -112,6 +115,32 @@ def test_a_station_plays_the_same_chunks_to_the_last_bit_as_the_vectorised_envir
         seen = np.concatenate([recorded.observations[item.name] for item in env.spec.vectors], axis=1)
         assert np.array_equal(seen, np.array(vectors)) and np.array_equal(recorded.rewards, np.array(rewards, np.float32))
     assert {episode.success for episode in expected} == {True, False} or execute < 8, "both are seen"
+
+
+@pytest.mark.domain(152)
+def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environment(peer, tmp_path):
+    """The tool may not go below a height here, and the script that shows the task goes there."""
+    low = {"kind": "outside", "what": "current_pose", "low": [0.0, -1.0, 0.16], "high": [1.0, 1.0, 1.0]}
+    task = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text()) | {"failure": low}
+    (tmp_path / "strict.yaml").write_text(yaml.safe_dump(task))
+    strict = (f"station.task={tmp_path / 'strict.yaml'}",)
+    vector = stations(load_recipe("sim_rlpd", [*strict, "simulation.interlock=true"]), 1)
+    expected, = play(vector, lambda _: single(vector.expert()), 1, [SCENES[0]])
+    vector.close()
+    assert (expected.failure, expected.success, expected.value) == (True, False, 0.0)
+    for name in ("sim_bridge", "interlock", "environment", "operator", "recorder"):
+        start(peer, name, *REACH[:1], *strict)
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(runner.server_is_ready, 60, "the station")
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration", first_seed=SCENES[0] - 1))
+    peer.spin(sent.done, what="the goal")
+    answer = sent.result().get_result_async()
+    peer.spin(answer.done, 60, "the episodes")
+    result = answer.result().result
+    assert (result.episodes, result.successes) == (2, 0)
+    recorded = read_episode(peer.supervisor.run_dir / "spool/closed" / result.episode_ids[1])
+    assert (recorded.success, recorded.failure, recorded.truncated) == (False, True, False)
+    assert recorded.discounts[-1] == 0.0 and not recorded.rewards.any() and len(recorded) < task["max_steps"]
 
 
 @pytest.mark.domain(153)

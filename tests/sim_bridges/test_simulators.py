@@ -55,6 +55,25 @@ def test_the_same_task_has_the_same_spec_in_every_simulator():
     assert len(hashes) == 1
 
 
+def test_a_cube_that_falls_from_the_table_ends_the_episode_as_a_failure():
+    """Terminated, not succeeded, discount 0; the next episode begins with a cube on the table."""
+    vector = stations(load_recipe("sim_pick_rlpd", ["station.robot=panda_robosuite"]), 1)
+    station, rest = vector.envs[0].station, np.zeros((1, 4))
+    vector.reset([3])
+    on_the_table = vector.step(rest)
+    assert not on_the_table.ended.any() and not on_the_table.failure.any()
+    station.simulator.env.sim.data.set_joint_qpos(
+        station.simulator.env.cube.joints[0], np.array([0.0, 0.9, 1.0, 1.0, 0.0, 0.0, 0.0]))  # beside the table
+    fell = [steps := vector.step(rest)]
+    while not steps.ended[0] and len(fell) < 20:
+        fell.append(steps := vector.step(rest))
+    assert 1 < len(fell) < 20, "it takes a while to fall"
+    ends = (steps.terminated[0], steps.truncated[0], steps.success[0], steps.failure[0])
+    assert ends == (1.0, 0.0, 0.0, 1.0) and steps.reward[0] == 0.0
+    assert station.channels["object_pose"][2] > -0.3 and not vector.step(rest).ended.any()
+    vector.close()
+
+
 def test_without_the_interlock_a_free_motion_is_the_same():
     """The two ways to step a simulator differ only where a limit bites."""
     seen = []

@@ -95,8 +95,8 @@ class Director(Node):
             self.env_steps += event.steps if event.mode == "train" else 0
             self.recent.append(event.success)
             self._log("episode", id=event.episode_id, mode=event.mode, seed=event.seed, steps=event.steps,
-                      success=event.success, policy_version=event.policy_version, env_steps=self.env_steps,
-                      updates=self.trainer.updates)
+                      success=event.success, failure=event.failure, policy_version=event.policy_version,
+                      env_steps=self.env_steps, updates=self.trainer.updates)
         elif event.kind == EpisodeEvent.ABORTED:
             self._log("aborted", id=event.episode_id, detail=event.detail)
 

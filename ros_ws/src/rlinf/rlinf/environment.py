@@ -23,9 +23,10 @@ from rlinf.scene import GONE, Scene, sleep
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
-from rlinf_core.environment import Judgement, judge, load_task, observe
+from rlinf_core.environment import load_task, observe
 from rlinf_core.errors import SpecError
 from rlinf_core.interlock.types import Mode
+from rlinf_core.rewards.step import StepResult, step_result
 
 MODES = ("demonstration", "train", "evaluate")
 STALE_CAMERA_NS = NS // 5
@@ -147,7 +148,7 @@ class Environment(ControlNode):
                     continue
                 failures = 0
                 result.episodes += 1
-                result.successes += self.success
+                result.successes += self.outcome.success
                 result.episode_ids.append(self.episode_id)
                 handle.publish_feedback(RunEpisodes.Feedback(episode=result.episodes, successes=result.successes))
         finally:
@@ -157,7 +158,7 @@ class Environment(ControlNode):
 
     async def _one_episode(self, seed: int) -> str:
         """Reset, run and await the recorder; returns what went wrong, or an empty string."""
-        self.seed, self.success, self.total = seed, False, 0.0
+        self.seed, self.outcome, self.total = seed, StepResult(), 0.0
         self.begun += 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
         for ready, what in ((self.scene.client.server_is_ready, GONE),
@@ -232,20 +233,21 @@ class Environment(ControlNode):
         except SpecError as error:
             self.get_logger().error(str(error), throttle_duration_sec=2.0)
             return
-        judgement = judge(self.task, channels, index, self.progress if index else None)
-        self.progress = judgement.progress
-        if not index:
-            judgement = Judgement(0.0, 1.0, False)
-        kind = TimeStep.LAST if judgement.last else TimeStep.MID if index else TimeStep.FIRST
-        message = TimeStep(step_type=kind, reward=judgement.reward, discount=judgement.discount, mode=self.mode,
-                           episode_id=self.episode_id, step_index=index, instruction=self.task.spec.instruction)
+        result = step_result(self.task, channels, index, self.progress if index else None)
+        self.progress = result.progress
+        result = result if index else StepResult()  # nothing has been done yet
+        kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
+        message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
+                           terminated=result.terminated, truncated=result.truncated, success=result.success,
+                           failure=result.failure, episode_id=self.episode_id, step_index=index,
+                           instruction=self.task.spec.instruction)
         set_stamp(message.header.stamp, stamp_ns)
         fill_observation(message, self.task.spec, observation)
         self.steps.publish(message)
-        self.total += judgement.reward
+        self.total += result.reward
         self.step_index, self.due_ns, self.progress_at = index + 1, self.due_ns + self.period_ns, time.monotonic()
-        if judgement.last:
-            self.success = judgement.success
+        if result.last:
+            self.outcome = result
             self._tell(EpisodeEvent.ENDED, steps=index)
             self._finish("")
 
@@ -276,7 +278,8 @@ class Environment(ControlNode):
 
     def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:
         event = EpisodeEvent(kind=kind, episode_id=self.episode_id, station=self.station, mode=self.mode,
-                             seed=self.seed, steps=steps, episode_return=self.total, success=self.success,
+                             seed=self.seed, steps=steps, episode_return=self.total, success=self.outcome.success,
+                             failure=self.outcome.failure, truncated=self.outcome.truncated,
                              policy_version=self.player.version, spec_hash=self.task.spec.hash, detail=detail)
         event.header.stamp = self.get_clock().now().to_msg()
         self.events.publish(event)

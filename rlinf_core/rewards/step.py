@@ -1,0 +1,58 @@
+"""What one time step of a task came to, from its terms: success, failure, time limit, progress."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rlinf_core.environment import Task
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Reward of the transition that ends here, and whether and how the episode ends with it.
+
+    Attributes:
+        success: the task is done.
+        failure: it cannot be done any more.
+        truncated: neither, but the time is up; what would have come still counts.
+        progress: how near the task is to success, where it has a measure.
+    """
+
+    reward: float = 0.0
+    success: bool = False
+    failure: bool = False
+    truncated: bool = False
+    progress: float = 0.0
+
+    @property
+    def terminated(self) -> bool:
+        """The task ended, one way or the other: no value follows."""
+        return self.success or self.failure
+
+    @property
+    def last(self) -> bool:
+        """The episode ends here."""
+        return self.terminated or self.truncated
+
+    @property
+    def discount(self) -> float:
+        """Of what follows: 0 where the task ended."""
+        return 0.0 if self.terminated else 1.0
+
+
+def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, progress: float | None = None) -> StepResult:
+    """Reward 1 on success, 0 otherwise; where the task has failed it has not succeeded.
+
+    With shaping, what the task has come nearer to success since ``progress``, that of the last step, counts too; it is a
+    difference of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999).
+    """
+    now = task.success.progress(channels) if task.shaping else 0.0
+    shaped = task.shaping * (now - progress) if task.shaping and progress is not None else 0.0
+    failure = task.failure is not None and task.failure(channels)
+    success = not failure and task.success(channels)
+    truncated = not failure and not success and step_index >= task.max_steps
+    return StepResult(success + shaped, success, failure, truncated, now)
