@@ -30,5 +30,5 @@ def device_of(name: str) -> torch.device:
         device = None
     if device is None or (device.type if device.index is None else str(device)) not in {*known, *(
             each.partition(":")[0] for each in known)}:
-        raise RlinfError(f"device: expected {AUTO} or one of {', '.join(known)}, which this machine has; got '{name}'")
+        raise RlinfError(f"device: expected auto or one of {', '.join(known)}, which this machine has; got '{name}'")
     return device

@@ -52,6 +52,13 @@ def test_an_object_that_fell_ends_the_episode_without_success(tmp_path):
     assert load_task(strict).channels >= {"current_pose", "object_pose"}
 
 
+def test_a_task_needs_neither_a_failure_nor_a_script(tmp_path):
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in GOOD.items() if key != "script"}))
+    task = load_task(path)
+    assert task.failure is None and task.script is None
+
+
 def test_a_learned_classifier_judges_success_where_a_file_of_it_is_given(tmp_path, random):
     """Trained on tips above and inside of the socket; it says of others what the geometry says."""
     import torch
@@ -107,9 +114,11 @@ def test_success_ends_with_discount_0_and_a_time_limit_with_1(task):
 @pytest.mark.parametrize("change, said", [
     ({"max_step": 3}, "unknown key 'max_step' (did you mean 'max_steps'?)"),
     ({"observation": {"x": {"source": "wrench", "take": "forces", "shape": [3]}}}, "did you mean 'force'"),
-    ({"observation": {"x": {"source": "wrench", "shape": [3]}}}, "'take' is missing"),
+    ({"observation": {"x": {"source": "wrench", "shape": [3]}}}, "'observation.x.take' is missing: which part"),
     ({"reward": {"kind": "insertio"}}, "did you mean 'insertion'"),
     ({"reward": {"kind": "insertion", "dept": 1}}, "dept"),
+    ({"failure": {"kind": "outside", "low": [0, 0, 2], "high": [1, 1, 1]}}, "failure.low: expected at most high [1.0"),
+    ({"failure": {"kind": "outside", "low": [0, 0], "high": [1, 1, 1]}}, "'failure.low': expected more items"),
     ({"failure": {"kind": "outsid", "low": [0, 0, 0], "high": [1, 1, 1]}}, "did you mean 'outside'"),
 ])
 def test_mistakes_in_a_task_name_the_key_and_the_nearest_one(tmp_path, change, said):

@@ -19,7 +19,7 @@ from rlinf_core.interlock import load_limits
 from rlinf_core.places import shared
 from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
-from rlinf_core.recipes.schema import load_robot
+from rlinf_core.recipes.station import station_robot
 from rlinf_core.training.playing import play, single
 from rlinf_core.training.stations import simulated_station, stations
 
@@ -79,8 +79,8 @@ def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
     yield Row("it starts", True, f"{figures['build_s']:.1f} s")
     yield from _scenes(simulator)
     yield from _channels(simulator)
-    yield from _motion(simulator, load_limits(load_robot(recipe).limits))
-    yield from _pictures(simulator, load_robot(recipe).cameras)
+    yield from _motion(simulator, load_limits(station_robot(recipe).limits))
+    yield from _pictures(simulator, station_robot(recipe).cameras)
     yield from _faces(recipe, episodes, station, figures)
 
 

@@ -122,9 +122,8 @@ def _recipe_command(commands: argparse._SubParsersAction, name: str, run: object
 
 
 def _run_dir(arguments: argparse.Namespace) -> Path:
-    folder = (arguments.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    """Where the run goes; made by whoever has checked the recipe."""
+    return (arguments.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -134,17 +133,19 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from rlinf_core.recipes import load_recipe
+    from rlinf_core.recipes import check_recipe, load_recipe
 
-    recipe = load_recipe(arguments.recipe, arguments.set)
+    recipe, folder = load_recipe(arguments.recipe, arguments.set), _run_dir(arguments)
+    check_recipe(recipe)
     if recipe.simulation.environments:
         from rlinf_core.cli.simulate import train_in_simulation
 
-        train_in_simulation(recipe, _run_dir(arguments))
+        train_in_simulation(recipe, folder)
         return
     from rlinf_core.cluster.train import train
 
-    train(recipe, _run_dir(arguments))
+    folder.mkdir(parents=True, exist_ok=True)
+    train(recipe, folder)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

@@ -6,8 +6,10 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from rlinf_core.errors import RecipeError
 
@@ -71,13 +73,15 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """True when the network in the file ``model`` says success with a probability above ``threshold``.
+    """True when a learned network says so. Progress is the probability that it says.
 
-    Progress is that probability.
+    Args:
+        model: file of the network (``Network.save``), from the folder of the task.
+        threshold: of the probability.
     """
 
     model: str
-    threshold: float = 0.5
+    threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
         self.network  # noqa: B018 (a file that cannot be used is said at once)

@@ -6,14 +6,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinf_core.errors import RecipeError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outside:
-    """True when the position in the channel ``what`` lies outside of the box from ``low`` to ``high`` [m]."""
+    """True when a position lies outside of a box.
+
+    Args:
+        low: least corner of the box, in the base frame of the robot [m].
+        high: its largest corner [m].
+        what: the channel of the pose.
+    """
 
     low: tuple[float, float, float]
     high: tuple[float, float, float]
     what: str = "object_pose"
+
+    def __post_init__(self) -> None:
+        if any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            raise RecipeError(f"failure.low: expected at most high {list(self.high)}, got {list(self.low)}")
 
     @property
     def channels(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError, core_schema
 from rlinf_core.errors import RecipeError
 
 Self = TypeVar("Self", bound="Settings")
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
 
@@ -41,11 +42,12 @@ class Chosen:
         model: from that name to the model; RecipeError if there is none.
         names: every name there is, for the reference and the JSON schema.
         default: the name where none is said; none means that it must be.
+        optional: whether the whole field may be left empty.
     """
 
     def __init__(self, key: str, model: Callable[[str], type[Settings]], names: Callable[[], list[str]],
-                 default: str | None = None) -> None:
-        self.key, self.model, self.names, self.default = key, model, names, default
+                 default: str | None = None, optional: bool = False) -> None:
+        self.key, self.model, self.names, self.default, self.optional = key, model, names, default, optional
 
     def of(self, data: Mapping[str, Any]) -> type[Settings]:
         """The model of what a file says."""
@@ -59,16 +61,17 @@ class Chosen:
         except RecipeError as error:
             raise PydanticCustomError("chosen", "{error}", {"error": str(error), "key": self.key}) from error
 
-    def validated(self, value: Any) -> Settings:
+    def validated(self, value: Any) -> Settings | None:
         """The model's instance; one that is there already stays."""
-        if isinstance(value, Settings):
+        if isinstance(value, Settings) or (value is None and self.optional):
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_type", "expected a mapping")
         return self.of(value).model_validate({self.key: self.default} | dict(value) if self.default else value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.validated)
+        schema = core_schema.no_info_plain_validator_function(self.validated)
+        return core_schema.nullable_schema(schema) if type(None) in get_args(source) else schema
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """One variant for each name."""
