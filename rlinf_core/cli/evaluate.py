@@ -7,11 +7,15 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.settings.overrides import combinations
+
+if TYPE_CHECKING:
+    from rlinf_core.training.playing import Episode
 
 FPS = 10
 
@@ -26,8 +30,8 @@ def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> Iterator[tuple[bool, list[np.ndarray]]]:
-    """Success of each seed's episode, and pictures of the first ``frames`` episodes."""
+def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> Iterator[tuple[Episode, list[np.ndarray]]]:
+    """What came of each seed's episode, and pictures of the first ``frames`` episodes."""
     from rlinf_core.devices import device_of
     from rlinf_core.policies.files import load_policy
     from rlinf_core.training.playing import evaluate
@@ -38,7 +42,7 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> 
     for index, seed in enumerate(seeds):
         pictures: list[np.ndarray] = []
         episode, = evaluate(env, actor, [seed], lambda: pictures.append(env.render()) if index < frames else None)  # noqa: B023
-        yield episode.success, pictures
+        yield episode, pictures
     env.close()
 
 
@@ -58,17 +62,19 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
     for recipe in recipes.values():
         check_recipe(recipe)
     for variation, recipe in recipes.items():
-        name, won = " ".join(variation), []
+        name, won, failed = " ".join(variation), [], 0
         episodes = rollout(recipe, policy, seeds, frames)
-        for success, images in track(episodes, total=len(seeds), description=name or "evaluating"):
-            won.append(success)
-            words = f"{name} seed {seeds[len(won) - 1]}: {'success' if success else 'failure'}"
+        for episode, images in track(episodes, total=len(seeds), description=name or "evaluating"):
+            won.append(episode.success)
+            failed += episode.failure
+            words = f"{name} seed {seeds[len(won) - 1]}: {episode.outcome}"
             pictures += caption(images, words.strip())
         low, high = wilson(sum(won), len(won))
         print(f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} "
-              f"(95 % interval {low:.0%} to {high:.0%}), seeds {seeds[0]} to {seeds[-1]}")
+              f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, seeds {seeds[0]} to {seeds[-1]}")
         ending = f" {name}" if name else ""
-        result |= {f"success{ending}": float(np.mean(won)), f"low{ending}": low, f"high{ending}": high}
+        result |= {f"success{ending}": float(np.mean(won)), f"low{ending}": low, f"high{ending}": high,
+                   f"failure{ending}": failed / len(won)}
     if arguments.video:
         write_video(arguments.video, pictures)
         print(f"video: {arguments.video}")

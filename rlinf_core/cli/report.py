@@ -86,8 +86,8 @@ def _video(recipe: Recipe, run_dir: Path) -> None:
     sides = []
     for policy, text in (("policy_before", "before RL"), ("policy", "after RL")):
         episodes = rollout(recipe, run_dir / "checkpoint" / f"{policy}.safetensors", seeds, frames=len(seeds))
-        sides.append([caption(pictures, f"{text}: {'success' if success else 'failure'}")
-                      for success, pictures in episodes])
+        sides.append([caption(pictures, f"{text}: {episode.outcome}")
+                      for episode, pictures in episodes])
     frames = []
     for left, right in zip(*sides, strict=True):
         length = max(len(left), len(right)) + 5

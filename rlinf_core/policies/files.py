@@ -11,6 +11,7 @@ from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.specs import StationSpec
 
 if TYPE_CHECKING:
+    from rlinf_core.policies.policy import NetworkPolicy
     from rlinf_core.policies.settings import PolicySettings
 
 FORMAT = "rlinf-policy-1"
@@ -26,7 +27,7 @@ def policy_version(path: Path) -> int:
     return int(path.stem.removeprefix("policy-"))
 
 
-def save_policy(actor: Any, path: str | Path, **info: Any) -> Path:
+def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
     """Write ``actor`` durably: aside, fsync, rename. ``info`` (version, updates, ...) is kept as JSON."""
     from safetensors.torch import save_file
 
@@ -39,7 +40,7 @@ def save_policy(actor: Any, path: str | Path, **info: Any) -> Path:
     return publish_file(aside, path)
 
 
-def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
+def load_policy(path: str | Path, station: StationSpec | None = None) -> NetworkPolicy:
     """Rebuild the actor of a policy file.
 
     Args:

@@ -28,6 +28,11 @@ class Episode:
     value: float
     steps: int
 
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words."""
+        return "success" if self.success else "failure" if self.failure else "time limit"
+
 
 class Chunks:
     """Plays chunks in N environments, each at its own place in its own.
