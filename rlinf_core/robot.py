@@ -26,11 +26,14 @@ class Robot(Settings):
     limits: Path = Field(strict=False, description="the interlock's limits, beside it")
     simulator: str = Field("", description="which one, when simulated")
     options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
-    task: str = Field("", description="what the simulator's own measure of success is about; `rlinf check sim` plays it")
+    task: str = Field(
+        "", description="what the simulator's own measure of success is about; `rlinf check sim` plays it; a name, or "
+        "./path from here")
     cameras: dict[Name, tuple[Count, Count]] = Field({}, description="the cameras there are, with height and width")
     estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
-    distance: bool = Field(False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle "
-                           "is; silent, it stops the arm")
+    distance: bool = Field(
+        False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
+        "stops the arm")
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> Robot:
@@ -59,7 +62,8 @@ def load_robot(name: str) -> Robot:
         from sim_bridges.simulator import options_of
 
         options = values(checked(options_of(robot.simulator, said.place(("simulator",))), said.below(("options",))))
-    return robot.but(limits=folder / robot.limits, options=options)
+    task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
+    return robot.but(limits=folder / robot.limits, options=options, task=task)
 
 
 def robot_folder(name: str) -> Path:

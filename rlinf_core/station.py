@@ -10,6 +10,7 @@ from typing import Any
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
+from rlinf_core.scripts import make_script
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
@@ -74,11 +75,13 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
 
 
 def check_operator(recipe: Recipe) -> None:
-    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script."""
+    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script, or to none."""
     kind, robot = recipe.station.operator.kind, recipe.station.robot
     if kind == SCRIPTED and station_robot(recipe).driver != "simulator":
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
                           f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
+    if kind == SCRIPTED:
+        make_script(station_task(recipe))
 
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:

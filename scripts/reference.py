@@ -128,7 +128,8 @@ def _robots() -> list[str]:
 
 
 def _tasks() -> list[str]:
-    lines = ["## Task", "", "`configs/tasks/<task>.yaml`, or a file of one's own; `docs/task.schema.json` is for editors.",
+    page = "`configs/tasks/<task>.yaml`, or a file of one's own; `docs/task.schema.json` is for editors."
+    lines = ["## Task", "", page,
              "", *HEAD, *_rows(TaskFile), ""]
     for title, key, chosen in (("Rewards", "reward", REWARD), ("Scripts", "script", SCRIPT)):
         own = (f"One of one's own is a class: `{key}.kind` is `file.py:Class`, `package.module:Class` or an entry point of "

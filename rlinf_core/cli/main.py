@@ -100,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="whether a simulator keeps what the robot interface promises")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("name", help="its name, e.g. maniskill")
-    check.add_argument("--robot", help="a robot of robots/ that lives in it (default: the first)")
+    check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first of robots/)")
+    check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
     check.add_argument("--episodes", type=int, default=10, help="scenes that the task's script plays (default: 10)")
     check.add_argument("--no-station", action="store_true", help="leave out the station over ROS")
     check.add_argument("--json", type=Path, help="write what was measured as one flat object")
@@ -200,7 +201,8 @@ def _drill(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from rlinf_core.cli.check import check_command
 
-    return check_command(arguments.name, arguments.robot, arguments.episodes, not arguments.no_station, arguments.json)
+    return check_command(arguments.name, arguments.robot, arguments.task, arguments.episodes,
+                         not arguments.no_station, arguments.json)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

@@ -49,6 +49,11 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Said:
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' that end somewhere, got a circle")
     said = read(path, "recipe")
+    station = said.data.get("station")
+    for part in ("robot", "task"):  # ./ur5e lies beside the file that says so
+        name = station.get(part) if isinstance(station, dict) else None
+        if isinstance(name, str) and name.startswith(("./", "../")):
+            station[part] = str((path.parent / name).resolve())
     base = said.data.pop("defaults", None)
     if base is None:
         return said

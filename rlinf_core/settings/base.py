@@ -59,7 +59,8 @@ class Chosen:
         try:
             return self.model(name)
         except RecipeError as error:
-            raise PydanticCustomError("chosen", "{error}", {"error": str(error), "key": self.key}) from error
+            text = str(error).partition(": ")[2]  # where it is, the key says
+            raise PydanticCustomError("chosen", "{text}", {"text": text, "key": self.key}) from error
 
     def validated(self, value: Any) -> Settings | None:
         """The model's instance; one that is there already stays."""

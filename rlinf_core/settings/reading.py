@@ -74,7 +74,7 @@ def read(path: str | Path, what: str) -> Said:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecipeError(f"{where}: expected a readable YAML file, got: {error}") from error
     if not isinstance(node, yaml.MappingNode):
-        got = "nothing" if node is None else node.tag.rpartition(":")[2]
+        got = "nothing" if node is None else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
         raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
     said = Said({}, {(): where})
     try:
