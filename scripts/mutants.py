@@ -306,9 +306,10 @@ def scored(figures: dict) -> dict:
     def share(rooms: Iterable[str]) -> float:
         return round(100.0 * of("caught", rooms) / max(of("caught", rooms) + of("missed", rooms), 1), 2)
 
-    rest = {key: value for key, value in figures.items() if key != "listed"}
-    return {"score": share(ROOMS), "interlock_score": share(["interlock"]), "mutants": of("mutants"),
-            "survivors": of("missed"), "explained": of("explained")} | rest | {"listed": figures["listed"]}
+    scores = {"score": share(ROOMS), "interlock_score": share(["interlock"]), "mutants": of("mutants"),
+              "survivors": of("missed"), "explained": of("explained")}
+    rest = {key: value for key, value in figures.items() if key not in scores and key != "listed"}
+    return scores | rest | {"listed": figures["listed"]}
 
 
 def tell(mutants: list[Mutant], result: dict) -> None:

@@ -113,7 +113,8 @@ def test_fine_tuning_ends_with_version_1_and_improving_makes_more(spool, task, t
     learning.publish()
     first, second = (load_policy(tmp_path / policy_name(v)) for v in (1, 2))
     assert any(not torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
-    assert [read_info(tmp_path / policy_name(v)) for v in (1, 2)] == [{"version": v, "updates": u} for v, u in ((1, 0), (2, 6))]
+    for version, updates in ((1, 0), (2, 6)):
+        assert read_info(tmp_path / policy_name(version)) == {"version": version, "updates": updates}
 
 
 def test_divergence_stops_with_what_to_do(spool, task, tmp_path):
