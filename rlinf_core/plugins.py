@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from rlinf_core.errors import RecipeError, nearest
 
 if TYPE_CHECKING:
-    from rlinf_core.settings.reading import Key, Said
+    from rlinf_core.settings.reading import Document, Key
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -77,7 +77,7 @@ def place(group: str, name: str, folder: Path, ending: str, where: str) -> Path:
     raise RecipeError(f"{where}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
 
 
-def beside(said: Said, key: Key, folder: Path) -> None:
+def beside(said: Document, key: Key, folder: Path) -> None:
     """Let a ``file.py:name`` that a config says be found from the config's own folder."""
     *way, last = key
     holder = said.data

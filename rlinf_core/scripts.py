@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError
-from rlinf_core.settings.base import Chosen
+from rlinf_core.settings.base import Discriminated
 from rlinf_core.settings.signature import parameters, values
 
 if TYPE_CHECKING:
@@ -53,4 +53,4 @@ def make_script(task: Task, noise: float = 0.12, seed: int = 0) -> Script:
     return script(task.script.kind)(task.spec.action, noise=noise, seed=seed, **values(task.script, "kind"))
 
 
-SCRIPT = Chosen("kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True)
+SCRIPT = Discriminated("kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True)

@@ -86,10 +86,10 @@ def make(name: str, **options: object) -> Simulator:
         RlinfError: it is not installed, with the command that installs it.
     """
     from rlinf_core.settings.checking import checked
-    from rlinf_core.settings.reading import Said
+    from rlinf_core.settings.reading import Document
     from rlinf_core.settings.signature import values
 
-    said = values(checked(options_of(name), Said(_tuples(options), {(): f"simulator '{name}'"})))
+    said = values(checked(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"})))
     own = python_of(name)
     return Apart(own, name, said) if own else build(name, said)
 

@@ -13,10 +13,10 @@ from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
-from rlinf_core.settings.base import Chosen, Count, Settings
+from rlinf_core.settings.base import Count, Discriminated, Settings
 
-ALGORITHM = Chosen("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
-POLICY = Chosen("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
+ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
+POLICY = Discriminated("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
 
 
 class Operator(Settings):

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from rlinf_core import plugins
-from rlinf_core.settings.base import Chosen, Settings
+from rlinf_core.settings.base import Discriminated, Settings
 from rlinf_core.settings.signature import parameters, values
 
 OURS = {"classifier": "rlinf_core.rewards.classifier:Classifier", "insertion": "rlinf_core.rewards.insertion:Insertion",
@@ -42,4 +42,4 @@ def make_success(settings: Settings) -> Success:
     return reward(settings.kind)(**values(settings, "kind"))
 
 
-REWARD = Chosen("kind", lambda kind: parameters(reward(kind), key="kind"), rewards)
+REWARD = Discriminated("kind", lambda kind: parameters(reward(kind), key="kind"), rewards)

@@ -34,7 +34,7 @@ def with_default(parent: type[Settings], name: str, default: Any) -> Any:
     return field
 
 
-class Chosen:
+class Discriminated:
     """Annotation of a field whose model is named by one of the field's own keys.
 
     Args:
@@ -54,13 +54,13 @@ class Chosen:
         name = data.get(self.key, self.default)
         if not isinstance(name, str):
             known = ", ".join(self.names())
-            raise PydanticCustomError("chosen", "expected one of {known}, got {got}",
+            raise PydanticCustomError("discriminated", "expected one of {known}, got {got}",
                                       {"known": known, "got": "nothing" if name is None else repr(name), "key": self.key})
         try:
             return self.model(name)
         except RecipeError as error:
             text = str(error).partition(": ")[2]  # where it is, the key says
-            raise PydanticCustomError("chosen", "{text}", {"text": text, "key": self.key}) from error
+            raise PydanticCustomError("discriminated", "{text}", {"text": text, "key": self.key}) from error
 
     def validated(self, value: Any) -> Settings | None:
         """The model's instance; one that is there already stays."""

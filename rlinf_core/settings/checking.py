@@ -11,13 +11,13 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.settings.base import Chosen, Settings
-from rlinf_core.settings.reading import Key, Said
+from rlinf_core.settings.base import Discriminated, Settings
+from rlinf_core.settings.reading import Document, Key
 
 Model = TypeVar("Model", bound=Settings)
 
 
-def checked(model: type[Model], said: Said) -> Model:
+def checked(model: type[Model], said: Document) -> Model:
     """The model's instance.
 
     Raises:
@@ -31,10 +31,10 @@ def checked(model: type[Model], said: Said) -> Model:
         raise RecipeError("\n".join(lines)) from error
 
 
-def _line(model: type[Settings], said: Said, problem: Any) -> str:
+def _line(model: type[Settings], said: Document, problem: Any) -> str:
     key: Key = tuple(problem["loc"])
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
-    if kind == "chosen":
+    if kind == "discriminated":
         chosen = (*key, context["key"])
         return f"{said.place(chosen)}: '{dotted((*said.prefix, *chosen))}': {problem['msg']}"
     told = re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S) if isinstance(got, dict) else None
@@ -118,7 +118,7 @@ def _field(model: Any, part: str | int) -> tuple[Any, list[Any]]:
 
 def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:
     for item in metadata:
-        if isinstance(item, Chosen):
+        if isinstance(item, Discriminated):
             return item.of(data)
     arguments = [each for each in typing.get_args(annotation) if each is not type(None)]
     return _model(arguments[0], [], data) if typing.get_origin(annotation) in (typing.Union, UnionType) else annotation

@@ -10,13 +10,13 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.settings.reading import Key, Said
+from rlinf_core.settings.reading import Document, Key
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 
-def override(said: Said, text: str) -> None:
+def override(said: Document, text: str) -> None:
     """Apply one override.
 
     Raises:

@@ -15,7 +15,7 @@ Key = tuple[str | int, ...]
 
 
 @dataclass
-class Said:
+class Document:
     """A mapping as it was said, and where.
 
     Attributes:
@@ -34,13 +34,13 @@ class Said:
             key = key[:-1]
         return self.places.get(key, "")
 
-    def below(self, key: Key) -> Said:
+    def below(self, key: Key) -> Document:
         """The mapping at ``key`` alone, its values under the names that they have in the whole."""
         data: Any = self.data
         for part in key:
             data = data.get(part, {})
         places = {at[len(key):]: place for at, place in self.places.items() if at[:len(key)] == key}
-        return Said(data, {(): self.place(key)} | places, (*self.prefix, *key))
+        return Document(data, {(): self.place(key)} | places, (*self.prefix, *key))
 
     def set(self, key: Key, value: Any, place: str) -> None:
         """Put a value in, mappings on the way included."""
@@ -58,7 +58,7 @@ class Said:
         self.places = {at: place for at, place in self.places.items() if at[:len(key)] != key}
 
 
-def read(path: str | Path, what: str) -> Said:
+def read(path: str | Path, what: str) -> Document:
     """A YAML file that holds a mapping.
 
     Args:
@@ -76,7 +76,7 @@ def read(path: str | Path, what: str) -> Said:
     if not isinstance(node, yaml.MappingNode):
         got = "nothing" if node is None else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
         raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
-    said = Said({}, {(): where})
+    said = Document({}, {(): where})
     try:
         said.data = _value(node, (), where, said.places)
     except RecursionError:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rlinf_core.settings.base import Chosen, Settings
+from rlinf_core.settings.base import Discriminated, Settings
 
 WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool"}
 
@@ -19,7 +19,7 @@ def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, st
     """Key, type, range, default and meaning of every value, those of nested settings included."""
     properties = schema(model)["properties"]
     for name, item in model.model_fields.items():
-        chosen = next((each for each in item.metadata if isinstance(each, Chosen)), None)
+        chosen = next((each for each in item.metadata if isinstance(each, Discriminated)), None)
         if chosen:
             default = "" if chosen.optional else chosen.default or "required"
             names = f"one of {', '.join(chosen.names())}"
