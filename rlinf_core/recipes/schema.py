@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import yaml
 
 from rlinf_core.algorithms import rlpd, sft
+from rlinf_core.bridge import PORT
 from rlinf_core.environment import Task, load_task
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.places import shared
@@ -145,7 +146,7 @@ class Bridge:
     """
 
     host: str = "127.0.0.1"
-    port: int = 50551
+    port: int = PORT
 
     @property
     def address(self) -> str:
