@@ -59,12 +59,13 @@ def train_policy(task_path: Path, path: Path) -> None:
     import torch
 
     from rlinf_core.environment import load_task
-    from rlinf_core.policies.actor import Actor, PolicyConfig
+    from rlinf_core.policies import tanh_gaussian
     from rlinf_core.policies.files import save_policy
+    from rlinf_core.policies.tanh_gaussian.policy import Actor
 
     torch.manual_seed(0)
     spec = load_task(task_path).with_images(dict.fromkeys(CAMERAS, SIZE)).spec
-    actor = Actor(spec, PolicyConfig(hidden=(64, 64), image_features=0))
+    actor = Actor(spec, tanh_gaussian.Config(hidden=(64, 64), image_features=0))
     random, columns, start = np.random.default_rng(0), {}, 0
     for vector in spec.vectors:
         columns[vector.name] = slice(start, start := start + vector.size)
@@ -276,9 +277,9 @@ def pong(executor_name: str) -> None:
                                 "wrench": WrenchStamped, "joint_states": JointState,
                                 "gripper/state": JointState}.items():
                 self.create_subscription(kind, topic, lambda _: None, profile(topic))
-            self.create_subscription(Image, f"camera/{CAMERAS[0]}/image", lambda _: None, profile("camera/"))
-            self.create_subscription(Image, f"camera/{CAMERAS[1]}/image", lambda _: answers.publish(answer),
-                                     profile("camera/"))
+            one, other = (f"camera/{name}/image" for name in CAMERAS)
+            self.create_subscription(Image, one, lambda _: None, profile(one))
+            self.create_subscription(Image, other, lambda _: answers.publish(answer), profile(other))
 
     if executor_name == "events":
         run(Pong, priority=10)
@@ -298,8 +299,8 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus
 
     from rlinf.qos import profile
-    from rlinf_core.policies.actor import Actor
     from rlinf_core.policies.files import save_policy
+    from rlinf_core.policies.tanh_gaussian.policy import Actor
     from rlinf_core.recipes import load_recipe, station_task
     from rlinf_core.station import station_processes
     from rlinf_core.supervisor import Supervisor

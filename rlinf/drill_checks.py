@@ -197,27 +197,34 @@ def envelope(drill: Drill) -> None:
     worst, fastest, out, breaks = np.zeros(3), 0.0, 0, sorted(drill.reseeds)
     run: list[tuple[float, ...]] = []
     tick_ns = round(limits.tick * NS)
+    bound = np.array([group.speed, group.acceleration, group.jerk]) + [1e-9, 1e-8, 1e-4]
     for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
+        rest = [before[:3]] * 3
         placed = _between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
                                                            for start, end in drill.deaths)
         if placed:
             run = []
-        elif at_ns - before_ns > 2.2 * tick_ns:
-            run = [before[:3]] * 3  # it stood there meanwhile: from rest
+        elif at_ns - before_ns > 1.5 * tick_ns and (_steps([*rest, target[:3]], limits.tick) <= bound).all():
+            run = rest  # the tick was late, and the arm stood there meanwhile: from rest
         if not placed:
             fastest = max(fastest, math.dist(before[:3], target[:3]) / max((at_ns - before_ns) / NS, 1e-9))
         run = [*run[-3:], target[:3]]
         out += not group.inside(target[:3])
-        for order in range(1, len(run)):
-            difference = np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]
-            worst[order - 1] = max(worst[order - 1], np.linalg.norm(difference) / limits.tick**order)
-    bound = np.array([group.speed, group.acceleration, group.jerk])
+        worst = np.maximum(worst, _steps(run, limits.tick))
     drill.add(Row("S8", 0, f"all {len(drill.targets)} targets of the drill: speed, acceleration, jerk, outside the box",
                   f"{group.speed} m/s, {group.acceleration} m/s^2, {group.jerk} m/s^3, 0",
                   f"{worst[0]:.4f} m/s, {worst[1]:.4f} m/s^2, {worst[2]:.3f} m/s^3, {out}",
-                  bool((worst <= bound + [1e-9, 1e-8, 1e-4]).all()) and out == 0))
+                  bool((worst <= bound).all()) and out == 0))
     drill.add(Row("S24", 16, "the same targets: speed by their stamps, stalls included", f"{group.speed} m/s",
                   f"{fastest:.4f} m/s", fastest <= group.speed + 1e-6))
+
+
+def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
+    """The last speed, acceleration and jerk of up to four positions, one a tick; 0 where there are too few."""
+    result = np.zeros(3)
+    for order in range(1, len(run)):
+        result[order - 1] = np.linalg.norm(np.diff(np.array(run[-order - 1:]), order, axis=0)[-1]) / tick**order
+    return result
 
 
 def silence(drill: Drill) -> None:

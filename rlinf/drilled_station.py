@@ -253,10 +253,11 @@ def make_policy(spec: StationSpec, path: Path) -> None:
     """Save a network that always goes up, slowly."""
     import torch
 
-    from rlinf_core.policies.actor import Actor, PolicyConfig
+    from rlinf_core.policies import tanh_gaussian
     from rlinf_core.policies.files import save_policy
+    from rlinf_core.policies.tanh_gaussian.policy import Actor
 
-    actor = Actor(spec, PolicyConfig(hidden=(8,), image_features=0))
+    actor = Actor(spec, tanh_gaussian.Config(hidden=(8,), image_features=0))
     with torch.no_grad():
         actor.head.weight.zero_()
         actor.head.bias.zero_()

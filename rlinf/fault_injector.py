@@ -19,9 +19,10 @@ import yaml
 from rclpy.node import Node
 from std_msgs.msg import Header, String
 
-from rlinf.qos import QOS, profile
+from rlinf.qos import profile
 from rlinf.spinning import run
 from rlinf.stamps import NS, set_stamp, to_ns
+from rlinf_core.errors import RlinfError
 
 KINDS = {
     "none": "pass everything on",
@@ -55,8 +56,10 @@ class FaultInjector(Node):
     def _open(self, source: str, target: str, type_name: str) -> None:
         package, _, name = type_name.split("/")
         kind = getattr(import_module(f"{package}.msg"), name)
-        known = source in QOS or source.startswith(("camera/", "estop/"))
-        quality = profile(source) if known else 10
+        try:
+            quality = profile(source)
+        except RlinfError:  # somebody's own topic
+            quality = 10
         self.outputs[source] = self.create_publisher(kind, target, quality)
         self.create_subscription(kind, source, partial(self._on_message, source), quality)
 

@@ -47,6 +47,7 @@ PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "me
 COLLECT_TICKS = 10
 MOST_EVENTS = 32     # said of one tick; more are counted
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX, _KEPT_BYTES = -1, -4, -8, 64 << 20
 
 
 class Interlock(Node):
@@ -251,10 +252,21 @@ def _stay_in_memory() -> None:
         ctypes.CDLL("libc.so.6", use_errno=True).mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
 
 
+def _keep_memory() -> None:
+    """Memory that was used once stays this process's: to give back and to fetch anew what a large message takes, page by
+    page, costs more than the message. Before any thread begins.
+    """
+    libc = ctypes.CDLL("libc.so.6")
+    for option, value in ((_M_ARENA_MAX, 1), (_M_MMAP_MAX, 0), (_M_TRIM_THRESHOLD, 2**31 - 1)):
+        libc.mallopt(option, value)
+    ctypes.memset(ctypes.create_string_buffer(_KEPT_BYTES), 0, _KEPT_BYTES)
+
+
 def main() -> None:
     """Entry point."""
     if not _in_lockstep(sys.argv):  # a simulator waits for the interlock: there nothing may be lost, and nobody is hurt
         wait_for_nobody()
+        _keep_memory()
     run(Interlock, priority=30, listens=False)
 
 

@@ -13,7 +13,7 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.phase import PhaseLockedTimer
-from rlinf.qos import newest, profile
+from rlinf.qos import profile, received
 from rlinf.stamps import NS
 from rlinf_core.interlock import Mode
 
@@ -80,7 +80,7 @@ class Lockstep:
         self.pending = self.forced = self.running_on = self.answered = False
         self.last_ns = time.monotonic_ns()
         self.subscriptions = [
-            node.create_subscription(PoseStamped, "current_pose", self._on_pose, newest(True), raw=True),
+            node.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", True), raw=True),
             node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True)]
         for topic in ROLES:
             self.subscriptions.append(node.create_subscription(

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import rclpy
-from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent
-from sensor_msgs.msg import JointState, Range
-from std_msgs.msg import Bool, String
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
 
 from rlinf import safety_messages as messages
-from rlinf.qos import newest, profile
+from rlinf.qos import kind, received
 from rlinf_core.interlock import Chunk, EStop, Limits
 from rlinf_core.interlock.types import NS
 
@@ -79,26 +78,22 @@ class Inputs:
         self.doubled: tuple[str, ...] = ()
         self.commands: tuple[str, ...] = ()
         for name in estops:
-            self._hear(f"estop/{name}", Bool)
-        self._hear("enable", Bool)
-        self._hear("robot/fault", String)
-        for topic, kind, wanted in (("wrench", WrenchStamped, "wrench" in needs(limits)), ("distance", Range, distance),
-                                    ("gripper/state", JointState, limits.gripper_width),
-                                    ("joint_states", JointState, limits.joint_names)):
+            self._hear(f"estop/{name}")
+        self._hear("enable")
+        self._hear("robot/fault")
+        for topic, wanted in (("wrench", "wrench" in needs(limits)), ("distance", distance),
+                              ("gripper/state", limits.gripper_width), ("joint_states", limits.joint_names)):
             if wanted:
-                self._hear(topic, kind, newest(lockstep))
-        if not lockstep:
-            self._hear("current_pose", PoseStamped, newest(False))
-            self._hear("episode", EpisodeEvent)
-            for topic in ROLES:
-                self._hear(topic, ActionChunk)
+                self._hear(topic)
+        for topic in () if lockstep else ("current_pose", "episode", *ROLES):
+            self._hear(topic)
         self.state_topic = "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
         self.pulled_ns = time.monotonic_ns()
 
-    def _hear(self, topic: str, kind: type, quality: Any = None) -> None:
-        name = self.owner.resolve_topic_name(topic)
-        self.ears[topic] = Ear(topic, kind, self.node.create_subscription(
-            kind, name, _ignore, quality or profile(topic), raw=True))
+    def _hear(self, topic: str) -> None:
+        name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
+        self.ears[topic] = Ear(topic, kind(topic), self.node.create_subscription(
+            kind(topic), name, _ignore, quality, raw=True))
 
     # Taking
     def pull(self) -> None:

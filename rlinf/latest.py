@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 import rclpy
-from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 
 from rlinf.conversions import from_image
-from rlinf.qos import newest
+from rlinf.qos import kind, received
 from rlinf.stamps import to_ns
-
-KINDS = {"current_pose": PoseStamped, "current_twist": TwistStamped, "wrench": WrenchStamped,
-         "joint_states": JointState, "gripper/state": JointState, "object_pose": PoseStamped,
-         "goal_pose": PoseStamped, "task/success": JointState}
 
 
 class Latest:
@@ -34,7 +30,7 @@ class Latest:
         self.channels: dict[str, np.ndarray] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
         self._pulled, self._newest = {}, {}
-        images = sum(topic.startswith("camera/") for topic in topics)
+        images = sum(kind(topic) is Image for topic in topics)
 
         def receive(topic: str) -> Callable[[Image], None]:
             def take(message: Image) -> None:
@@ -45,12 +41,11 @@ class Latest:
             return take
 
         for topic in self.stamps_ns:
-            kind = Image if topic.startswith("camera/") else KINDS[topic]
-            if kind is Image and on_image is not None:
-                owner.create_subscription(Image, topic, receive(topic), newest(lockstep))
+            if kind(topic) is Image and on_image is not None:
+                owner.create_subscription(Image, topic, receive(topic), received(topic, lockstep))
             else:
                 name = owner.resolve_topic_name(topic)
-                self._pulled[topic] = node.create_subscription(kind, name, _ignore, newest(lockstep))
+                self._pulled[topic] = node.create_subscription(kind(topic), name, _ignore, received(topic, lockstep))
 
     def pull(self) -> None:
         """Take everything that has arrived and convert the newest of each topic; SpecError if one cannot be read."""

@@ -11,22 +11,21 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from geometry_msgs.msg import PoseStamped
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent, SafetyState, TimeStep
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
 
 from rlinf.black_box import BlackBox
-from rlinf.qos import newest, profile
+from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.spinning import BACKGROUND, run
+from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import SpoolError
+from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS
 
-TOPICS = {"timestep": TimeStep, "applied": Applied, "episode": EpisodeEvent, "safety": SafetyState,
-          "safety/events": SafetyEvent, "policy/action": ActionChunk, "teleop/action": ActionChunk}
-MOTION = {"current_pose": PoseStamped, "target_pose": PoseStamped}  # for the black box alone
+RECORDED = {kept: [topic.name for topic in TOPICS if topic.recorded == kept] for kept in (EPISODE, BLACK_BOX)}
 
 
 class Recorder(Node):
@@ -44,20 +43,20 @@ class Recorder(Node):
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.losing = False
         self.worker = Worker(self._handle, self._look, self._complain)
-        for topic, kind in TOPICS.items():
-            self._listen(topic, kind, profile(topic))
-        for topic, kind in {} if self.declare_parameter("lockstep", False).value else MOTION.items():
-            self._listen(topic, kind, newest(False))
+        lockstep = self.declare_parameter("lockstep", False).value
+        for topic in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
+            self._listen(topic)
 
     def finish(self) -> bool:
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
         return self.recording.writer is None and self.worker.idle
 
     # In the node's thread
-    def _listen(self, topic: str, kind: type, qos: Any) -> None:
-        name, package = self.resolve_topic_name(topic), kind.__module__.split(".")[0]
-        self.create_subscription(kind, topic, partial(self._on_raw, topic, name, f"{package}/msg/{kind.__name__}"), qos,
-                                 raw=True)
+    def _listen(self, topic: str) -> None:
+        name = self.resolve_topic_name(topic)
+        row = interface.topic(topic)
+        self.create_subscription(kind(topic), topic, partial(self._on_raw, topic, name, row.type),
+                                 profile(topic) if row.recorded == EPISODE else OVERHEARD, raw=True)
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, self.get_clock().now().nanoseconds, bytes(raw))
@@ -77,7 +76,7 @@ class Recorder(Node):
             self.box.add(message)
         if topic == "safety":
             self._on_safety(deserialize_message(message.raw, SafetyState))
-        if topic in TOPICS:
+        if topic in RECORDED[EPISODE]:
             self.recording.take(message, deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None)
 
     def _look(self) -> None:

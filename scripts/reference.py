@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import inspect
 import io
 import json
 import os
-import re
 import sys
-import typing
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,9 +17,13 @@ sys.path[:0] = [str(ROOT)]
 from rlinf_core import environment  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
+from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits, schema  # noqa: E402
-from rlinf_core.recipes.schema import AlgorithmConfig, Recipe  # noqa: E402
+from rlinf_core.policies import kinds, policy_kind  # noqa: E402
+from rlinf_core.recipes.schema import Recipe  # noqa: E402
 from rlinf_core.rewards import REWARDS  # noqa: E402
+from rlinf_core.settings.base import Settings  # noqa: E402
+from rlinf_core.settings.table import rows  # noqa: E402
 
 
 def main() -> None:
@@ -35,7 +36,8 @@ def page() -> str:
     """The whole page as Markdown."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
-                      *_commands(), *_recipes(), *_algorithms(), *_limits(), *_tasks(), *_messages()])
+                      *_commands(), *_recipes(), *_algorithms(), *_policies(), *_limits(), *_tasks(), *_topics(),
+                      *_messages()])
 
 
 def _commands() -> list[str]:
@@ -54,41 +56,30 @@ def _recipes() -> list[str]:
     recipes = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
     return ["## Recipe", "", f"A YAML file; `defaults: <name>` takes everything else from another recipe. Shipped: "
             f"{', '.join(f'`{name}`' for name in recipes)}. Override with `--set key=value`.", "",
-            "| key | default | meaning |", "|---|---|---|", *_rows(Recipe, ""), ""]
+            *HEAD, *_rows(Recipe), ""]
 
 
-def _rows(kind: type, prefix: str) -> list[str]:
-    texts, rows = attributes(kind), []
-    types = typing.get_type_hints(kind)
-    for item in dataclasses.fields(kind):
-        if dataclasses.is_dataclass(types[item.name]):
-            rows += _rows(types[item.name], f"{prefix}{item.name}.")
-            continue
-        if types[item.name] is AlgorithmConfig:
-            rows.append(f"| `{item.name}.name` | `rlpd` | one of the [algorithms](#algorithms); beside it, its "
-                        "hyper-parameters |")
-            continue
-        default = item.default if item.default is not dataclasses.MISSING else (
-            item.default_factory() if item.default_factory is not dataclasses.MISSING else "required")
-        rows.append(f"| `{prefix}{item.name}` | `{default}` | {texts.get(item.name, '')} |")
-    return rows
+HEAD = ["| key | type | range | default | meaning |", "|---|---|---|---|---|"]
 
 
-def attributes(kind: type) -> dict[str, str]:
-    """Name to text of the ``Attributes:`` section of a docstring, and of those of the classes it extends."""
-    texts: dict[str, str] = {}
-    for each in reversed(kind.__mro__[:-1]):
-        _, _, section = inspect.cleandoc(each.__doc__ or "").partition("Attributes:")
-        for names, text in re.findall(r"^ {4}([\w, ]+): (.*(?:\n {8,}.*)*)", section, re.M):
-            texts |= dict.fromkeys(names.split(", "), re.sub(r"\s+", " ", text))
-    return texts
+def _rows(kind: type[Settings], prefix: str = "") -> list[str]:
+    return [f"| `{key}` | {type_} | {span} | {f'`{default}`' if default not in ('', 'required') else default} | {meaning} |"
+            for key, type_, span, default, meaning in rows(kind, prefix)]
 
 
 def _algorithms() -> list[str]:
     lines = ["## Algorithms", ""]
     for name in algorithms():
         config = algorithm(name).Config
-        lines += [f"### `{name}`", "", "| key | default | meaning |", "|---|---|---|", *_rows(config, "algorithm."), ""]
+        lines += [f"### `{name}`", "", *HEAD, *_rows(config, "algorithm."), ""]
+    return lines
+
+
+def _policies() -> list[str]:
+    lines = ["## Policies", ""]
+    for name in kinds():
+        config = policy_kind(name).Config
+        lines += [f"### `{name}`", "", config.__doc__, "", *HEAD, *_rows(config, "policy."), ""]
     return lines
 
 
@@ -112,6 +103,20 @@ def _tasks() -> list[str]:
             f"* of an observation: {', '.join(f'`{key}`' for key in sorted(environment._OBSERVATION_KEYS))}",
             f"* `take`: {', '.join(f'`{key}`' for key in environment._TAKE)}",
             f"* `reward.kind`: {', '.join(f'`{key}`' for key in REWARDS)}", ""]
+
+
+def _topics() -> list[str]:
+    rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.receivers} | {row.rate} | "
+            f"{_quality(row)} | {'yes' if row.per_arm else ''} | {row.recorded} | {row.meaning} |" for row in TOPICS]
+    return ["## Topics", "", "Names are relative to the station's namespace, or, of an arm's topics, to the arm's name "
+            "below it where a station has several.", "",
+            "| topic | type | from → to | rate | QoS | per arm | recorded | meaning |",
+            "|---|---|---|---|---|---|---|---|", *rows, ""]
+
+
+def _quality(row: Topic) -> str:
+    received = "; received with depth 1, best effort in real time" if row.newest else ""
+    return f"reliable{', transient local' if row.latched else ''}, depth {row.depth}{received}"
 
 
 def _messages() -> list[str]:

@@ -14,8 +14,7 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
-from rlinf.latest import KINDS
-from rlinf.qos import profile
+from rlinf.qos import kind, profile
 from rlinf.spinning import ControlNode, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from sim_bridges.simulator import make
@@ -46,16 +45,15 @@ class SimBridge(ControlNode):
         prioritise(self.declare_parameter("priority", 0).value)
 
     def _make_interfaces(self) -> None:
-        kinds = {topic: KINDS[topic] for topic in self.simulator.channels()}
-        self.messages = {topic: kind() for topic, kind in kinds.items()}
+        self.messages = {topic: kind(topic)() for topic in self.simulator.channels()}
         for message in self.messages.values():
             message.header.frame_id = "base_link"
         for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",)),
                              ("task/success", ("success",))):
             if topic in self.messages:
                 self.messages[topic].name = list(names)
-        self.outputs = {topic: self.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
-        self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile("camera/"))
+        self.outputs = {topic: self.create_publisher(kind(topic), topic, profile(topic)) for topic in self.messages}
+        self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
                        for name in self.cameras}
         self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
         self.create_subscription(PoseStamped, "target_pose", self._on_target, profile("target_pose"))
@@ -102,7 +100,7 @@ class SimBridge(ControlNode):
         for topic, values in channels.items():
             message = self.messages[topic]
             set_stamp(message.header.stamp, self.now_ns)
-            _FILL[topic](message, values.tolist())
+            _FILL[type(message)](message, values.tolist())
             self.outputs[topic].publish(message)
         if self.index % self.camera_ticks == 0:
             self._publish_images()
@@ -138,8 +136,7 @@ def _fill_joints(message: JointState, v: list[float]) -> None:
     message.position = v
 
 
-_FILL_KIND = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fill_wrench, JointState: _fill_joints}
-_FILL = {topic: _FILL_KIND[kind] for topic, kind in KINDS.items()}
+_FILL = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fill_wrench, JointState: _fill_joints}
 
 
 def main() -> None:

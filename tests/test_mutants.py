@@ -57,8 +57,8 @@ def test_an_explanation_takes_a_mutant_out_only_where_it_says():
 
 
 def test_a_survivor_is_told_with_its_line():
-    path = "rlinf_core/algorithms/iql.py"
-    mutant = mutants.Mutant("rlinf_core.algorithms.iql.x_expectile_loss__mutmut_4", "algorithms", path)
+    path = "rlinf_core/algorithms/iql/learner.py"
+    mutant = mutants.Mutant("rlinf_core.algorithms.iql.learner.x_expectile_loss__mutmut_4", "algorithms", path)
     diff = "\n".join(["--- a", "+++ b", "@@ -1,3 +1,3 @@", " def expectile_loss(...)", '     """Words."""',
                       "-    return old", "+    return new"])
     function, line, changed = mutants._place(mutant, diff)

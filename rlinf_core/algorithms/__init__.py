@@ -1,25 +1,27 @@
-"""Learning algorithms: one readable file each, with a ``Config`` and a ``Learner``; ``parts`` is what they share.
+"""Learning algorithms: a folder each, its ``Config`` without torch, its ``Learner`` with it; ``parts`` is what they share.
 
-``algorithm("ppo")`` is the module of that name. A new algorithm is a new file; deleting one deletes it everywhere.
+``algorithm("ppo")`` is the package of that name. A new algorithm is a new folder, or a module of one's own with both
+(``rlinf_core.plugins``); deleting a folder deletes its algorithm everywhere.
 """
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from types import ModuleType
 
-from rlinf_core.errors import RecipeError, nearest
+from rlinf_core import plugins
 
 
 def algorithms() -> list[str]:
     """Names of all algorithms."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem != "__init__")
+    return plugins.names("algorithms", _ours())
 
 
 def algorithm(name: str) -> ModuleType:
-    """The module of an algorithm; RecipeError names the nearest known one."""
-    known = algorithms()
-    if name not in known:
-        raise RecipeError(f"algorithm: expected one of {', '.join(known)}; got '{name}'{nearest(name, known)}")
-    return importlib.import_module(f"rlinf_core.algorithms.{name}")
+    """The package of an algorithm, whose ``Learner`` is imported when asked for; RecipeError names the nearest known."""
+    return plugins.find("algorithms", name, _ours(), "algorithm")
+
+
+def _ours() -> dict[str, str]:
+    return {path.parent.name: f"{__name__}.{path.parent.name}" for path in Path(__file__).parent.glob("*/learner.py")
+            if path.parent.name != "parts"}

@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from rlinf_core.errors import RecipeError, RlinfError, nearest
+from rlinf_core.interface import TOPICS
 from rlinf_core.interlock import load_limits
 from rlinf_core.places import shared
 from rlinf_core.recipes import Recipe, load_recipe
@@ -21,8 +22,6 @@ from rlinf_core.recipes.schema import load_robot
 from rlinf_core.training.playing import play
 from rlinf_core.training.stations import simulated_station, stations
 
-SHAPES = {"current_pose": (7,), "current_twist": (6,), "wrench": (6,), "gripper/state": (1,), "object_pose": (7,),
-          "goal_pose": (7,), "task/success": (1,)}
 PATIENCE_S = 90.0  # with a station that does nothing
 
 
@@ -101,8 +100,8 @@ def _scenes(simulator: Any) -> Iterator[Row]:
 
 def _channels(simulator: Any) -> Iterator[Row]:
     simulator.reset(0)
-    channels = simulator.channels()
-    shapes = SHAPES | {"joint_states": (len(simulator.joint_names),)}
+    channels, joints = simulator.channels(), len(simulator.joint_names)
+    shapes = {row.name: tuple(joints if size == -1 else size for size in row.channel) for row in TOPICS if row.channel}
     wrong = [name for name, value in channels.items() if value.shape != shapes.get(name) or value.dtype != np.float64
              or not np.isfinite(value).all()]
     yield Row("channels have the interface's names and shapes", not wrong and "current_pose" in channels,

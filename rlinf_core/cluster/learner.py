@@ -11,8 +11,9 @@ import torch
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.errors import RlinfError
-from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
+from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.specs import StationSpec
 
 Batch = dict[str, np.ndarray]
@@ -28,7 +29,7 @@ class Learner:
         seed: of weights and noise.
     """
 
-    def __init__(self, spec: StationSpec, policy: PolicyConfig, warm_start: sft.Config, algorithm: rlpd.Config,
+    def __init__(self, spec: StationSpec, policy: tanh_gaussian.Config, warm_start: sft.Config, algorithm: rlpd.Config,
                  policies: Path, seed: int = 0) -> None:
         torch.set_num_threads(1)
         torch.manual_seed(seed)

@@ -24,7 +24,7 @@ from rlinf_core.cluster.local import start_ray
 from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.environment import Task
 from rlinf_core.errors import RlinfError
-from rlinf_core.recipes import Recipe, algorithm_name, station_task
+from rlinf_core.recipes import Recipe, station_task
 
 GROUP = 16  # updates between two looks at the world
 
@@ -64,9 +64,9 @@ class Trainer:
         self.checkpoints = run_dir / "checkpoints"
         self.stopping = False
         self.task: Task = station_task(recipe)
-        if algorithm_name(recipe) != "rlpd":
+        if recipe.algorithm.name != "rlpd":
             raise RlinfError(f"algorithm: on what stations send, the trainer learns by rlpd, and the recipe says "
-                             f"{algorithm_name(recipe)}. Set simulation.environments to train in simulation")
+                             f"{recipe.algorithm.name}. Set simulation.environments to train in simulation")
         online = recipe.online
         self.governor = Governor(
             updates_per_step=online.updates_per_step, max_lag_episodes=online.max_lag_episodes,

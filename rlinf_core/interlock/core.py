@@ -12,7 +12,7 @@ from rlinf_core.interlock.watch import count_contacts, enabled, obstacles, stand
 
 OPERATOR = COMMANDERS[-1]
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
-STALLED_S = 0.1    # later than this it is a hold
+STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
 
 
 def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
@@ -49,7 +49,8 @@ class _Tick:
         self.refused_now = False
         self.contacts = count_contacts(limits, state.contacts, inputs.wrench)
         self.standing = standing_faults(limits, inputs, self.contacts)
-        self.obstacles = obstacles(limits, inputs, self.contacts)
+        stalled = ["stalled"] if inputs.late_s > STALLED_S else []
+        self.obstacles = obstacles(limits, inputs, self.contacts) + stalled
         self.play = Play(limits, state.motions, state.window, state.goal, self.event)
         self.adrift = state.adrift
         if inputs.late_s > LATE_TICKS * limits.tick:
@@ -84,8 +85,6 @@ class _Tick:
             self.fault(self.standing[0])
         for cause in self.obstacles:
             self.hold(cause, only_active=True)
-        if self.inputs.late_s > STALLED_S:
-            self.hold("stalled", only_active=True)
         if self.chunk is not None and self.needs_enable(self.chunk):
             self.hold("enable")
 

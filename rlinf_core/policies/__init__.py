@@ -1,25 +1,36 @@
-"""Policies: networks that answer an observation with a chunk of actions, and the one file each is kept in."""
+"""Policies: networks that answer an observation with a chunk of actions, and the one file each is kept in.
+
+One folder a kind: its ``Config`` without torch, its ``Policy`` with it. A kind of one's own is a module with both
+(``rlinf_core.plugins``).
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.errors import RecipeError, nearest
+from rlinf_core import plugins
 
 if TYPE_CHECKING:
-    from rlinf_core.policies.actor import PolicyConfig
+    from rlinf_core.policies.settings import PolicySettings
     from rlinf_core.specs import StationSpec
 
-KINDS = {"tanh_gaussian": ("actor", "Actor"), "gaussian": ("gaussian", "GaussianActor"), "flow": ("flow", "FlowActor"),
-         "steered": ("steered", "SteeredActor")}
+
+def kinds() -> list[str]:
+    """Names of all kinds of policy."""
+    return plugins.names("policies", _ours())
 
 
-def make_policy(spec: StationSpec, config: PolicyConfig) -> Any:
+def policy_kind(kind: str) -> ModuleType:
+    """The package of a kind, whose ``Policy`` is imported when it is asked for; RecipeError names the nearest known one."""
+    return plugins.find("policies", kind, _ours(), "policy.kind")
+
+
+def make_policy(spec: StationSpec, config: PolicySettings) -> Any:
     """A fresh policy of the config's kind, sized for a station."""
-    import importlib
+    return policy_kind(config.kind).Policy(spec, config)
 
-    if config.kind not in KINDS:
-        raise RecipeError(f"policy.kind: expected one of {', '.join(KINDS)}; got '{config.kind}'"
-                          f"{nearest(config.kind, KINDS)}")
-    module, name = KINDS[config.kind]
-    return getattr(importlib.import_module(f"rlinf_core.policies.{module}"), name)(spec, config)
+
+def _ours() -> dict[str, str]:
+    return {path.parent.name: f"{__name__}.{path.parent.name}" for path in Path(__file__).parent.glob("*/policy.py")}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.durable import publish_file
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.specs import StationSpec
+
+if TYPE_CHECKING:
+    from rlinf_core.policies.settings import PolicySettings
 
 FORMAT = "rlinf-policy-1"
 
@@ -51,7 +54,6 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
     from safetensors import SafetensorError, safe_open
 
     from rlinf_core.policies import make_policy
-    from rlinf_core.policies.actor import PolicyConfig
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -64,9 +66,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
                               f"({error}). Copy it again, or use an earlier version") from error
     if metadata.get("format") != FORMAT:
         raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
-    config = {key: tuple(value) if isinstance(value, list) else value
-              for key, value in json.loads(metadata["config"]).items()}
-    actor = make_policy(StationSpec.from_dict(json.loads(metadata["spec"])), PolicyConfig(**config))
+    actor = make_policy(StationSpec.from_dict(json.loads(metadata["spec"])), _config(path, metadata["config"]))
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:
@@ -81,6 +81,19 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Any:
         raise SpecError(f"policy {path} does not fit this station:\n{actor.spec.difference(station)}\n"
                         "Train it with this station's task, or start the station with the policy's task")
     return actor.eval()
+
+
+def _config(path: str | Path, text: str) -> PolicySettings:
+    """What the file says of its network."""
+    from pydantic import ValidationError
+
+    from rlinf_core.policies import policy_kind
+
+    try:
+        return policy_kind(json.loads(text)["kind"]).Config.model_validate_json(text)
+    except (ValidationError, KeyError) as error:
+        raise PolicyFileError(f"policy {path}: expected the config of a network of this version, got {error}. Train it "
+                              "again, or use the version of rlinf that wrote it") from error
 
 
 def read_info(path: str | Path) -> dict[str, Any]:

@@ -8,28 +8,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.errors import PolicyFileError, RecipeError, nearest
+from rlinf_core.errors import PolicyFileError
 
 if TYPE_CHECKING:
-    from rlinf_core.policies.actor import PolicyConfig
+    from rlinf_core.policies.settings import PolicySettings
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which pretrained weights have seen
 WIDTHS, EMBEDDINGS, GROUPS = (64, 128, 256, 512), 8, 4
 
 
-def image_encoder(shape: tuple[int, ...], config: PolicyConfig) -> nn.Module:
+def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
     """The config's kind, for pictures of this shape (H, W, 3)."""
-    kinds = {"cnn": Small, "resnet": ResNet10}
-    if config.image_encoder not in kinds:
-        raise RecipeError(f"policy.image_encoder: expected one of {', '.join(kinds)}; got '{config.image_encoder}'"
-                          f"{nearest(config.image_encoder, kinds)}")
-    return kinds[config.image_encoder](shape, config)
+    return {"cnn": Small, "resnet": ResNet10}[config.image_encoder](shape, config)
 
 
 class Small(nn.Sequential):
     """Convolutions of stride 2, for small pictures."""
 
-    def __init__(self, shape: tuple[int, ...], config: PolicyConfig) -> None:
+    def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
         layers: list[nn.Module] = []
         inputs = 3
         for channels in config.channels:
@@ -50,7 +46,7 @@ class ResNet10(nn.Module):
     With ``image_weights``, a safetensors file of ``stem`` and ``stages``, both are frozen and only what follows is trained.
     """
 
-    def __init__(self, shape: tuple[int, ...], config: PolicyConfig) -> None:
+    def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False), nn.GroupNorm(GROUPS, WIDTHS[0]), nn.ReLU(),
                                   nn.MaxPool2d(3, 2, 1))

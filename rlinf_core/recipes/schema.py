@@ -1,238 +1,173 @@
-"""What a recipe may say: every key, its meaning and its default."""
+"""What a recipe may say: every key, its range, its meaning and its default."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field, model_validator
 
-from rlinf_core.algorithms import rlpd, sft
+from rlinf_core.algorithms import algorithm, algorithms
+from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.algorithms.rlpd.config import Config as RLPD
+from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
 from rlinf_core.environment import Task, load_task
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.places import shared
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies import kinds, policy_kind
+from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
+from rlinf_core.settings.base import Chosen, Count, Settings
+
+ALGORITHM = Chosen("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
+POLICY = Chosen("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operator:
-    """Who demonstrates and arms.
+class Operator(Settings):
+    """Who demonstrates and arms."""
 
-    Attributes:
-        kind: scripted, in simulation only; or keyboard: a person in a terminal of their own (rlinf teleop).
-        noise: tremor of the scripted hand, in normalised units.
-    """
-
-    kind: str = "scripted"
-    noise: float = 0.12
+    kind: Literal["scripted", "keyboard"] = Field(
+        "scripted", description="scripted, in simulation only; or keyboard: a person in a terminal of their own (rlinf "
+        "teleop)")
+    noise: float = Field(0.12, ge=0, le=1, description="tremor of the scripted hand, in normalised units")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Station:
-    """One robot with its task.
+class Station(Settings):
+    """One robot with its task."""
 
-    Attributes:
-        name: its ROS namespace, and the prefix of its episodes' ids.
-        robot: a folder of robots/.
-        task: a file of configs/tasks/, or the path of one.
-        lockstep: simulated time as fast as it goes; false runs in real time.
-        observe_cameras: cameras whose images the policy sees; empty for a policy from state.
-        image_size: height and width of those images.
-        domain_id: ROS_DOMAIN_ID of the station.
-    """
-
-    name: str = "station_a"
-    robot: str = "franka_sim"
-    task: str = "peg_insertion"
-    lockstep: bool = True
-    observe_cameras: tuple[str, ...] = ()
-    image_size: tuple[int, int] = (64, 64)
-    domain_id: int = 42
-    operator: Operator = field(default_factory=Operator)
+    name: str = Field(
+        "station_a", pattern="^[A-Za-z][A-Za-z0-9_]*$", description="its ROS namespace, and the prefix of its episodes' "
+        "ids: letters, digits and _")
+    robot: str = Field("franka_sim", min_length=1, description="a folder of robots/, or the path of one")
+    task: str = Field("peg_insertion", min_length=1, description="a file of configs/tasks/, or the path of one")
+    lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")
+    observe_cameras: tuple[str, ...] = Field(
+        (), description="cameras whose images the policy sees; empty for a policy from state")
+    image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
+    domain_id: int = Field(42, ge=0, le=232, description="ROS_DOMAIN_ID of the station")
+    operator: Operator = Operator()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Collect:
-    """Demonstrations.
+class Collect(Settings):
+    """Demonstrations."""
 
-    Attributes:
-        episodes: successful ones that are needed.
-        first_seed: of the scenes.
-        only: a station records so many, successful or not, and that is all.
-    """
-
-    episodes: int = 20
-    first_seed: int = 10_000
-    only: bool = False
+    episodes: int = Field(20, ge=0, description="successful ones that are needed")
+    first_seed: int = Field(10_000, ge=0, description="of the scenes")
+    only: bool = Field(False, description="a station records so many, successful or not, and that is all")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Online:
-    """The online phase and its governors.
+class Online(Settings):
+    """The online phase and its governors."""
 
-    Attributes:
-        max_env_steps: stop after this many transitions.
-        max_minutes: or after this long.
-        stop_at_success: or when this share of the last 50 training episodes succeeded; 2 never stops early.
-        slice_episodes: episodes asked for at a time.
-        first_seed: of the scenes.
-        min_transitions: before the first update.
-        updates_per_step: gradient updates per online transition.
-        max_lag_episodes: how far the learner may fall behind before stations pause.
-        max_staleness: versions by which an episode's policy may be older and still count.
-        publish_every_updates: how often a policy goes down to the stations.
-        settle_s: how long to wait for the learner at the end.
-    """
-
-    max_env_steps: int = 20_000
-    max_minutes: float = 15.0
-    stop_at_success: float = 1.0
-    slice_episodes: int = 10
-    first_seed: int = 100_000
-    min_transitions: int = 300
-    updates_per_step: float = 2.0
-    max_lag_episodes: float = 4.0
-    max_staleness: int = 50
-    publish_every_updates: int = 400
-    settle_s: float = 30.0
+    max_env_steps: int = Field(20_000, ge=0, description="stop after this many transitions")
+    max_minutes: float = Field(15.0, ge=0, description="or after this long")
+    stop_at_success: float = Field(
+        1.0, ge=0, le=2, description="or when this share of the last 50 training episodes succeeded; 2 never stops early")
+    slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
+    first_seed: int = Field(100_000, ge=0, description="of the scenes")
+    min_transitions: int = Field(300, ge=0, description="before the first update")
+    updates_per_step: float = Field(2.0, ge=0, description="gradient updates per online transition")
+    max_lag_episodes: float = Field(4.0, gt=0, description="how far the learner may fall behind before stations pause")
+    max_staleness: int = Field(50, ge=0, description="versions by which an episode's policy may be older and still count")
+    publish_every_updates: int = Field(400, gt=0, description="how often a policy goes down to the stations")
+    settle_s: float = Field(30.0, ge=0, description="how long to wait for the learner at the end")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evaluate:
-    """Held-out episodes, before and after.
+class Evaluate(Settings):
+    """Held-out episodes, before and after."""
 
-    Attributes:
-        episodes: how many.
-        first_seed: of their scenes, apart from all others.
-    """
-
-    episodes: int = 50
-    first_seed: int = 1_000_000
+    episodes: int = Field(50, ge=0, description="how many")
+    first_seed: int = Field(1_000_000, ge=0, description="of their scenes, apart from all others")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """The trainer's data.
+class Replay(Settings):
+    """The trainer's data."""
 
-    Attributes:
-        capacity: time steps kept online.
-        use_executed: learn from the action that the interlock let through instead of the one asked for.
-    """
-
-    capacity: int = 100_000
-    use_executed: bool = False
+    capacity: int = Field(100_000, gt=0, description="time steps kept online")
+    use_executed: bool = Field(
+        False, description="learn from the action that the interlock let through instead of the one asked for")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """Saving is on by default.
+class Checkpoint(Settings):
+    """Saving is on by default."""
 
-    Attributes:
-        every_minutes: between two checkpoints.
-    """
-
-    every_minutes: float = 2.0
+    every_minutes: float = Field(2.0, ge=0, description="between two checkpoints")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bridge:
-    """Where the trainer listens.
+class Bridge(Settings):
+    """Where the trainer listens."""
 
-    Attributes:
-        host: address it binds, and stations call.
-        port: TCP port.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = PORT
+    host: str = Field("127.0.0.1", min_length=1, description="address it binds, and stations call")
+    port: int = Field(PORT, ge=1, le=65535, description="TCP port")
 
     @property
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Randomise:
-    """Domain randomisation while training in simulation, drawn anew in each scene; evaluations are randomised too.
+class Randomise(Settings):
+    """Domain randomisation while training in simulation, drawn anew in each scene; evaluations are randomised too."""
 
-    Attributes:
-        delay_s: commands come up to so much late [s].
-        lag_s: and are followed with a time constant of up to so much [s].
-        pose_error_m: standard deviation of a scene's error of reported objects and goals [m].
-        pose_noise_m: and of the noise on top, at every time step [m].
-        brightness: cameras are brighter or darker by up to this share.
-    """
-
-    delay_s: float = 0.0
-    lag_s: float = 0.0
-    pose_error_m: float = 0.0
-    pose_noise_m: float = 0.0
-    brightness: float = 0.0
+    delay_s: float = Field(0.0, ge=0, description="commands come up to so much late [s]")
+    lag_s: float = Field(0.0, ge=0, description="and are followed with a time constant of up to so much [s]")
+    pose_error_m: float = Field(
+        0.0, ge=0, description="standard deviation of a scene's error of reported objects and goals [m]")
+    pose_noise_m: float = Field(0.0, ge=0, description="and of the noise on top, at every time step [m]")
+    brightness: float = Field(0.0, ge=0, le=1, description="cameras are brighter or darker by up to this share")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulation:
-    """Training in vectorised simulators, without stations.
+class Simulation(Settings):
+    """Training in vectorised simulators, without stations."""
 
-    Attributes:
-        environments: simulators stepped together; 0 trains on what stations send.
-        workers: rollout workers on Ray, each with its share of the environments; 0 for all of them in this process.
-        pipelined: workers play on with the last policy while the learner learns; the data is one update older.
-        interlock: each simulator behind its interlock, as on a station; false plays actions straight, which is faster.
-        shaping: weight of the task's progress in the reward that is learned from, for learners that need a slope to climb;
-            success is success all the same.
-        initial_policy: a policy file to begin with, of the same kind, sizes and task; or the folder of a run, whose newest
-            policy goes on together with its learner: critics, temperature, optimisers. Empty to begin anew.
-        env_steps: stop after so many time steps, over all environments.
-        updates_per_step: gradient updates per time step, of learners that replay.
-        start_steps: time steps of random actions before the first update, of learners that replay.
-        evaluate_every: time steps between two evaluations.
-        evaluate_episodes: held-out episodes of each.
-    """
-
-    environments: int = 0
-    workers: int = 0
-    pipelined: bool = False
-    interlock: bool = True
-    shaping: float = 0.0
-    initial_policy: str = ""
-    randomise: Randomise = field(default_factory=Randomise)
-    env_steps: int = 50_000
-    updates_per_step: float = 1.0
-    start_steps: int = 500
-    evaluate_every: int = 2_000
-    evaluate_episodes: int = 20
+    environments: int = Field(0, ge=0, description="simulators stepped together; 0 trains on what stations send")
+    workers: int = Field(
+        0, ge=0, description="rollout workers on Ray, each with its share of the environments; 0 for all of them in this "
+        "process")
+    pipelined: bool = Field(
+        False, description="workers play on with the last policy while the learner learns; the data is one update older")
+    interlock: bool = Field(
+        True, description="each simulator behind its interlock, as on a station; false plays actions straight, which is "
+        "faster")
+    shaping: float = Field(
+        0.0, ge=0, description="weight of the task's progress in the reward that is learned from, for learners that need "
+        "a slope to climb; success is success all the same")
+    initial_policy: str = Field(
+        "", description="a policy file to begin with, of the same kind, sizes and task; or the folder of a run, whose "
+        "newest policy goes on together with its learner: critics, temperature, optimisers. Empty to begin anew")
+    randomise: Randomise = Randomise()
+    env_steps: int = Field(50_000, ge=0, description="stop after so many time steps, over all environments")
+    updates_per_step: float = Field(1.0, ge=0, description="gradient updates per time step, of learners that replay")
+    start_steps: int = Field(
+        500, ge=0, description="time steps of random actions before the first update, of learners that replay")
+    evaluate_every: int = Field(2_000, gt=0, description="time steps between two evaluations")
+    evaluate_episodes: int = Field(20, gt=0, description="held-out episodes of each")
 
 
-class AlgorithmConfig(Protocol):
-    """The ``Config`` of any algorithm, by its ``name``."""
+class Recipe(Settings):
+    """Everything about a run."""
 
+    name: str = Field(min_length=1, description="of the recipe")
+    seed: int = Field(0, ge=0, lt=2**31, description="of weights, noise and sampling")
+    station: Station = Station()
+    collect: Collect = Collect()
+    policy: Annotated[PolicySettings, POLICY] = TanhGaussian()
+    sft: SFT = SFT()
+    algorithm: Annotated[AlgorithmSettings, ALGORITHM] = RLPD()
+    simulation: Simulation = Simulation()
+    replay: Replay = Replay()
+    online: Online = Online()
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoint = Checkpoint()
+    bridge: Bridge = Bridge()
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """Everything about a run.
-
-    Attributes:
-        name: of the recipe.
-        seed: of weights, noise and sampling.
-        algorithm: ``name`` (rlpd by default) and that algorithm's hyper-parameters.
-    """
-
-    name: str
-    seed: int = 0
-    station: Station = field(default_factory=Station)
-    collect: Collect = field(default_factory=Collect)
-    policy: PolicyConfig = field(default_factory=PolicyConfig)
-    sft: sft.Config = field(default_factory=sft.Config)
-    algorithm: AlgorithmConfig = field(default_factory=rlpd.Config)
-    simulation: Simulation = field(default_factory=Simulation)
-    replay: Replay = field(default_factory=Replay)
-    online: Online = field(default_factory=Online)
-    evaluate: Evaluate = field(default_factory=Evaluate)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    bridge: Bridge = field(default_factory=Bridge)
+    @model_validator(mode="after")
+    def _clones_by_sft(self) -> Recipe:
+        if self.sft.name != "sft":
+            raise ValueError(f"sft.name: expected sft, got '{self.sft.name}'. Another algorithm is algorithm.name")
+        return self
 
 
 @dataclass(frozen=True)

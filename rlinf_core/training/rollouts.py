@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.policies.actor import Batch
-from rlinf_core.policies.gaussian import GaussianActor
+from rlinf_core.policies.encoder import Batch
+from rlinf_core.policies.gaussian.policy import GaussianActor
 from rlinf_core.training.vector import Arrays, VectorEnv
 
 

@@ -22,8 +22,8 @@ from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
 from rlinf_core.algorithms.parts.running import RunningMoments
 from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError
-from rlinf_core.policies.actor import Encoder
-from rlinf_core.recipes import Recipe, algorithm_name
+from rlinf_core.policies.encoder import Encoder
+from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.training.playing import Episodes, demonstrate, named
 from rlinf_core.training.rollouts import Collector
@@ -78,7 +78,7 @@ class Run(ABC):
         if state["modules"].keys() != self.learner.modules.keys():
             raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
                               f"{', '.join(self.learner.modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
-                              f"of {algorithm_name(self.recipe)}, or a policy file to take the policy alone")
+                              f"of {self.recipe.algorithm.name}, or a policy file to take the policy alone")
         self.learner.load_state_dict(state)
 
     @abstractmethod

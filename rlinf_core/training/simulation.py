@@ -22,7 +22,7 @@ from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, save_policy
-from rlinf_core.recipes import Recipe, algorithm_name, resolved
+from rlinf_core.recipes import Recipe, resolved
 from rlinf_core.training.playing import evaluate
 from rlinf_core.training.runs import RUNS, PlayingRun, Run
 from rlinf_core.training.stations import stations
@@ -71,7 +71,7 @@ class Timed:
 
 def learner_class(recipe: Recipe) -> type:
     """The recipe's learner; RecipeError if it cannot train the recipe's policy."""
-    name = algorithm_name(recipe)
+    name = recipe.algorithm.name
     learner = algorithm(name).Learner
     if recipe.policy.kind not in learner.policies:
         raise RecipeError(f"policy.kind: {name} trains {' or '.join(learner.policies)}, got '{recipe.policy.kind}'")
@@ -98,7 +98,7 @@ def train(recipe: Recipe, run_dir: Path, make: Callable[[Recipe, int], VectorEnv
     learner = learner_class(recipe)
     clock, settings, kind = Clock(), recipe.simulation, RUNS[learner.learns_from]
     if settings.workers and not issubclass(kind, PlayingRun):
-        raise RecipeError(f"simulation.workers: expected 0 for {algorithm_name(recipe)}, which learns from "
+        raise RecipeError(f"simulation.workers: expected 0 for {recipe.algorithm.name}, which learns from "
                           f"{learner.learns_from}, got {settings.workers}")
     held_out = make(recipe, min(settings.environments, 8))
     env = held_out if settings.workers else make(recipe, settings.environments)

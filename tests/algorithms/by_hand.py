@@ -6,8 +6,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.parts.tensors import to_tensors
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import misled
@@ -63,7 +62,7 @@ def assert_alike(learner, own, atol=2e-6):
 def seeing():
     """A policy from pictures."""
     torch.manual_seed(0)
-    return make_policy(SEEING, PolicyConfig(hidden=(8,), image_features=4, channels=(4,)))
+    return make_policy(SEEING, tanh_gaussian.Config(hidden=(8,), image_features=4, channels=(4,)))
 
 
 def pictures(random, size=12):

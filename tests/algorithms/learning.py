@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.training.rollouts import Collector
 from tests.algorithms.point import SPEC, Points, expert, misled, play, success
@@ -54,7 +53,7 @@ def make(kind="tanh_gaussian", seed=0, **config):
     """A small policy."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
-    return make_policy(SPEC, PolicyConfig(kind=kind, **({"hidden": (64, 64)} | config)))
+    return make_policy(SPEC, policy_kind(kind).Config(**({"hidden": (64, 64)} | config)))
 
 
 def learner_of(name, seed=0, horizon=1, kind="gaussian", **changes):

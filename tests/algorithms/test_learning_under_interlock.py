@@ -6,7 +6,8 @@ import torch
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.interlock import Chunk, Inputs, Limits, State, step
-from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies import tanh_gaussian
+from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
@@ -71,7 +72,7 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
         episode = world.play(outwards)
         if episode[2][-1] > 0:
             demonstrations.insert_episode(*episode)
-    actor = Actor(SPEC, PolicyConfig(hidden=(64, 64)))
+    actor = Actor(SPEC, tanh_gaussian.Config(hidden=(64, 64)))
     actor.encoder.fit_normalisation(demonstrations.vectors())
     cloner = sft.Learner(actor, sft.Config(), seed=0)
     for _ in range(60):

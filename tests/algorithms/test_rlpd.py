@@ -6,7 +6,8 @@ from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.algorithms.parts import actor_critic
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
 from rlinf_core.cluster import checkpoint
-from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies import tanh_gaussian
+from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.replay import ReplayBuffer, mix
 from tests.algorithms import toy
 
@@ -27,7 +28,7 @@ def demonstrations(random):
 def actor(demonstrations):
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    actor = Actor(toy.SPEC, PolicyConfig(hidden=(64, 64)))
+    actor = Actor(toy.SPEC, tanh_gaussian.Config(hidden=(64, 64)))
     actor.encoder.fit_normalisation(demonstrations.vectors())
     return actor
 

@@ -14,7 +14,7 @@ from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.sums import SUMS, seal
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import load_policy, policy_name
 from tests.cluster.test_trainer_parts import GOVERNOR, fill, learner, store
 from tests.messages import record
@@ -153,7 +153,8 @@ def test_versions_never_go_back_after_a_crash(spool, task, tmp_path):
     again = learner(task, tmp_path)
     again.load_state_dict(state)
     assert again.publish().name == policy_name(3)
-    newer = Learner(task.spec, PolicyConfig(hidden=(32,)), again.warm_start, again.algorithm_config, tmp_path / "elsewhere")
+    newer = Learner(task.spec, tanh_gaussian.Config(hidden=(32,)), again.warm_start, again.algorithm_config,
+                    tmp_path / "elsewhere")
     newer.load_state_dict({**state, "version": 7})
     assert newer.version == 7
 

@@ -11,7 +11,7 @@ from rlinf_core.cluster.learner import Learner
 from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RlinfError
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import load_policy, policy_name
 from tests.messages import record
 
@@ -28,7 +28,7 @@ def store(task, seed=0):
 
 
 def learner(task, folder, steps=4):
-    return Learner(task.spec, PolicyConfig(hidden=(32,)), sft.Config(steps=steps, batch_size=16),
+    return Learner(task.spec, tanh_gaussian.Config(hidden=(32,)), sft.Config(steps=steps, batch_size=16),
                    rlpd.Config(batch_size=16, critics=2, critic_hidden=(32,), critic_warmup=2), folder)
 
 

@@ -215,8 +215,11 @@ def test_s24_after_a_stall_motion_begins_from_rest(late_s, evidence):
 
 def test_s24_a_long_stall_is_a_hold_by_name(rig):
     stream(rig, (0.02, 0.0, 0.0), actions=4)
-    rig.tick(late_s=0.101)
-    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "stalled")
+    rig.tick(chunk(50, rig.now, ((0.02, 0.0, 0.0),)), late_s=0.101)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "stalled"), "also with a fresh chunk, which came meanwhile"
+    assert [event.cause for event in rig.events] == ["HOLD:stalled", "stalled"]
+    rig.tick(chunk(51, rig.now, ((0.02, 0.0, 0.0),)))
+    assert rig.state.mode is Mode.ACTIVE
 
 
 def test_s24_a_tick_that_is_only_a_little_late_changes_nothing(rig):

@@ -15,11 +15,13 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.ros import ros_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio,hydra"
+ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio"
 NODES = [f"rlinf.{name}" for name in ("interlock", "interlock_desk", "environment", "recorder", "uplink", "operator",
-                                      "policy", "director", "fault_injector")]
+                                      "policy", "director", "fault_injector", "drill")]
 STATION = [*NODES, "rlinf_core.ros", "rlinf_core.building", "rlinf_core.bridge.client", "rlinf_core.episodes.recording",
-           "rlinf_core.episodes.spool", "rlinf_core.interlock", "rlinf_core.cli.doctor", "rlinf_core.cli.main"]
+           "rlinf_core.episodes.spool", "rlinf_core.interlock",
+           "rlinf_core.recipes", "rlinf_core.station", "rlinf_core.supervisor", "rlinf_core.cli.doctor",
+           "rlinf_core.cli.demo", "rlinf_core.cli.display", "rlinf_core.cli.main"]
 
 
 def without(*arguments):
@@ -52,6 +54,16 @@ def test_the_doctor_examines_such_a_machine():
     told = without("doctor")
     assert "not tried: no torch" in told.stdout and "bridge port" in told.stdout, told.stderr
     assert "Traceback" not in told.stderr
+
+
+def test_a_recipe_is_checked_and_a_stations_processes_are_listed_without_them():
+    told = without("up", "demo", "--set", "station.robot=frank_sim")
+    assert told.returncode == 1 and "did you mean 'franka_sim'" in told.stderr, told.stderr
+    code = ("import sys; from pathlib import Path; from rlinf_core.recipes import load_recipe\n"
+            "from rlinf_core.station import station_processes as processes\n"
+            "print(len(processes(load_recipe('demo'), Path('/tmp'))), 'torch' in sys.modules, 'ray' in sys.modules)")
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    assert told.stdout == "7 False False\n", told.stderr
 
 
 def test_a_command_whose_packages_are_missing_says_which_extra_brings_them():

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from rlinf_core.algorithms import sft
-from rlinf_core.errors import PolicyFileError, RecipeError
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.actor import PolicyConfig
+from rlinf_core.errors import PolicyFileError
+from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.images import ResNet10, Small, image_encoder
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
@@ -17,8 +17,8 @@ from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 SPEC = StationSpec((ArraySpec("still", (1,)), ArraySpec("front", (32, 32, 3), "uint8", "", (0.0,), (255.0,),
                                                         "camera/front/image", "image")),
                    ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
-CONFIG = PolicyConfig(hidden=(32,), image_features=16, image_encoder="resnet")
-SMALL = PolicyConfig(image_features=4, channels=(4, 5))
+CONFIG = tanh_gaussian.Config(hidden=(32,), image_features=16, image_encoder="resnet")
+SMALL = tanh_gaussian.Config(image_features=4, channels=(4, 5))
 
 
 def resnet(config=CONFIG, seed=0):
@@ -52,7 +52,7 @@ def test_pretrained_weights_are_frozen_and_the_rest_learns(tmp_path):
     donor = resnet(seed=1)
     file = tmp_path / "resnet.safetensors"
     save_file({name: value for name, value in donor.state_dict().items() if name.startswith(("stem.", "stages."))}, file)
-    net = resnet(PolicyConfig(image_features=16, image_encoder="resnet", image_weights=str(file)))
+    net = resnet(tanh_gaussian.Config(image_features=16, image_encoder="resnet", image_weights=str(file)))
     net(torch.rand(2, 3, 32, 32)).sum().backward()
     assert torch.equal(net.stages[3].second.weight, donor.stages[3].second.weight)
     assert net.stages[3].second.weight.grad is None and net.embeddings.grad is not None
@@ -71,9 +71,9 @@ def test_wrong_weights_and_kinds_are_named(tmp_path):
     file = tmp_path / "other.safetensors"
     save_file({"conv1.weight": torch.zeros(1), "a.weight": torch.zeros(1)}, file)
     with pytest.raises(PolicyFileError, match="names differ, among them a.weight, conv1.weight, stages"):
-        resnet(PolicyConfig(image_encoder="resnet", image_weights=str(file)))
-    with pytest.raises(RecipeError, match="did you mean 'resnet'"):
-        image_encoder((32, 32, 3), PolicyConfig(image_encoder="resent"))
+        resnet(tanh_gaussian.Config(image_encoder="resnet", image_weights=str(file)))
+    with pytest.raises(ValidationError, match="'cnn' or 'resnet'"):
+        tanh_gaussian.Config(image_encoder="resent")
 
 
 def pictures(size, random):
@@ -92,7 +92,7 @@ def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rat
     """Mean error of the place at most a third of what not looking gives, on pictures that it has not seen; seed 0."""
     torch.manual_seed(0)
     random = np.random.default_rng(0)
-    actor = make_policy(SPEC, PolicyConfig(hidden=(32,), image_features=16, image_encoder=kind))
+    actor = make_policy(SPEC, tanh_gaussian.Config(hidden=(32,), image_features=16, image_encoder=kind))
     learner, unseen = sft.Learner(actor, sft.Config(learning_rate=rate, image_shift=0)), pictures(64, random)
     for _ in range(steps):
         learner.update(pictures(32, random))
@@ -122,7 +122,7 @@ def test_a_small_encoder_halves_by_each_convolution():
 
 def test_a_resnets_embeddings_fit_its_pictures():
     torch.manual_seed(0)
-    net = ResNet10((40, 64, 3), PolicyConfig(image_features=4, image_encoder="resnet"))
+    net = ResNet10((40, 64, 3), tanh_gaussian.Config(image_features=4, image_encoder="resnet"))
     assert net.embeddings.shape == (8, 512, 2, 2) and net.out[0].weight.shape == (4, 8 * 512)
     assert net.embeddings.std().item() == pytest.approx(0.5, rel=0.05), "a sum over four places keeps its deviation"
     assert not {"mean", "std"} & set(net.state_dict()) and not net.frozen

@@ -1,31 +1,32 @@
 """What the networks compute, beside the same in NumPy or torch's own distributions."""
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.policies import KINDS, make_policy
-from rlinf_core.policies.actor import Actor, Encoder, PolicyConfig, mlp, squashed
-from rlinf_core.policies.flow import FlowActor
-from rlinf_core.policies.gaussian import GaussianActor, Value, tanh_mlp
-from rlinf_core.policies.images import image_encoder
-from rlinf_core.policies.steered import SteeredActor
+from rlinf_core.policies import kinds, make_policy, policy_kind, tanh_gaussian
+from rlinf_core.policies.encoder import Encoder, mlp
+from rlinf_core.policies.flow.policy import FlowActor
+from rlinf_core.policies.gaussian.policy import GaussianActor, Value, tanh_mlp
+from rlinf_core.policies.steered.policy import SteeredActor
+from rlinf_core.policies.tanh_gaussian.policy import Actor, squashed
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m"))
 STATE = StationSpec((ArraySpec("offset", (3,)),), ACTION, 10.0)
 CAMERA = ArraySpec("front", (12, 8, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image")
 SEEING = StationSpec((ArraySpec("offset", (3,)), CAMERA), ACTION, 10.0)
-CONFIG = PolicyConfig(hidden=(8, 6), image_features=4, channels=(4, 5), steering=(7,), horizon=2)
+SIZES = dict(hidden=(8, 6), image_features=4, channels=(4, 5), horizon=2)
+CONFIG = tanh_gaussian.Config(**SIZES)
 
 
 def policy(kind, spec=STATE, **changes):
     """With weights and normalisation that leave nothing at zero or one."""
     torch.manual_seed(0)
-    made = make_policy(spec, replace(CONFIG, kind=kind, **changes)).eval()
+    sizes = SIZES | ({"steering": (7,)} if kind == "steered" else {}) | changes
+    made = make_policy(spec, policy_kind(kind).Config(**sizes)).eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -62,7 +63,7 @@ def test_features_are_clipped_vectors_and_pictures_between_0_and_1(random):
     assert got[:, :3] == pytest.approx(np.clip(vectors, -5, 5), abs=1e-5) and got[0, :3].tolist() == [5, -5, 0]
     pictures = encoder.cnns["front"](torch.as_tensor(seen["front"].numpy().transpose(0, 3, 1, 2) / 255.0).float())
     assert got[:, 3:] == pytest.approx(pictures.detach().numpy(), abs=1e-6)
-    blind = Encoder(SEEING, replace(CONFIG, image_features=0))
+    blind = Encoder(SEEING, CONFIG.but(image_features=0))
     assert blind.image_names == [] and blind.size == 3 and not list(blind.parameters())
     assert blind.mean.tolist() == [0] * 3 and blind.std.tolist() == [1] * 3
 
@@ -162,7 +163,7 @@ def test_a_gaussian_acts_as_its_network_says_and_is_clipped(spec, random):
 
 
 def test_a_gaussian_begins_near_zero_with_orthogonal_layers_and_the_stated_deviation():
-    actor = make_policy(STATE, replace(CONFIG, kind="gaussian", initial_log_std=-0.7))
+    actor = make_policy(STATE, policy_kind("gaussian").Config(**SIZES, initial_log_std=-0.7))
     assert actor.log_std.tolist() == pytest.approx([-0.7] * 2)
     assert [type(layer).__name__ for layer in actor.mean] == ["Linear", "Tanh", "Linear", "Tanh", "Linear"]
     for layers, last in ((actor.mean, 0.01), (Value(STATE, CONFIG).head, 1.0), (tanh_mlp(3, (8, 6), 4, 0.3), 0.3)):
@@ -274,14 +275,12 @@ def test_each_kind_has_the_sizes_of_its_config():
                                        (SteeredActor, "steered")])
 def test_a_policy_without_a_config_is_of_its_own_kind_and_says_what_it_is(cls, kind):
     made = cls(STATE)
-    assert made.config == PolicyConfig(kind=kind)
+    assert made.config == policy_kind(kind).Config()
     assert made.describe()["spec"] == STATE.to_dict() and made.describe()["config"]["kind"] == kind
-    assert isinstance(make_policy(STATE, PolicyConfig(kind=kind)), cls) and kind in KINDS
+    assert isinstance(make_policy(STATE, policy_kind(kind).Config()), cls) and kind in kinds()
 
 
 def test_an_unknown_kind_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match=r"policy.kind: expected one of tanh_gaussian, gaussian, flow, steered; "
+    with pytest.raises(RecipeError, match=r"policy.kind: expected one of flow, gaussian, steered, tanh_gaussian, .*"
                                           r"got 'flwo' \(did you mean 'flow'"):
-        make_policy(STATE, PolicyConfig(kind="flwo"))
-    with pytest.raises(RecipeError, match="policy.image_encoder: expected one of cnn, resnet; got 'rsnet'"):
-        image_encoder((32, 32, 3), PolicyConfig(image_encoder="rsnet"))
+        make_policy(STATE, tanh_gaussian.Config(kind="flwo"))

@@ -8,9 +8,9 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from rlinf_core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import KINDS, make_policy
-from rlinf_core.policies.actor import Actor, PolicyConfig, log_prob
+from rlinf_core.policies import kinds, make_policy, policy_kind
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, read_info, save_policy
+from rlinf_core.policies.tanh_gaussian.policy import Actor, log_prob
 
 
 @pytest.fixture
@@ -96,11 +96,11 @@ def test_a_policy_without_images_acts_as_its_network_says(task, random):
     assert np.allclose(explored, np.tanh(mean.numpy() + log_std.exp().numpy() * noise), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", kinds())
 def test_every_kind_explores_and_does_not_as_it_is_asked(kind, task):
     """With gradients on, as in training."""
     torch.manual_seed(0)
-    policy = make_policy(task.spec, PolicyConfig(kind=kind, hidden=(16,), steering=(16,), horizon=2))
+    policy = make_policy(task.spec, policy_kind(kind).Config(hidden=(16,), horizon=2))
     seen = {item.name: np.zeros(item.shape, item.dtype) for item in task.spec.observation}
     draw = np.random.default_rng(1)
     still = [policy.act(seen, explore=False, random=np.random.default_rng(2)) for _ in range(2)]

@@ -206,7 +206,7 @@ def test_s14_s23_a_pressed_estop_is_not_released_by_another_publisher(arm):
     arm.arm()
     arm.pressed = True
     arm.reach(FAULT, "estop:pendant")
-    spoof = arm.peer.node.create_publisher(Bool, "estop/pendant", profile("estop/"))
+    spoof = arm.peer.node.create_publisher(Bool, "estop/pendant", profile("estop/pendant"))
     arm.heard = False  # even if the pressed one falls silent
     for _ in range(30):
         spoof.publish(Bool(data=False))

@@ -16,15 +16,16 @@ from std_srvs.srv import SetBool
 from rlinf.conversions import fill_observation
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
-from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import save_policy
+from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.station import operator_process, station_processes
 from rlinf_core.supervisor import command_line
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
-SMALL = PolicyConfig(hidden=(16,), image_features=4)
+SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4)
 
 
 @pytest.mark.domain(86)

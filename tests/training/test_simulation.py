@@ -1,7 +1,6 @@
 """Training in simulation alone, on the points of the algorithms' tests and on the simulated arm."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
                        "sft.learning_rate=0.003", "simulation.env_steps=1200", "simulation.evaluate_every=600",
                        "simulation.evaluate_episodes=32", "collect.episodes=60")
     if hasattr(recipe.algorithm, "steps"):
-        recipe = replace(recipe, algorithm=replace(recipe.algorithm, steps={"iql": 3000}.get(name, 1000)))
+        recipe = recipe.but(algorithm=recipe.algorithm.but(steps={"iql": 3000}.get(name, 1000)))
     last = simulation.train(recipe, tmp_path, points)
     assert read_evaluations(tmp_path)[0]["success"] <= at_most and last["success"] >= 0.9, read_evaluations(tmp_path)
     again = load_policy(max((tmp_path / "policies").iterdir()), SPEC)

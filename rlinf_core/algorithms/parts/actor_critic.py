@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,45 +16,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.algorithms.parts.learner import REPLAY, Checkpointed, Scalar, descend, follow
+from rlinf_core.algorithms.parts.settings import ActorCriticSettings, SlowSettings
 from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
-from rlinf_core.policies.actor import Actor, Batch, Encoder
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Hyper-parameters of every actor-critic.
-
-    Attributes:
-        batch_size: transitions a step.
-        critics: size of the ensemble.
-        target_critics: how many of them, drawn each step, the target takes the minimum of.
-        critic_hidden: widths of each critic's layers.
-        discount: gamma per time step.
-        learning_rate: of Adam for actor, critics and temperature.
-        adam_beta: decay of Adam's mean gradient.
-        initial_temperature: alpha at first.
-        target_entropy: per action dimension.
-        entropy_backup: whether the target's value includes the entropy bonus.
-        actor_every: critic steps per actor step.
-        critic_warmup: critic steps before the actor begins to move.
-        clip_gradient: norm bound, per optimiser.
-        image_shift: pixels by which images are moved at random (DrQ).
-    """
-
-    batch_size: int = 256
-    critics: int = 2
-    target_critics: int = 2
-    critic_hidden: tuple[int, ...] = (256, 256)
-    discount: float = 0.99
-    learning_rate: float = 3e-4
-    adam_beta: float = 0.9
-    initial_temperature: float = 0.2
-    target_entropy: float = -1.0
-    entropy_backup: bool = True
-    actor_every: int = 1
-    critic_warmup: int = 0
-    clip_gradient: float = 10.0
-    image_shift: int = 0
+from rlinf_core.policies.encoder import Batch, Encoder
+from rlinf_core.policies.tanh_gaussian.policy import Actor
 
 
 class Critics(nn.Module):
@@ -111,7 +75,7 @@ class ActorCritic(Checkpointed):
 
     learns_from, policies = REPLAY, ("tanh_gaussian",)
 
-    def __init__(self, actor: Actor, config: Settings, seed: int = 0) -> None:
+    def __init__(self, actor: Actor, config: ActorCriticSettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.actor, self.config, self.updates = actor, config, 0
         self.encoder = Encoder(actor.spec, actor.config)
@@ -184,17 +148,6 @@ class ActorCritic(Checkpointed):
     def regularise(self, batch: Batch, mean: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
         """A term added to the actor's loss, and what it has to say."""
         return 0.0, {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowSettings(Settings):
-    """Those of ``Settings``, and
-
-    Attributes:
-        target_rate: tau of the target critics' moving average.
-    """
-
-    target_rate: float = 0.005
 
 
 class SlowTargets(ActorCritic):

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from rlinf_core.algorithms.parts.clipped import masked_mean, policy_loss, to_level
 from rlinf_core.algorithms.parts.learner import ROLLOUTS, Checkpointed, descend
-from rlinf_core.errors import RlinfError
-from rlinf_core.policies.actor import Batch
-from rlinf_core.policies.gaussian import GaussianActor
+from rlinf_core.algorithms.parts.settings import OnPolicySettings
+from rlinf_core.policies.encoder import Batch
+from rlinf_core.policies.gaussian.policy import GaussianActor
 
 
 @dataclass
@@ -59,34 +59,6 @@ class Rollout:
                           for item in fields(self)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Hyper-parameters of every on-policy algorithm.
-
-    Attributes:
-        epochs: over each rollout.
-        minibatches: an epoch is cut into.
-        learning_rate: of Adam.
-        anneal_updates: rollouts over which the learning rate falls to 0 in a line; 0 for never.
-        clip_low, clip_high: how far the ratio may fall below and rise above 1.
-        dual_clip: bound of the objective for negative advantages, above 1; 0 for none.
-        entropy: weight of the entropy bonus.
-        level: ratios of single actions of a chunk (action) or of the whole (chunk).
-        clip_gradient: norm bound.
-    """
-
-    epochs: int = 4
-    minibatches: int = 4
-    learning_rate: float = 3e-4
-    anneal_updates: int = 0
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float = 0.0
-    entropy: float = 0.0
-    level: str = "action"
-    clip_gradient: float = 1.0
-
-
 class OnPolicy(Checkpointed):
     """Learner of a Gaussian actor; ``update`` takes one rollout. A subclass says what the advantages are.
 
@@ -98,9 +70,7 @@ class OnPolicy(Checkpointed):
 
     learns_from, policies = ROLLOUTS, ("gaussian",)
 
-    def __init__(self, policy: GaussianActor, config: Settings, seed: int = 0) -> None:
-        if config.level not in ("action", "chunk"):
-            raise RlinfError(f"algorithm.level: expected action or chunk, got '{config.level}'")
+    def __init__(self, policy: GaussianActor, config: OnPolicySettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.policy, self.config, self.updates = policy, config, 0
         self.modules = {"policy": policy} | self.more_modules()

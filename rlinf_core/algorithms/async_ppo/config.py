@@ -1,0 +1,22 @@
+"""Settings of asynchronous PPO."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from rlinf_core.algorithms.ppo.config import Config as PPO
+from rlinf_core.settings.base import with_default
+
+
+class Config(PPO):
+    """Hyper-parameters of asynchronous PPO: those of PPO, and what may be how stale."""
+
+    name: str = with_default(PPO, "name", "async_ppo")
+    max_staleness: int = Field(
+        2, ge=0, description="versions by which a sample's policy may be older; older ones are left out")
+    weight_limit: float = Field(5.0, gt=0, description="largest behaviour weight that still counts")
+    proximal: Literal["recomputed", "interpolated"] = Field(
+        "recomputed", description="the proximal policy is the newest at the update's start (recomputed), or lies between "
+        "behaviour and newest by their versions (interpolated), which saves a pass over the data")

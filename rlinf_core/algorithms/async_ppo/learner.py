@@ -1,0 +1,55 @@
+"""Asynchronous PPO: rollouts of somewhat older policies, by the decoupled objective.
+
+Hilton, Cobbe, Schulman 2021, arXiv 2110.00641; in use: AReaL, arXiv 2505.24298. The ratio is taken to a *proximal* policy,
+near the newest, while each sample is weighted by pi_proximal / pi_behaviour, cut off where the two are too far apart.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.async_ppo.config import Config
+from rlinf_core.algorithms.parts.clipped import policy_loss, to_level
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.ppo.learner import Learner as PPO
+from rlinf_core.policies.encoder import Batch
+
+
+class Learner(PPO):
+    """PPO on samples of several versions."""
+
+    config: Config
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        fresh = (self.updates - rollout.versions <= self.config.max_staleness).float()
+        data = super().prepare(rollout)
+        data["weights"] = data["weights"] * fresh
+        if self.config.proximal == "recomputed":
+            flat = {name: values.flatten(0, 1) for name, values in rollout.observations.items()}
+            log_probs, _ = self.policy.log_probs(flat, rollout.actions.flatten(0, 1))
+            data["proximal"] = log_probs.view(rollout.log_probs.shape)
+        else:
+            data["versions"] = rollout.versions
+        return data
+
+    def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+        config = self.config
+        proximal = to_level(batch["proximal"], config.level) if "proximal" in batch else interpolated(
+            now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
+        return decoupled_loss(now, proximal, then, batch["advantages"].unsqueeze(-1), config.clip_low, config.clip_high,
+                              config.dual_clip, config.weight_limit)
+
+
+def interpolated(newest: Tensor, behaviour: Tensor, version: Tensor, newest_version: int) -> Tensor:
+    """log pi_proximal between the two: one version behind the newest, on the line between their versions."""
+    span = (newest_version + 1 - version).clamp(min=1.0)
+    return behaviour + (span - 1.0) / span * (newest - behaviour)
+
+
+def decoupled_loss(now: Tensor, proximal: Tensor, behaviour: Tensor, advantages: Tensor, low: float, high: float,
+                   dual: float, limit: float) -> Tensor:
+    """-w min(r A, clip(r) A) with r = pi / pi_proximal and w = pi_proximal / pi_behaviour, 0 beyond ``limit``."""
+    weights = (proximal - behaviour).exp().detach()
+    weights = torch.where(weights <= limit, weights, torch.zeros_like(weights))
+    return policy_loss(now, proximal, advantages, low, high, dual, weights)

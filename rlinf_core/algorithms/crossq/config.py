@@ -1,0 +1,20 @@
+"""Settings of CrossQ."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf_core.algorithms.parts.settings import ActorCriticSettings
+from rlinf_core.settings.base import with_default
+
+
+class Config(ActorCriticSettings):
+    """Hyper-parameters of CrossQ: those of every actor-critic (wide critics pay), and two of the renormalisation."""
+
+    name: str = with_default(ActorCriticSettings, "name", "crossq")
+    learning_rate: float = with_default(ActorCriticSettings, "learning_rate", 1e-3)
+    adam_beta: float = with_default(ActorCriticSettings, "adam_beta", 0.5)  # with 0.9 it unlearns again
+    actor_every: int = with_default(ActorCriticSettings, "actor_every", 3)
+    renorm_momentum: float = Field(0.01, gt=0, le=1, description="of the running statistics")
+    renorm_warmup: int = Field(
+        1000, ge=0, description="critic steps of plain batch normalisation before running statistics come in")

@@ -1,0 +1,19 @@
+"""Settings of DAgger."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf_core.algorithms.sft.config import Config as SFT
+from rlinf_core.settings.base import with_default
+
+
+class Config(SFT):
+    """Hyper-parameters of DAgger: those of supervised fine-tuning, and who drives."""
+
+    name: str = with_default(SFT, "name", "dagger")
+    beta: float = Field(0.5, ge=0, le=1, description="share of decisions that the expert drives in the first episode")
+    beta_decay: float = Field(0.99, ge=0, le=1, description="factor of that share from episode to episode")
+    beta_floor: float = Field(0.05, ge=0, le=1, description="below which it does not fall")
+    gated: bool = Field(False, description="learn only from decisions in which the expert drove (HG-DAgger)")
+    updates_per_step: float = Field(1.0, ge=0, description="gradient steps per new decision")

@@ -1,0 +1,20 @@
+"""Settings of DAPO."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf_core.algorithms.grpo.config import Config as GRPO
+from rlinf_core.settings.base import with_default
+
+
+class Config(GRPO):
+    """Hyper-parameters of DAPO: those of GRPO, and what is played again and punished."""
+
+    name: str = with_default(GRPO, "name", "dapo")
+    clip_high: float = with_default(GRPO, "clip_high", 0.28)
+    max_resample: int = Field(
+        5, ge=0, description="rollouts that may be played beside the first until as many groups teach something as it has")
+    safe_length: int = Field(
+        0, ge=0, description="decisions up to which an episode is not punished for its length; 0 for no shaping")
+    length_buffer: int = Field(10, gt=0, description="decisions beyond, over which the punishment grows to 1")

@@ -1,0 +1,25 @@
+"""Settings of IQL."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.settings.base import Widths, with_default
+
+
+class Config(AlgorithmSettings):
+    """Hyper-parameters of IQL."""
+
+    name: str = with_default(AlgorithmSettings, "name", "iql")
+    steps: int = Field(5000, gt=0, description="gradient steps")
+    batch_size: int = Field(256, gt=0, description="transitions a step")
+    expectile: float = Field(
+        0.7, gt=0, lt=1, description="of the values that V takes; towards 1 it is the best action in the data")
+    temperature: float = Field(3.0, ge=0, description="how much better actions are preferred")
+    weight_limit: float = Field(100.0, gt=0, description="of an action's preference")
+    critic_hidden: Widths = Field((256, 256), description="widths of the critics' and the value's layers")
+    discount: float = Field(0.99, ge=0, le=1, description="gamma per time step")
+    target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam; the actor's falls to 0 along a cosine")
+    image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")

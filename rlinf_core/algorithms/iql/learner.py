@@ -1,0 +1,81 @@
+"""IQL: learning from a fixed set of transitions, without asking about actions that are not in it.
+
+Kostrikov, Nair, Levine 2021, arXiv 2110.06169.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.iql.config import Config
+from rlinf_core.algorithms.parts.actor_critic import Critics, critic_loss, gammas
+from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, Checkpointed, descend, follow
+from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
+from rlinf_core.policies.encoder import Encoder
+from rlinf_core.policies.gaussian.policy import Value
+from rlinf_core.policies.tanh_gaussian.policy import Actor, log_prob
+
+
+def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
+    """E |tau - 1(u < 0)| u^2 with u = Q - V (equation 5)."""
+    return ((expectile - (difference < 0).to(difference.dtype)).abs() * difference ** 2).mean()
+
+
+def preference(advantage: Tensor, temperature: float, limit: float) -> Tensor:
+    """exp(beta A), bounded (equation 7)."""
+    return (temperature * advantage).exp().clamp(max=limit)
+
+
+class Learner(Checkpointed):
+    """Critics, value and actor from batches of a fixed replay."""
+
+    learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian",)
+
+    def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.actor, self.config, self.updates = actor, config, 0
+        self.encoder = Encoder(actor.spec, actor.config)
+        self.encoder.load_state_dict(actor.encoder.state_dict())
+        self.critics = Critics(self.encoder.size + actor.spec.action.dim * actor.config.horizon, config.critic_hidden, 2)
+        self.target = copy.deepcopy(torch.nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
+        self.value = Value(actor.spec, actor.config.but(hidden=config.critic_hidden))
+        self.value.encoder.load_state_dict(actor.encoder.state_dict())
+        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "target": self.target,
+                        "value": self.value}
+        rate = config.learning_rate
+        self.optimisers = {
+            "critic": torch.optim.Adam([*self.encoder.parameters(), *self.critics.parameters()], lr=rate),
+            "value": torch.optim.Adam(self.value.parameters(), lr=rate),
+            "actor": torch.optim.Adam(actor.parameters(), lr=rate)}
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        """One step of each."""
+        config = self.config
+        tensors = shift_images(to_tensors(batch), config.image_shift, self.generator)
+        with torch.no_grad():
+            q = self.target[1](self.target[0](tensors), tensors["action"]).min(dim=0).values
+        value = self.value(tensors)
+        value_loss = expectile_loss(q - value, config.expectile)
+        descend(self.optimisers["value"], value_loss)
+        with torch.no_grad():
+            gamma = gammas(tensors, config.discount)
+            target = tensors["reward"] + gamma * tensors["discount"] * self.value(following(tensors))
+        q_loss = critic_loss(self.critics(self.encoder(tensors), tensors["action"]), target)
+        descend(self.optimisers["critic"], q_loss)
+        follow(self.target.parameters(), [*self.encoder.parameters(), *self.critics.parameters()], config.target_rate)
+        mean, log_std = self.actor(tensors)
+        raw = torch.atanh(tensors["action"].clamp(-0.97, 0.97))
+        weights = preference(q - value.detach(), config.temperature, config.weight_limit)
+        actor_loss = -(weights * log_prob(raw, mean, log_std)).mean()
+        for group in self.optimisers["actor"].param_groups:
+            done = min(self.updates / config.steps, 1.0)
+            group["lr"] = config.learning_rate * 0.5 * (1.0 + np.cos(np.pi * done))
+        descend(self.optimisers["actor"], actor_loss)
+        self.updates += 1
+        return {"value_loss": value_loss.item(), "critic_loss": q_loss.item(), "actor_loss": actor_loss.item(),
+                "q": q.mean().item()}

@@ -1,0 +1,64 @@
+"""Settings that several algorithms share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from rlinf_core.settings.base import Settings, Widths
+
+
+class AlgorithmSettings(Settings):
+    """What every algorithm's ``Config`` has."""
+
+    name: str = Field(description="of the algorithm")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam")
+
+
+class OnPolicySettings(AlgorithmSettings):
+    """Hyper-parameters of every on-policy algorithm."""
+
+    epochs: int = Field(4, gt=0, le=1000, description="over each rollout")
+    minibatches: int = Field(4, gt=0, description="an epoch is cut into so many")
+    anneal_updates: int = Field(
+        0, ge=0, description="rollouts over which the learning rate falls to 0 in a line; 0 for never")
+    clip_low: float = Field(0.2, ge=0, le=1, description="how far the ratio may fall below 1")
+    clip_high: float = Field(0.2, ge=0, le=10, description="how far the ratio may rise above 1")
+    dual_clip: float = Field(
+        0.0, ge=0, le=100, description="bound of the objective for negative advantages, above 1; 0 for none")
+    entropy: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    level: Literal["action", "chunk"] = Field("action", description="ratios of single actions of a chunk, or of the whole")
+    clip_gradient: float = Field(1.0, gt=0, description="norm bound")
+
+    @field_validator("dual_clip")
+    @classmethod
+    def _above_one(cls, value: float) -> float:
+        if 0.0 < value <= 1.0:
+            raise ValueError("expected 0 or a number above 1")
+        return value
+
+
+class ActorCriticSettings(AlgorithmSettings):
+    """Hyper-parameters of every actor-critic."""
+
+    batch_size: int = Field(256, gt=0, description="transitions a step")
+    critics: int = Field(2, gt=0, le=100, description="size of the ensemble")
+    target_critics: int = Field(2, gt=0, description="how many of them, drawn each step, the target takes the minimum of")
+    critic_hidden: Widths = Field((256, 256), description="widths of each critic's layers")
+    discount: float = Field(0.99, ge=0, le=1, description="gamma per time step")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature")
+    adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean gradient")
+    initial_temperature: float = Field(0.2, gt=0, description="alpha at first")
+    target_entropy: float = Field(-1.0, description="per action dimension")
+    entropy_backup: bool = Field(True, description="whether the target's value includes the entropy bonus")
+    actor_every: int = Field(1, gt=0, description="critic steps per actor step")
+    critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
+    clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
+    image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+
+
+class SlowSettings(ActorCriticSettings):
+    """Those of an actor-critic with slow targets."""
+
+    target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")

@@ -1,0 +1,53 @@
+"""PPO: clipped policy gradient with a learned value and generalised advantages.
+
+Schulman et al. 2017, arXiv 1707.06347; details after Huang et al. 2022, "The 37 implementation details of PPO". An episode
+that was only cut off by time still counts the value of what came next.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.parts.advantages import gae, normalised
+from rlinf_core.algorithms.parts.clipped import value_loss
+from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
+from rlinf_core.algorithms.parts.running import RunningReturn
+from rlinf_core.algorithms.ppo.config import Config
+from rlinf_core.policies.encoder import Batch
+from rlinf_core.policies.gaussian.policy import Value
+
+
+class Learner(OnPolicy):
+    """Trains a Gaussian actor and a value function beside it."""
+
+    config: Config
+
+    def more_modules(self) -> dict[str, torch.nn.Module]:
+        self.value = Value(self.policy.spec, self.policy.config)
+        self.value.encoder.load_state_dict(self.policy.encoder.state_dict())
+        self.returns = RunningReturn(self.config.discount)
+        return {"value": self.value, "returns": self.returns}
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        config = self.config
+        rewards = self.returns.scaled(rollout.rewards, rollout.ended) if config.scale_rewards else rollout.rewards
+        values, following = self.value(_flat(rollout.observations)), self.value(_flat(rollout.following))
+        values, following = values.view(rewards.shape), following.view(rewards.shape)
+        stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.ended}
+        advantages = gae(rewards, values, following, stops[config.bootstrap], rollout.ended, config.discount,
+                         config.gae_lambda)
+        returns = advantages + values
+        if config.normalise:
+            advantages = normalised(advantages, rollout.mask)
+        return {"advantages": advantages, "returns": returns, "values": values, "weights": rollout.mask}
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        loss, metrics = super().loss(batch)
+        config = self.config
+        value = value_loss(self.value(batch), batch["values"], batch["returns"], config.value_clip, config.huber).mean()
+        return loss + config.value_weight * value, metrics | {"value_loss": value.item()}
+
+
+def _flat(batch: Batch) -> Batch:
+    return {name: values.flatten(0, 1) for name, values in batch.items()}

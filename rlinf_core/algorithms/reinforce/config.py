@@ -1,0 +1,18 @@
+"""Settings of REINFORCE++."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf_core.algorithms.grpo.config import Config as GRPO
+from rlinf_core.settings.base import with_default
+
+
+class Config(GRPO):
+    """Hyper-parameters of REINFORCE++: those of GRPO, and its baseline."""
+
+    name: str = with_default(GRPO, "name", "reinforce")
+    baseline: bool = Field(False, description="take off the group's mean return")
+    beta: float = Field(
+        0.001, ge=0, description="weight of the log-ratio to the policy that training began with, taken off every step's "
+        "reward")

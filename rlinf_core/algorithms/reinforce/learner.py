@@ -1,0 +1,37 @@
+"""REINFORCE++: what came after each step, whitened over the whole rollout, in PPO's clipped objective; no value function.
+
+Hu et al. 2025, arXiv 2501.03262. The baseline variant first takes off the mean return of the scene's group.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rlinf_core.algorithms.grpo.learner import Learner as GRPO
+from rlinf_core.algorithms.parts.advantages import group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.reinforce.config import Config
+from rlinf_core.policies.encoder import Batch
+
+
+class Learner(GRPO):
+    """With ``baseline``, the environments of a group lie side by side; without, the group does not matter."""
+
+    config: Config
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.config.beta > 0.0 or super().needs_reference
+
+    def prepare(self, rollout: Rollout) -> Batch:
+        config, mask, drift = self.config, rollout.mask, torch.zeros_like(rollout.rewards)
+        if config.beta:
+            flat = {name: values.flatten(0, 1) for name, values in rollout.observations.items()}
+            reference, _ = self.reference.log_probs(flat, rollout.actions.flatten(0, 1))
+            drift = (rollout.log_probs - reference.view(rollout.log_probs.shape)).sum(dim=-1)
+        if config.baseline:
+            centred = group_advantages(rollout.returns, config.group, scale=False)
+            advantages = centred.expand(mask.shape) - rewards_to_go(config.beta * drift * mask, mask)
+        else:
+            advantages = rewards_to_go((rollout.rewards - config.beta * drift) * mask, mask)
+        return {"advantages": normalised(advantages, mask), "weights": mask}

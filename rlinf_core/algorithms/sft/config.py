@@ -1,0 +1,23 @@
+"""Settings of supervised fine-tuning."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.settings.base import with_default
+
+
+class Config(AlgorithmSettings):
+    """Hyper-parameters of supervised fine-tuning."""
+
+    name: str = with_default(AlgorithmSettings, "name", "sft")
+    steps: int = Field(1000, ge=0, description="gradient steps")
+    batch_size: int = Field(256, gt=0, description="transitions a step")
+    noise_floor: float = Field(
+        0.1, ge=0, description="the demonstrated action is smeared by this much, which keeps the policy's deviation from "
+        "collapsing")
+    image_shift: int = Field(3, ge=0, description="pixels by which images are moved at random (DrQ)")
+    lora_rank: int = Field(
+        0, ge=0, description="0 trains all weights; else adapters of this rank on the linear layers alone, merged into "
+        "the policy")

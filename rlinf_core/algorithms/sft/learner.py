@@ -1,0 +1,54 @@
+"""Supervised fine-tuning: maximum likelihood of the demonstrated actions.
+
+A flow policy matches its velocity field instead (Lipman et al. 2022, arXiv 2210.02747).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms.parts import lora
+from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, Checkpointed, descend
+from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.sft.config import Config
+from rlinf_core.policies.encoder import Batch
+from rlinf_core.policies.tanh_gaussian.policy import Actor, log_prob
+
+
+def loss(actor: Actor, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
+    """-E log pi(a | s) over demonstrated actions (B, A), clipped just inside the tanh's range."""
+    action = batch["action"]
+    if noise_floor:
+        action = action + noise_floor * torch.randn(action.shape, generator=generator)
+    if hasattr(actor, "matching_loss"):
+        return actor.matching_loss(batch, action, generator)
+    raw = torch.atanh(action.clamp(-0.97, 0.97))
+    mean, log_std = actor(batch)
+    return -log_prob(raw, mean, log_std).mean()
+
+
+class Learner(Checkpointed):
+    """Behaviour cloning of one actor."""
+
+    learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian", "flow")
+
+    def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
+        self.actor, self.config, self.updates = actor, config, 0
+        self.trained = lora.adapted(actor, config.lora_rank, seed) if config.lora_rank else actor
+        self.modules = {"actor": actor} | ({"adapted": self.trained} if config.lora_rank else {})
+        parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
+        self.optimisers = {"actor": torch.optim.Adam(parameters, lr=config.learning_rate)}
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        """One gradient step on a batch of demonstrations."""
+        tensors = shift_images(to_tensors(batch), self.config.image_shift, self.generator)
+        if self.config.lora_rank:
+            lora.follow_normalisation(self.trained, self.actor)
+        value = loss(self.trained, tensors, self.config.noise_floor, self.generator)
+        descend(self.optimisers["actor"], value)
+        if self.config.lora_rank:
+            lora.merge(self.trained, self.actor)
+        self.updates += 1
+        return {"sft_loss": value.item()}

@@ -1,0 +1,128 @@
+"""Every topic of a station, once: its type, who speaks, who listens, how often, with what quality, what a channel holds.
+
+Names are relative to the station's namespace. A station with two arms has the topics of an arm (``per_arm``) once for each,
+below the arm's name: ``left/current_pose``. Quality of service, channels, recordings, conformance checks and the
+documentation (docs/reference.md, Topics) are made from this table; no ROS is needed to read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rlinf_core.errors import RlinfError, nearest
+
+EPISODE, BLACK_BOX = "episode", "black box"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """One row.
+
+    Attributes:
+        name: with ``<name>`` where there is one for each camera or e-stop.
+        type: of its messages, as ``package/msg/Kind``.
+        sender, receivers: nodes, ``robot side`` for a driver or a simulator.
+        rate: how often, at least.
+        depth: messages kept for a receiver that is late.
+        latched: whoever joins later gets the last one (transient local).
+        per_arm: there is one for each arm.
+        channel: shape of what an observation takes from a message, in SI units, or None where it takes nothing; -1 for one
+            number a joint.
+        newest: only the newest message counts: received with depth 1, reliable in lockstep, best effort in real time, which
+            fits every driver's publisher.
+        recorded: with an ``episode``, in the ``black box`` before a fault, or not at all.
+        meaning: in a sentence.
+    """
+
+    name: str
+    type: str
+    sender: str
+    receivers: str
+    rate: str
+    meaning: str
+    depth: int = 10
+    latched: bool = False
+    per_arm: bool = False
+    channel: tuple[int, ...] | None = None
+    newest: bool = False
+    recorded: str = ""
+
+
+def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: str, package: str = "geometry_msgs",
+           receivers: str = "environment", **changes: object) -> Topic:
+    row = Topic(name=name, type=f"{package}/msg/{kind}", sender="robot side", receivers=receivers, rate=rate,
+                meaning=meaning, per_arm=True, channel=channel, newest=True)
+    return replace(row, **changes)
+
+
+TOPICS = (
+    _state("current_pose", "PoseStamped", (7,), "100 Hz", "the tool in the base frame: position [m], quaternion x y z w",
+           receivers="interlock, environment", recorded=BLACK_BOX),
+    _state("current_twist", "TwistStamped", (6,), "control rate", "its velocity [m/s, rad/s]"),
+    _state("wrench", "WrenchStamped", (6,), "10 Hz", "the external wrench at the tool [N, Nm]",
+           receivers="interlock, environment"),
+    _state("joint_states", "JointState", (-1,), "10 Hz", "the joints [rad]", "sensor_msgs", "interlock, environment"),
+    _state("gripper/state", "JointState", (1,), "10 Hz", "the gripper's opening [m]", "sensor_msgs",
+           "interlock, environment"),
+    _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it",
+           per_arm=False),
+    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs", per_arm=False),
+    _state("task/success", "JointState", (1,), "control rate", "external success signal: 1 once the task is done",
+           "sensor_msgs", per_arm=False),
+    Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side", receivers="environment",
+          rate="control rate", depth=2, newest=True, channel=(-1, -1, 3), meaning="rgb8 or bgr8"),
+    Topic(name="distance", type="sensor_msgs/msg/Range", sender="robot side", receivers="interlock", rate="20 Hz",
+          per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
+    Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock", rate="on change",
+          depth=1, latched=True, per_arm=True, meaning="a reflex or a user stop, in a word; empty when there is none"),
+    Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock", receivers="robot side",
+          rate="every tick", per_arm=True, recorded=BLACK_BOX, meaning="where the tool shall be, in the base frame"),
+    Topic(name="target_joints", type="sensor_msgs/msg/JointState", sender="interlock", receivers="robot side",
+          rate="every tick", per_arm=True, meaning="the same for joints, in joint_delta instead of target_pose [rad]"),
+    Topic(name="gripper/command", type="std_msgs/msg/Float64", sender="interlock", receivers="robot side",
+          rate="every tick", per_arm=True, meaning="how far the gripper shall be open [m]"),
+    Topic(name="estop/<name>", type="std_msgs/msg/Bool", sender="e-stop", receivers="interlock", rate="10 Hz",
+          meaning="true when pressed; silence is pressed"),
+    Topic(name="enable", type="std_msgs/msg/Bool", sender="operator", receivers="interlock", rate="within the lease",
+          meaning="the policy may move, until false or the lease (enable_lease) has passed"),
+    Topic(name="timestep", type="rlinf_msgs/msg/TimeStep", sender="environment", receivers="policy, operator, recorder",
+          rate="control rate", depth=50, recorded=EPISODE, meaning="observation, reward and discount"),
+    Topic(name="policy/action", type="rlinf_msgs/msg/ActionChunk", sender="policy", receivers="interlock, recorder",
+          rate="each decision", recorded=EPISODE, meaning="what the policy wants"),
+    Topic(name="teleop/action", type="rlinf_msgs/msg/ActionChunk", sender="operator", receivers="interlock, recorder",
+          rate="each decision", recorded=EPISODE, meaning="what a person wants, who goes first"),
+    Topic(name="applied", type="rlinf_msgs/msg/Applied", sender="interlock", receivers="environment, recorder",
+          rate="each action", depth=50, recorded=EPISODE, meaning="what moved the arm, and who asked for it"),
+    Topic(name="safety", type="rlinf_msgs/msg/SafetyState", sender="interlock", receivers="all",
+          rate="10 Hz, and on change", depth=1, latched=True, recorded=EPISODE, meaning="state of the interlock, and why"),
+    Topic(name="safety/events", type="rlinf_msgs/msg/SafetyEvent", sender="interlock", receivers="recorder, all",
+          rate="each intervention", depth=50, recorded=EPISODE, meaning="what was refused, dropped, limited or held"),
+    Topic(name="episode", type="rlinf_msgs/msg/EpisodeEvent", sender="environment, recorder", receivers="all",
+          rate="each event", depth=50, recorded=EPISODE, meaning="an episode started, ended, was closed or aborted"),
+    Topic(name="policy/update", type="rlinf_msgs/msg/PolicyUpdate", sender="uplink", receivers="policy",
+          rate="each version", depth=1, latched=True, meaning="a new policy lies on this machine"),
+    Topic(name="policy/status", type="rlinf_msgs/msg/PolicyStatus", sender="policy", receivers="environment, director",
+          rate="0.5 Hz", depth=1, latched=True, meaning="which version plays, and how fast it answers"),
+    Topic(name="trainer/status", type="rlinf_msgs/msg/TrainerStatus", sender="uplink", receivers="environment, director",
+          rate="2 Hz", depth=1, latched=True, meaning="what the trainer does, and whether it wants more"),
+    Topic(name="/clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment", rate="control rate",
+          meaning="simulated time, of a simulator in lockstep"),
+)
+_BY_NAME = {topic.name: topic for topic in TOPICS}
+
+
+def topic(name: str) -> Topic:
+    """The row of a topic as a station names it, for any camera, e-stop or arm; RlinfError with the nearest known one."""
+    below = name.partition("/")[2]
+    for key in (name, *_patterns(name), *((below,) if below in _BY_NAME and _BY_NAME[below].per_arm else ())):
+        if key in _BY_NAME:
+            return _BY_NAME[key]
+    raise RlinfError(f"topic '{name}': expected one of the robot interface (docs/reference.md, Topics)"
+                     f"{nearest(name, _BY_NAME)}")
+
+
+def _patterns(name: str) -> tuple[str, ...]:
+    parts = name.split("/")
+    if len(parts) == 3 and parts[0] == "camera" and parts[2] == "image":
+        return ("camera/<name>/image",)
+    return ("estop/<name>",) if len(parts) == 2 and parts[0] == "estop" else ()

@@ -1,0 +1,94 @@
+"""Finding a part by name: one of ours, an entry point of an installed package, ``package.module:name``, ``file.py:name``.
+
+Entry points stand in the groups ``rlinf.robots``, ``rlinf.tasks``, ``rlinf.rewards``, ``rlinf.scripts``,
+``rlinf.simulators``, ``rlinf.algorithms`` and ``rlinf.policies``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rlinf_core.errors import RecipeError, nearest
+
+
+def installed(group: str) -> dict[str, EntryPoint]:
+    """The entry points of installed packages in ``rlinf.<group>``, by name."""
+    return {point.name: point for point in entry_points(group=f"rlinf.{group}")}
+
+
+def names(group: str, ours: Iterable[str]) -> list[str]:
+    """Every name that ``find`` knows."""
+    return sorted({*ours, *installed(group)})
+
+
+def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
+    """The part called ``name``.
+
+    Args:
+        group: of entry points, without ``rlinf.``.
+        name: what the config says.
+        ours: names of those that come with rlinf, and where they are: ``module`` or ``module:attribute``.
+        where: what says the name, for errors.
+
+    Raises:
+        RecipeError: there is none, with the nearest name; or it cannot be imported, with the reason.
+    """
+    reference = ours.get(name, "")
+    if not reference and name in installed(group):
+        reference = installed(group)[name].value
+    if not reference and (":" in name or "." in name or name.endswith(".py")):
+        reference = name
+    if not reference:
+        known = names(group, ours)
+        raise RecipeError(f"{where}: expected one of {', '.join(known)}, or package.module:name, or file.py:name; got "
+                          f"'{name}'{nearest(name, known)}")
+    place, _, attribute = reference.partition(":")
+    module = _module(place, f"{where}: '{name}'")
+    if attribute and not hasattr(module, attribute):
+        known = [key for key in vars(module) if not key.startswith("_")]
+        raise RecipeError(f"{where}: '{name}': {place} has no '{attribute}'{nearest(attribute, known)}")
+    return getattr(module, attribute) if attribute else module
+
+
+def _module(place: str, where: str) -> ModuleType:
+    try:
+        return _of_file(Path(place).expanduser().resolve()) if place.endswith(".py") else importlib.import_module(place)
+    except (ImportError, OSError, SyntaxError) as error:
+        raise RecipeError(f"{where}: expected what can be imported, got {type(error).__name__}: {error}") from error
+
+
+def _of_file(path: Path) -> ModuleType:
+    """The module of a file, imported once under a name of its own."""
+    name = f"rlinf_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def deferred(package: str, module: str) -> Callable[[str], Any]:
+    """A ``__getattr__`` for a package: what it does not say is in one of its modules, imported when it is asked for."""
+
+    def attribute(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        return getattr(importlib.import_module(f"{package}.{module}"), name)
+
+    return attribute

@@ -1,0 +1,24 @@
+"""Settings that all kinds of policy share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rlinf_core.settings.base import Count, Settings, Widths
+
+
+class PolicySettings(Settings):
+    """Sizes of what every policy has: an encoder, a trunk and a chunk of actions."""
+
+    kind: str = Field(description="of the policy")
+    hidden: Widths = Field((256, 256), description="widths of the trunk's layers")
+    image_features: int = Field(
+        64, ge=0, description="features kept of each camera image; 0 for a policy that does not look at images, though "
+        "they are observed and recorded")
+    image_encoder: Literal["cnn", "resnet"] = Field("cnn", description="a small one, or a ResNet-10")
+    channels: Annotated[tuple[Count, ...], Field(max_length=8)] = Field(
+        (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2")
+    image_weights: str = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
+    horizon: int = Field(1, gt=0, le=1000, description="actions of a chunk that are decided together")

@@ -1,0 +1,82 @@
+"""Strict settings: every field has a type, a range, a default and a meaning; nothing is coerced, nothing unknown taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
+
+from rlinf_core.errors import RecipeError
+
+Self = TypeVar("Self", bound="Settings")
+Count = Annotated[int, Field(gt=0)]
+Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+class Settings(BaseModel):
+    """Base of every config: frozen; unknown keys, wrong types and numbers that are not finite are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+    def but(self: Self, **changes: Any) -> Self:
+        """A copy with some values changed, checked again."""
+        return type(self)(**(dict(self) | changes))
+
+
+def with_default(parent: type[Settings], name: str, default: Any) -> Any:
+    """The field of that name in the parent, range and meaning included, with another default."""
+    field = copy(parent.model_fields[name])
+    field.default = default
+    return field
+
+
+class Chosen:
+    """Annotation of a field whose model is named by one of the field's own keys.
+
+    Args:
+        key: which one, e.g. ``name``.
+        model: from that name to the model; RecipeError if there is none.
+        names: every name there is, for the reference and the JSON schema.
+        default: the name where none is said; none means that it must be.
+    """
+
+    def __init__(self, key: str, model: Callable[[str], type[Settings]], names: Callable[[], list[str]],
+                 default: str | None = None) -> None:
+        self.key, self.model, self.names, self.default = key, model, names, default
+
+    def of(self, data: Mapping[str, Any]) -> type[Settings]:
+        """The model of what a file says."""
+        name = data.get(self.key, self.default)
+        if not isinstance(name, str):
+            known = ", ".join(self.names())
+            raise PydanticCustomError("chosen", "expected one of {known}, got {got}",
+                                      {"known": known, "got": "nothing" if name is None else repr(name), "key": self.key})
+        try:
+            return self.model(name)
+        except RecipeError as error:
+            raise PydanticCustomError("chosen", "{error}", {"error": str(error), "key": self.key}) from error
+
+    def validated(self, value: Any) -> Settings:
+        """The model's instance; one that is there already stays."""
+        if isinstance(value, Settings):
+            return value
+        if not isinstance(value, Mapping):
+            raise PydanticCustomError("model_type", "expected a mapping")
+        return self.of(value).model_validate({self.key: self.default} | dict(value) if self.default else value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.validated)
+
+    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """One variant for each name."""
+        variants = []
+        for name in self.names():
+            model = self.model(name).model_json_schema()
+            model["properties"] = {self.key: {"const": name}} | {
+                key: value for key, value in model.get("properties", {}).items() if key != self.key}
+            model["required"] = [key for key in model.get("required", []) if key != self.key]
+            variants.append(model if name == self.default else model | {"required": [self.key, *model["required"]]})
+        return {"anyOf": variants}

@@ -1,0 +1,110 @@
+"""From what a file says to a model; errors name place, key, what was expected and what came."""
+
+from __future__ import annotations
+
+import typing
+from types import UnionType
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.settings.base import Chosen, Settings
+from rlinf_core.settings.reading import Key, Said
+
+Model = TypeVar("Model", bound=Settings)
+
+
+def checked(model: type[Model], said: Said) -> Model:
+    """The model's instance.
+
+    Raises:
+        RecipeError: all that is wrong, a line each.
+    """
+    try:
+        return model.model_validate(said.data)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        lines = dict.fromkeys(_line(model, said, problem) for problem in problems)
+        raise RecipeError("\n".join(lines)) from error
+
+
+def _line(model: type[Settings], said: Said, problem: Any) -> str:
+    key: Key = tuple(problem["loc"])
+    kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
+    if kind == "chosen":
+        return f"{said.place((*key, context['key']))}: '{dotted((*key, context['key']))}': {problem['msg']}"
+    name = dotted(key)
+    if kind == "extra_forbidden":
+        known = _known(model, said.data, key[:-1])
+        return (f"{said.place(key)}: unknown key '{name}'{nearest(str(key[-1]), known)}; known here: "
+                f"{', '.join(sorted(known))}")
+    if kind == "missing":
+        return f"{said.place(key[:-1])}: '{name}' is missing"
+    if kind == "value_error":
+        where = f"'{name}': " if name else ""
+        return f"{said.place(key)}: {where}{problem['msg'].removeprefix('Value error, ')}, got {_shown(got)}"
+    expected = _expected(kind, problem["msg"], context)
+    return f"{said.place(key)}: '{name}': expected {expected}, got {_shown(got)}{_meant(kind, got, context)}"
+
+
+def dotted(key: Key) -> str:
+    """``station.observe_cameras[0]``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).lstrip(".")
+
+
+TYPES = {"int_type": "int", "float_type": "a number", "string_type": "a text", "bool_type": "true or false",
+         "tuple_type": "a list", "model_type": "a mapping", "dict_type": "a mapping", "int_from_float": "int",
+         "model_attributes_type": "a mapping", "finite_number": "a finite number"}
+
+
+def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
+    if kind in TYPES:
+        return TYPES[kind]
+    if kind == "literal_error":
+        return f"one of {', '.join(choices(context))}"
+    text = message.removeprefix("Input should be ").removeprefix("expected ")
+    for lax, plain in (("Tuple should have", "a list with"), ("String should have", "a text with"),
+                       ("after validation, not", "but has"), ("greater than or equal to", "at least"),
+                       ("less than or equal to", "at most"), ("greater than", "above"), ("less than", "below")):
+        text = text.replace(lax, plain)
+    return text if text.startswith(("a ", "at ", "above", "below", "one")) else f"that {text}"
+
+
+def choices(context: dict[str, Any]) -> list[str]:
+    """Of a literal, from pydantic's wording: 'a', 'b' or 'c'."""
+    return [part.strip(" '") for part in context["expected"].replace(" or ", ", ").split(",")]
+
+
+def _meant(kind: str, got: Any, context: dict[str, Any]) -> str:
+    return nearest(str(got), choices(context)) if kind == "literal_error" else ""
+
+
+def _shown(value: Any) -> str:
+    names = {tuple: "list", dict: "mapping", type(None): "nothing"}
+    name = names.get(type(value), type(value).__name__)
+    text = repr(list(value)) if isinstance(value, tuple) else repr(value)
+    return name if value is None else f"{name} {text if len(text) < 100 else text[:97] + '...'}"
+
+
+def _known(model: Any, data: Any, key: Key) -> list[str]:
+    """Names of the keys of the mapping at ``key``."""
+    for part in key:
+        annotation, metadata = _field(model, part)
+        data = data[part] if isinstance(data, dict | tuple) else None
+        model = _model(annotation, metadata, data)
+    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _field(model: Any, part: str | int) -> tuple[Any, list[Any]]:
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return model.model_fields[part].annotation, model.model_fields[part].metadata
+    return typing.get_args(model)[-1 if isinstance(part, str) else 0], []
+
+
+def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:
+    for item in metadata:
+        if isinstance(item, Chosen):
+            return item.of(data)
+    arguments = [each for each in typing.get_args(annotation) if each is not type(None)]
+    return _model(arguments[0], [], data) if typing.get_origin(annotation) in (typing.Union, UnionType) else annotation

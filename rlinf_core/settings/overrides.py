@@ -1,0 +1,91 @@
+"""Overrides from the command line in Hydra's grammar, by Hydra's own parser.
+
+``key.sub=value`` sets, ``+key=value`` adds what is not there yet, ``++key=value`` does either, ``~key`` takes out what the
+file says; ``[1,2]``, ``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``, ``key=choice(a,b)``, ``key=range(0,3)``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.settings.reading import Key, Said
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+
+def override(said: Said, text: str) -> None:
+    """Apply one override.
+
+    Raises:
+        RecipeError: it is not Hydra's grammar, sweeps over several values, adds what is there or takes out what is not.
+    """
+    parsed = _parsed(text)
+    if parsed.is_sweep_override():
+        raise RecipeError(f"override '{text}': expected one value, got several; `rlinf sweep` and `rlinf eval --vary` take "
+                          "them. Quote a text with commas: key='a,b'")
+    key: Key = tuple(parsed.key_or_group.split("."))
+    there, before = _look(said.data, key)
+    if parsed.is_delete():
+        if not there:
+            raise RecipeError(f"override '{text}': expected a key that is said, got '{parsed.key_or_group}', which is not")
+        _look(said.data, key[:-1])[1].pop(key[-1])
+        said.forget(key)
+        return
+    if parsed.is_add() and not parsed.is_force_add() and there:
+        raise RecipeError(f"override '{text}': expected a key that is not there yet, got '{parsed.key_or_group}', which is "
+                          f"{before!r}. Leave the + away to change it")
+    said.set(key, _plain(parsed.value()), f"override '{text}'")
+
+
+def combinations(texts: list[str]) -> list[tuple[str, ...]]:
+    """Every combination of the values that overrides list; RecipeError if one is not Hydra's grammar."""
+    ways = []
+    for text in texts:
+        parsed = _parsed(text)
+        if not parsed.is_sweep_override():
+            ways.append([text])
+            continue
+        from hydra.errors import HydraException
+
+        try:
+            ways.append([f"{parsed.key_or_group}={value}" for value in parsed.sweep_string_iterator()])
+        except HydraException as error:
+            raise _refused(text, error) from error
+    return list(itertools.product(*ways))
+
+
+def _parsed(text: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(text)
+        if parsed.package is not None:
+            raise RecipeError(f"override '{text}': expected key=value, got a package (@), which recipes have not")
+        return parsed
+    except HydraException as error:
+        raise _refused(text, error) from error
+
+
+def _refused(text: str, error: Exception) -> RecipeError:
+    return RecipeError(f"override '{text}': expected key.sub=value, +key=value, ~key, or to vary it key=a,b,c, "
+                       f"key=range(from,to,step), key=choice(a,b); got: {str(error).splitlines()[0]}")
+
+
+def _look(data: Any, key: Key) -> tuple[bool, Any]:
+    for part in key:
+        if not isinstance(data, dict) or part not in data:
+            return False, None
+        data = data[part]
+    return True, data
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_plain(item) for item in value)
+    return value

@@ -1,0 +1,116 @@
+"""YAML with the place of every value: which file, which line; a key that stands twice is an error."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlinf_core.errors import RecipeError
+
+Key = tuple[str | int, ...]
+
+
+@dataclass
+class Said:
+    """A mapping as it was said, and where.
+
+    Attributes:
+        data: plain values; lists are tuples.
+        places: by path of keys and indices, the file and line; of an override, itself.
+    """
+
+    data: dict[str, Any]
+    places: dict[Key, str] = field(default_factory=dict)
+
+    def place(self, key: Key) -> str:
+        """Of a value, or of the nearest that holds it."""
+        while key and key not in self.places:
+            key = key[:-1]
+        return self.places.get(key, "")
+
+    def set(self, key: Key, value: Any, place: str) -> None:
+        """Put a value in, mappings on the way included."""
+        data = self.data
+        for part in key[:-1]:
+            if not isinstance(data.get(part), dict):
+                data[part] = {}
+            data = data[part]
+        data[key[-1]] = value
+        self.forget(key)
+        self.places[key] = place
+
+    def forget(self, key: Key) -> None:
+        """Drop the places of a value and of all that it holds."""
+        self.places = {at: place for at, place in self.places.items() if at[:len(key)] != key}
+
+
+def read(path: str | Path, what: str) -> Said:
+    """A YAML file that holds a mapping.
+
+    Args:
+        path: the file.
+        what: what it is, for errors: "recipe", "task".
+
+    Raises:
+        RecipeError: it cannot be read, is no mapping, or says a key twice.
+    """
+    where = f"{what} {path}"
+    try:
+        node = yaml.compose(Path(path).read_text(), Loader=_Loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise RecipeError(f"{where}: expected a readable YAML file, got: {error}") from error
+    if not isinstance(node, yaml.MappingNode):
+        got = "nothing" if node is None else node.tag.rpartition(":")[2]
+        raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
+    said = Said({}, {(): where})
+    said.data = _value(node, (), where, said.places)
+    return said
+
+
+def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any:
+    if key:
+        places.setdefault(key, f"{where}, line {node.start_mark.line + 1}")
+    if isinstance(node, yaml.SequenceNode):
+        return tuple(_value(item, (*key, index), where, places) for index, item in enumerate(node.value))
+    if isinstance(node, yaml.MappingNode):
+        return _mapping(node, key, where, places)
+    try:
+        return _Loader.make(node)
+    except (yaml.YAMLError, ValueError) as error:
+        raise RecipeError(f"{where}, line {node.start_mark.line + 1}: expected a plain value, got: {error}") from error
+
+
+def _mapping(node: yaml.MappingNode, key: Key, where: str, places: dict[Key, str]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name_node, item in node.value:
+        line = f"{where}, line {name_node.start_mark.line + 1}"
+        if not isinstance(name_node, yaml.ScalarNode):
+            raise RecipeError(f"{line}: expected a name before the colon, got a {name_node.tag.rpartition(':')[2]}")
+        name = name_node.value
+        if name in data:
+            raise RecipeError(f"{line}: '{'.'.join(map(str, (*key, name)))}' stands twice, first in "
+                              f"{places[(*key, name)].removeprefix(where).lstrip(', ')}")
+        places[(*key, name)] = line
+        data[name] = _value(item, (*key, name), where, places)
+    return data
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, as YAML 1.2 does."""
+
+    @classmethod
+    def make(cls, node: yaml.Node) -> Any:
+        """The value of a scalar."""
+        loader = cls("")
+        try:
+            return loader.construct_object(node)
+        finally:
+            loader.dispose()
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?\d[\d_]*(\.\d*)?[eE][-+]?\d+$"),
+                              list("-+0123456789"))

@@ -1,0 +1,69 @@
+"""Settings as tables for people and as JSON schemas for editors, both from the models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from rlinf_core.settings.base import Chosen, Settings
+
+WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool", "object": "mapping"}
+
+
+def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str, str, str]]:
+    """Key, type, range, default and meaning of every value, those of nested settings included."""
+    properties = schema(model)["properties"]
+    for name, item in model.model_fields.items():
+        chosen = next((each for each in item.metadata if isinstance(each, Chosen)), None)
+        if chosen:
+            names = f"one of {', '.join(chosen.names())}"
+            yield f"{prefix}{name}.{chosen.key}", "text", names, chosen.default or "required", item.description or ""
+        elif isinstance(item.annotation, type) and issubclass(item.annotation, BaseModel):
+            yield from rows(item.annotation, f"{prefix}{name}.")
+        else:
+            said = properties[name]
+            yield f"{prefix}{name}", kind(said), span(said), _default(item), item.description or ""
+
+
+def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
+    """The JSON schema of a model, for editors."""
+    data = model.model_json_schema(mode="validation")
+    return data | {"$schema": "https://json-schema.org/draft/2020-12/schema"} | ({"title": title} if title else {})
+
+
+def kind(item: dict[str, Any]) -> str:
+    """The type that a property's schema names."""
+    if "enum" in item or "const" in item:
+        return "text"
+    if "anyOf" in item:
+        return " or ".join(dict.fromkeys(kind(each) for each in item["anyOf"] if each.get("type") != "null"))
+    if item.get("type") == "array":
+        parts = item.get("prefixItems", [item.get("items", {})])
+        return f"list of {kind(parts[0])}"
+    return WORDS.get(item.get("type", ""), "any")
+
+
+def span(item: dict[str, Any]) -> str:
+    """The range or the choices that a property's schema names."""
+    if "enum" in item:
+        return f"one of {', '.join(map(str, item['enum']))}"
+    if item.get("type") == "array":
+        size = item.get("minItems") if item.get("minItems") == item.get("maxItems") else None
+        least = f"at least {item['minItems']} items" if item.get("minItems") and not size else ""
+        inner = span(item.get("items", item.get("prefixItems", [{}])[0]))
+        return ", ".join(filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""]))
+    if "pattern" in item:
+        return f"`{item['pattern']}`"
+    names = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+    return ", ".join(f"{word} {item[key]:g}" for key, word in names.items() if key in item)
+
+
+def _default(item: FieldInfo) -> str:
+    if item.is_required():
+        return "required"
+    value = item.default if item.default is not PydanticUndefined else item.default_factory()
+    return str(list(value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)
