@@ -100,7 +100,7 @@ def _tell(missing: list[tuple[str, str]], packages: dict[tuple[str, str], str]) 
     megabytes = sum(_size(packages.get(package, "")) for package in missing) / 1e6
     if missing:
         minutes = FETCH_MINUTES + megabytes * 8 / LINE_MBIT_S / 60
-        print(f"{len(missing)} packages, {megabytes:,.0f} MB to download, {3 * megabytes / 1e3:.1f} GB on disk; about "
+        print(f"{len(missing)} packages, {megabytes:,.0f} MB to download, {2 * megabytes / 1e3:.1f} GB on disk; about "
               f"{minutes:.0f} minutes at {LINE_MBIT_S} Mbit/s", flush=True)
 
 
