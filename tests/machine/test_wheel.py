@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -21,8 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 def run(*command, **environment):
     clean = {key: value for key, value in os.environ.items() if key not in (
         "PYTHONPATH", "AMENT_PREFIX_PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
+    elsewhere = tempfile.gettempdir()  # from within it, `python -m` would find the source tree
     return subprocess.run([str(part) for part in command], text=True, capture_output=True, timeout=1200,
-                          env=clean | environment)
+                          env=clean | environment, cwd=elsewhere)
 
 
 def must(*command, **environment):
