@@ -67,12 +67,19 @@ def _configure(build: Path, prefix: Path) -> list[str]:
         return command  # with ROS's own Python, which has what ROS's generators import
     import numpy
 
-    include = f"{_include()};{numpy.get_include()}"
-    for path in Path(sys.prefix).glob("share/*/cmake/*Export.cmake"):  # they name directories of who built the wheels
-        text = path.read_text()
-        if PYTHON_INCLUDES.search(text):
-            path.write_text(PYTHON_INCLUDES.sub(f'INTERFACE_INCLUDE_DIRECTORIES "{include}"', text))
+    repair_exports(Path(sys.prefix), f"{_include()};{numpy.get_include()}")
     return [*command, f"-DPython3_EXECUTABLE={sys.executable}"]
+
+
+def repair_exports(prefix: Path, include: str) -> None:
+    """The ROS wheels' CMake files name directories of the machine that built them; let them name ours."""
+    for path in prefix.glob("share/*/cmake/*Export.cmake"):
+        text = path.read_text()
+        repaired = PYTHON_INCLUDES.sub(f'INTERFACE_INCLUDE_DIRECTORIES "{include}"', text)
+        if repaired != text:
+            new = path.with_name(f"{path.name}.new")
+            new.write_text(repaired)
+            os.replace(new, path)  # not in place: installers link such files between environments
 
 
 def _include() -> str:

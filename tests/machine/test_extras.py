@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core import extras, places
+from rlinf_core.building import repair_exports
 from rlinf_core.cli import doctor
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RlinfError
@@ -150,3 +151,18 @@ def test_another_python_is_given_our_packages_alone(tmp_path, monkeypatch):
         assert sorted(path.name for path in places.packages_alone().iterdir()) == ["rlinf_core", "sim_bridges"]
     finally:
         places.packages_alone.cache_clear()
+
+
+def test_the_ros_wheels_are_repaired_here_and_not_in_what_shares_their_files(tmp_path):
+    """uv links files of its cache into every environment."""
+    cached, folder = tmp_path / "cached", tmp_path / "venv/share/std_msgs/cmake"
+    text = 'INTERFACE_INCLUDE_DIRECTORIES "{};${{_IMPORT_PREFIX}}/include"\nINTERFACE_INCLUDE_DIRECTORIES "{}"\n'
+    theirs = "/opt/python/cp312-cp312/include/python3.12;/opt/python/numpy/include"
+    cached.write_text(text.format("/else", theirs))
+    folder.mkdir(parents=True)
+    (folder / "std_msgsExport.cmake").hardlink_to(cached)
+    repair_exports(tmp_path / "venv", "/usr/include/python3.12;/numpy")
+    repaired = (folder / "std_msgsExport.cmake").read_text()
+    assert repaired == text.format("/else", "/usr/include/python3.12;/numpy")
+    assert cached.read_text() == text.format("/else", theirs)
+    assert [path.name for path in folder.iterdir()] == ["std_msgsExport.cmake"]
