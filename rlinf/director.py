@@ -47,6 +47,7 @@ class Director(Node):
         super().__init__("director")
         self.plan: dict[str, Any] = json.loads(Path(self._parameter("plan_file")).read_text())
         self.run_dir = Path(self._parameter("run_dir"))
+        self.look = f"Look at the logs in {self.run_dir / 'logs'}"
         self.trainer, self.policy, self.safety = TrainerStatus(accepting=True), PolicyStatus(version=-1), SafetyState()
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = 0
@@ -159,7 +160,7 @@ class Director(Node):
             several = (f"an evaluation: expected one policy version (-1: the operator), got "
                        f"{', '.join(map(str, versions))}, as after the death of policy or environment")
             self._log("warning", detail=f"{several}. It is done again")
-        raise RunStopped(f"{several}, {EVALUATIONS} times. Look at the logs in {self.run_dir / 'logs'}")
+        raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
 
     def _online(self, online: dict[str, Any]) -> None:
         self._enter("online", 0)
@@ -192,11 +193,16 @@ class Director(Node):
         return list(self._safe)
 
     def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
-        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed))
-        self._wait(f"the environment to take {count} {mode} episodes", sent.done, 40.0)
+        goal = RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
+        for _ in range(4):  # the middleware drops what somebody asks whom the other side has not met yet
+            sent = self.runner.send_goal_async(goal)
+            if self._within(10.0, sent.done):
+                break
+        else:
+            raise RunStopped(f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}")
         handle = sent.result()
         if not handle.accepted:  # it is still busy with what was asked before
-            self._spin(1.0)
+            self._within(1.0, lambda: False)
             return
         self.request, answer = handle, handle.get_result_async()
         self.active_at = time.time()
@@ -213,24 +219,22 @@ class Director(Node):
         result = answer.result().result
         if not result.success and result.message != "cancelled":
             raise RunStopped(f"{mode} episodes stopped after {result.episodes} of {count}: {result.message}")
-        self._spin(0.2)
-
-    def _spin(self, seconds: float) -> None:
-        end = time.time() + seconds
-        while time.time() < end:
-            self._turn(0.05)
+        self._within(0.2, lambda: False)
 
     def _turn(self, seconds: float) -> None:
         self.executor_.spin_once(timeout_sec=seconds)
         if self.asked():
             raise AskedToEnd
 
-    def _wait(self, what: str, ready: Any, timeout_s: float) -> None:
-        deadline = time.time() + timeout_s
-        while not ready():
+    def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+        deadline = time.time() + seconds
+        while not ready() and time.time() < deadline:
             self._turn(0.1)
-            if time.time() > deadline:
-                raise RunStopped(f"waited {timeout_s:.0f} s for {what}. Look at the logs in {self.run_dir / 'logs'}")
+        return ready()
+
+    def _wait(self, what: str, ready: Callable[[], bool], timeout_s: float) -> None:
+        if not self._within(timeout_s, ready):
+            raise RunStopped(f"waited {timeout_s:.0f} s for {what}. {self.look}")
 
     def cancel(self) -> None:
         """Asked to end: ask the environment for no further episode, and say so."""
@@ -254,7 +258,7 @@ class Director(Node):
         waiting_for = standstill(safety, self.get_namespace()) if still_s > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
-            "total": self.total, "successes": self.successes, "recent_success": _mean(self.recent),
+            "total": self.total, "successes": self.successes, "recent_success": sum(self.recent) / max(len(self.recent), 1),
             "env_steps": self.env_steps, "policy_version": self.policy.version, "policy_error": self.policy.error,
             "inference_p50_ms": self.policy.inference_p50_ms, "waiting_for": waiting_for,
             "trainer": {"connected": trainer.connected, "phase": trainer.phase, "updates": trainer.updates,
@@ -268,10 +272,6 @@ class Director(Node):
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))
         os.replace(aside, self.run_dir / "status.json")
-
-
-def _mean(values: deque[bool]) -> float:
-    return sum(values) / len(values) if values else 0.0
 
 
 def main() -> None:

@@ -177,7 +177,7 @@ def scripted_operator(drill: Drill) -> None:
 
 
 def _task_file(drill: Drill) -> str:
-    from rlinf_core.recipes.schema import task_file
+    from rlinf_core.recipes.station import task_file
 
     return str(task_file(drill.recipe))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import rclpy
 import yaml
@@ -86,7 +86,7 @@ class DrilledStation:
         self.inject = node.create_publisher(String, "inject", 10)
         node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
         node.create_subscription(SafetyEvent, "safety/events", self._on_event, profile("safety/events"))
-        node.create_subscription(PoseStamped, "target_pose", self._on_target, 1000)  # none may be missed
+        node.create_subscription(PoseStamped, "target_pose", self._on_target, 5000)  # none may be missed
         node.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         node.create_subscription(Header, "injected", self._on_injected, 50)
@@ -240,7 +240,7 @@ class DrilledStation:
                     break
         self.goal = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> DrilledStation:
         for process in self._processes():
             self.supervisor.start(process)
         return self

@@ -20,7 +20,7 @@ from rclpy.node import Node
 from std_msgs.msg import Header, String
 
 from rlinf.qos import profile
-from rlinf.spinning import run
+from rlinf.spinning import run, wait_for_nobody
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf_core.errors import RlinfError
 
@@ -151,6 +151,7 @@ def _change(message: Any, path: str, change: Any) -> None:
 
 def main() -> None:
     """Entry point."""
+    wait_for_nobody()
     run(FaultInjector, priority=25, listens=False)  # it must not be what is late
 
 

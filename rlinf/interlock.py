@@ -14,7 +14,6 @@ import gc
 import os
 import resource
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -36,7 +35,7 @@ from rlinf.interlock_desk import Desk
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.interlock_requests import Requests
 from rlinf.qos import profile
-from rlinf.spinning import run, wait_for_nobody
+from rlinf.spinning import given, run, wait_for_nobody
 from rlinf.stamps import set_stamp
 from rlinf_core import interlock as core
 from rlinf_core.errors import RlinfError
@@ -238,12 +237,6 @@ def _only_one(namespace: str) -> Any:
     return lock
 
 
-def _in_lockstep(arguments: list[str]) -> bool:
-    """Before ROS begins: whether a file of parameters among the arguments says so."""
-    files = [after for name, after in zip(arguments, arguments[1:], strict=False) if name == "--params-file"]
-    return any("lockstep: true" in Path(file).read_text().lower() for file in files)
-
-
 def _stay_in_memory() -> None:
     """No page is fetched from a disk while it ticks, where the system grants it; garbage is collected when it says so."""
     gc.disable()
@@ -264,7 +257,7 @@ def _keep_memory() -> None:
 
 def main() -> None:
     """Entry point."""
-    if not _in_lockstep(sys.argv):  # a simulator waits for the interlock: there nothing may be lost, and nobody is hurt
+    if not given("lockstep"):  # a simulator waits for the interlock: there nothing may be lost, and nobody is hurt
         wait_for_nobody()
         _keep_memory()
     run(Interlock, priority=30, listens=False)

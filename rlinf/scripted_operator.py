@@ -21,7 +21,7 @@ from rlinf.qos import profile
 from rlinf.standstill import standstill
 from rlinf_core.environment import Task
 from rlinf_core.errors import RlinfError
-from sim_bridges.scripted import make_script
+from rlinf_core.scripts import make_script
 
 SEEDS_APART = 1_000_003  # another seed of the run shows the same scenes with other hands
 ASK_AGAIN_S = 1.0

@@ -7,11 +7,14 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import rclpy
+import yaml
 from rclpy.duration import Duration
 from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -153,6 +156,19 @@ def wait_for_nobody() -> None:
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"  # else ROS adds shared memory to what the profile says
     for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
         os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
+
+
+def given(name: str) -> Any:
+    """What the files of parameters on the command line say of one, before ROS begins; None where they do not."""
+    files = [after for option, after in zip(sys.argv, sys.argv[1:], strict=False) if option == "--params-file"]
+    found = [each[name] for file in files for each in _parameters(yaml.safe_load(Path(file).read_text())) if name in each]
+    return found[0] if found else None
+
+
+def _parameters(data: Any) -> Iterator[dict[str, Any]]:
+    """Of every node in a file of parameters, however deep its namespaces."""
+    for key, value in data.items() if isinstance(data, dict) else ():
+        yield from [value] if key == "ros__parameters" else _parameters(value)
 
 
 def single_threaded() -> Executor:

@@ -8,16 +8,22 @@ camera/<name>/image (H, W, 3) uint8.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import numpy as np
-import yaml
+from pydantic import Field, model_validator
 
-from rlinf_core.errors import RecipeError, SpecError, nearest
+from rlinf_core import plugins
+from rlinf_core.errors import RecipeError, RlinfError, SpecError
+from rlinf_core.interface import topic
 from rlinf_core.interlock.rotation import to_vector
-from rlinf_core.rewards import Success, make_success
+from rlinf_core.rewards import REWARD, Success, make_success
+from rlinf_core.scripts import SCRIPT
+from rlinf_core.settings.base import Count, Settings
+from rlinf_core.settings.checking import checked
+from rlinf_core.settings.reading import read
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 Channels = dict[str, np.ndarray]
@@ -29,14 +35,14 @@ class Task:
 
     Attributes:
         shaping: weight of the progress that the reward counts beside success (``judge``).
-        script: the scripted operator that knows the task (sim_bridges/scripted.py), and its parameters.
+        script: the scripted operator that knows the task (``rlinf_core.scripts``), and its parameters; none if nobody does.
     """
 
     spec: StationSpec
     success: Success
     max_steps: int
     shaping: float = 0.0
-    script: dict[str, Any] = field(default_factory=dict)
+    script: Settings | None = None
 
     @property
     def channels(self) -> set[str]:
@@ -117,48 +123,75 @@ _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
     "offset": lambda channels, item: channels[item.source][:3] - channels["current_pose"][:3],
     "image": _image,
 }
-_TASK_KEYS = {"instruction", "control_hz", "max_steps", "observation", "action", "reward", "script"}
-_OBSERVATION_KEYS = {"source", "take", "shape", "unit", "low", "high"}
+SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "torque": 3, "offset": 3}
+
+
+class Observed(Settings):
+    """One array of the observation."""
+
+    source: str = Field(description="the channel it is read from: a topic of the robot side")
+    take: Literal["all", "position", "rotation", "linear", "angular", "force", "torque", "offset"] = Field(
+        description="which part of the channel; offset: its position, less the tool's")
+    shape: tuple[Count, ...] = Field(min_length=1, max_length=1, description="how many numbers")
+    unit: str = Field("", description="SI unit of its numbers")
+    low: tuple[float, ...] = Field((), description="smallest meaningful value, one for each number or one for all")
+    high: tuple[float, ...] = Field((), description="largest meaningful value, likewise")
+
+    @model_validator(mode="after")
+    def _fits(self) -> Observed:
+        try:
+            channel = topic(self.source).channel
+        except RlinfError as error:
+            raise ValueError(f"source: {error}") from error
+        if channel is None or len(channel) > 1:
+            raise ValueError(f"source: expected a channel of numbers, got '{self.source}'")
+        size = SIZES.get(self.take, channel[0])
+        if size not in (-1, self.shape[0]):
+            raise ValueError(f"shape: expected [{size}] of {self.source}.{self.take}, got {list(self.shape)}")
+        for name in ("low", "high"):
+            if len(getattr(self, name)) not in (0, 1, self.shape[0]):
+                raise ValueError(f"{name}: expected 1 or {self.shape[0]} numbers, got {list(getattr(self, name))}")
+        if self.low and self.high and (np.array(self.low) > np.array(self.high)).any():
+            raise ValueError(f"low: expected at most high {list(self.high)}, got {list(self.low)}")
+        return self
+
+
+class Dimension(Settings):
+    """One dimension of the action."""
+
+    scale: float = Field(gt=0, description="the largest step, which an action of 1 means, in SI units")
+    unit: str = Field(description="of that step")
+
+
+class Acting(Settings):
+    """What the policy commands."""
+
+    control_mode: Literal["tcp_delta", "joint_delta"] = Field(description="what actions move: the tool or the joints")
+    dimensions: dict[str, Dimension] = Field(min_length=1, description="by name, in the order of the action's numbers")
+
+
+class TaskFile(Settings):
+    """What a task's YAML may say."""
+
+    instruction: str = Field("", description="the task in words")
+    control_hz: float = Field(gt=0, le=1000, description="time steps a second")
+    max_steps: int = Field(gt=0, description="time steps after which an episode is cut off")
+    observation: dict[str, Observed] = Field(min_length=1, description="what the policy observes, by name")
+    action: Acting
+    reward: Annotated[Settings, REWARD] = Field(description="when the task is done, and that test's parameters")
+    script: Annotated[Settings | None, SCRIPT] = Field(None, description="who can show it, and its parameters")
 
 
 def load_task(path: str | Path) -> Task:
-    """Read a task YAML; RecipeError names the key at fault and the nearest known one."""
-    try:
-        data = yaml.safe_load(Path(path).read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise RecipeError(f"task {path}: expected a readable YAML file, got: {error}") from error
-    _check_keys(f"task {path}", data, _TASK_KEYS, required=_TASK_KEYS - {"instruction", "script"})
-    observation = tuple(_array_spec(f"task {path}: observation '{name}'", name, entry)
-                        for name, entry in data["observation"].items())
-    spec = StationSpec(observation, _action_spec(f"task {path}: action", data["action"]), float(data["control_hz"]),
-                       data.get("instruction", ""))
-    return Task(spec, make_success(data["reward"]), int(data["max_steps"]), script=dict(data.get("script") or {}))
-
-
-def _array_spec(where: str, name: str, entry: dict[str, Any]) -> ArraySpec:
-    _check_keys(where, entry, _OBSERVATION_KEYS, required={"source", "take", "shape"})
-    if entry["take"] not in _TAKE:
-        raise RecipeError(f"{where}: take: expected one of {', '.join(_TAKE)}, got {entry['take']!r}"
-                          f"{nearest(str(entry['take']), _TAKE)}")
-    return ArraySpec(name, tuple(entry["shape"]), "float32", entry.get("unit", ""),
-                     tuple(map(float, entry.get("low", [-np.inf]))), tuple(map(float, entry.get("high", [np.inf]))),
-                     entry["source"], entry["take"])
-
-
-def _action_spec(where: str, entry: dict[str, Any]) -> ActionSpec:
-    _check_keys(where, entry, {"control_mode", "dimensions"}, required={"control_mode", "dimensions"})
-    dimensions = entry["dimensions"]
-    for name, item in dimensions.items():
-        _check_keys(f"{where}: '{name}'", item, {"scale", "unit"}, required={"scale", "unit"})
-    return ActionSpec(entry["control_mode"], tuple(dimensions), tuple(float(d["scale"]) for d in dimensions.values()),
-                      tuple(d["unit"] for d in dimensions.values()))
-
-
-def _check_keys(where: str, data: Any, known: set[str], required: set[str]) -> None:
-    if not isinstance(data, dict):
-        raise RecipeError(f"{where}: expected a mapping with {', '.join(sorted(known))}, got {type(data).__name__}")
-    for key in data:
-        if key not in known:
-            raise RecipeError(f"{where}: unknown key '{key}'{nearest(str(key), known)}")
-    for key in sorted(required - data.keys()):
-        raise RecipeError(f"{where}: '{key}' is missing")
+    """Read a task YAML; RecipeError names file, line, key, what was expected and what came."""
+    said = read(path, "task")
+    for part in ("reward", "script"):
+        plugins.beside(said, (part, "kind"), Path(path).parent)
+    file = checked(TaskFile, said)
+    observation = tuple(ArraySpec(name, item.shape, "float32", item.unit, item.low or (-np.inf,), item.high or (np.inf,),
+                                  item.source, item.take) for name, item in file.observation.items())
+    dimensions = file.action.dimensions
+    action = ActionSpec(file.action.control_mode, tuple(dimensions), tuple(item.scale for item in dimensions.values()),
+                        tuple(item.unit for item in dimensions.values()))
+    spec = StationSpec(observation, action, file.control_hz, file.instruction)
+    return Task(spec, make_success(file.reward), file.max_steps, script=file.script)

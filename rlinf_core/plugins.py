@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError, nearest
+
+if TYPE_CHECKING:
+    from rlinf_core.settings.reading import Document, Key
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -56,6 +59,33 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
         known = [key for key in vars(module) if not key.startswith("_")]
         raise RecipeError(f"{where}: '{name}': {place} has no '{attribute}'{nearest(attribute, known)}")
     return getattr(module, attribute) if attribute else module
+
+
+def place(group: str, name: str, folder: Path, ending: str, where: str) -> Path:
+    """The file or folder called ``name``: a path, one in ``folder``, an entry point, or ``package.module:PATH``.
+
+    A reference that names a module alone means its folder. Arguments as of ``find``; ``ending`` is that of the files.
+    """
+    point = installed(group).get(name)
+    path = Path(name).expanduser() if "/" in name else folder / f"{name}{ending}"
+    if path.exists():
+        return path.resolve()
+    if point is not None or ("/" not in name and ("." in name or ":" in name)):
+        found = find(group, name, {}, where)
+        return Path(found.__file__).resolve().parent if isinstance(found, ModuleType) else Path(found).resolve()
+    known = names(group, (entry.name.removesuffix(ending) for entry in folder.iterdir()))
+    raise RecipeError(f"{where}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
+
+
+def beside(said: Document, key: Key, folder: Path) -> None:
+    """Let a ``file.py:name`` that a config says be found from the config's own folder."""
+    *way, last = key
+    holder = said.data
+    for part in way:
+        holder = holder.get(part) if isinstance(holder, dict) else None
+    name = holder.get(last) if isinstance(holder, dict) else None
+    if isinstance(name, str) and name.partition(":")[0].endswith(".py"):
+        holder[last] = str((folder / Path(name).expanduser()).resolve())
 
 
 def _module(place: str, where: str) -> ModuleType:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.recipes.schema import Recipe, load_robot, station_task, task_file
+from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.station import station_robot, station_task, task_file
+from rlinf_core.scripts import make_script
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
@@ -46,7 +48,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     RecipeError if a script would arm a real robot.
     """
     check_operator(recipe)
-    station, robot, spec = recipe.station, load_robot(recipe), station_task(recipe).spec
+    station, robot, spec = recipe.station, station_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     memory = Path.home() / ".ros/rlinf" / f"{station.name}.interlock"  # of the robot, not of the run
     eyes = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
@@ -73,11 +75,13 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
 
 
 def check_operator(recipe: Recipe) -> None:
-    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script."""
+    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script, or to none."""
     kind, robot = recipe.station.operator.kind, recipe.station.robot
-    if kind == SCRIPTED and load_robot(recipe).driver != "simulator":
+    if kind == SCRIPTED and station_robot(recipe).driver != "simulator":
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
                           f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
+    if kind == SCRIPTED:
+        make_script(station_task(recipe))
 
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:

@@ -114,10 +114,12 @@ def main() -> int:
                    for mutant in judged(box / room, room, chosen, args.workers)]
     explain(mutants)
     result = summary(mutants, args.seed, time.monotonic() - started)
+    if args.beside:
+        result = together(json.loads(args.beside.read_text()), result)
     tell(mutants, result)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
-    return int(result["score"] < args.bar or any(mutant.room == "interlock" for mutant in mutants)
+    return int(result["score"] < args.bar or "interlock_mutants" in result
                and result["interlock_score"] < args.interlock_bar)
 
 
@@ -133,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--interlock-bar", type=float, default=97.0, help="least score of the interlock, in per cent")
     parser.add_argument("--bar", type=float, default=92.0, help="least score of all, in per cent")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--beside", type=Path, help="what an earlier run of the same seed wrote: rooms that are not run "
+                        "now are taken from there")
     parser.add_argument("--keep", type=Path, help="folder in which to leave mutmut's work")
     return parser
 
@@ -273,12 +277,39 @@ def explain(mutants: Iterable[Mutant]) -> None:
 
 
 def summary(mutants: list[Mutant], seed: int, seconds: float) -> dict:
-    """Flat figures, and the survivors."""
-    interlock = [mutant for mutant in mutants if mutant.room == "interlock"]
-    return {"score": round(score(mutants), 2), "interlock_score": round(score(interlock), 2), "mutants": len(mutants),
-            "interlock_mutants": len(interlock), "survivors": count(mutants, *MISSED),
-            "explained": count(mutants, "explained"), "seconds": round(seconds), "seed": seed,
-            "listed": [asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}]}
+    """Flat figures, of all and of each room, and the survivors."""
+    figures: dict = {"seed": seed, "seconds": round(seconds)}
+    for room in dict.fromkeys(mutant.room for mutant in mutants):
+        some = [mutant for mutant in mutants if mutant.room == room]
+        figures |= {f"{room}_mutants": len(some), f"{room}_caught": count(some, *CAUGHT),
+                    f"{room}_missed": count(some, *MISSED), f"{room}_explained": count(some, "explained")}
+    figures["listed"] = [asdict(mutant) for mutant in mutants if mutant.status in MISSED | {"explained"}]
+    return scored(figures)
+
+
+def together(before: dict, now: dict) -> dict:
+    """The rooms of two runs of one seed, those of the second first; RlinfError if the seeds differ."""
+    if before["seed"] != now["seed"]:
+        raise RlinfError(f"--beside: expected a run of seed {now['seed']}, got one of seed {before['seed']}")
+    rooms = [room for room in ROOMS if f"{room}_mutants" in now]
+    kept = {key: value for key, value in before.items() if key.partition("_")[0] in set(ROOMS) - set(rooms)
+            and key != "interlock_score"}
+    listed = [entry for entry in before["listed"] if entry["room"] not in rooms] + now["listed"]
+    return scored(kept | now | {"listed": listed, "seconds": before["seconds"] + now["seconds"]})
+
+
+def scored(figures: dict) -> dict:
+    """The figures with what follows from those of the rooms, the scores first."""
+    def of(what: str, rooms: Iterable[str] = ROOMS) -> int:
+        return sum(figures.get(f"{room}_{what}", 0) for room in rooms)
+
+    def share(rooms: Iterable[str]) -> float:
+        return round(100.0 * of("caught", rooms) / max(of("caught", rooms) + of("missed", rooms), 1), 2)
+
+    scores = {"score": share(ROOMS), "interlock_score": share(["interlock"]), "mutants": of("mutants"),
+              "survivors": of("missed"), "explained": of("explained")}
+    rest = {key: value for key, value in figures.items() if key not in scores and key != "listed"}
+    return scores | rest | {"listed": figures["listed"]}
 
 
 def tell(mutants: list[Mutant], result: dict) -> None:

@@ -10,33 +10,51 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from rlinf_core import environment  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
+from rlinf_core.environment import TaskFile  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
-from rlinf_core.interlock.limits import Limits, schema  # noqa: E402
+from rlinf_core.interlock.limits import Limits  # noqa: E402
+from rlinf_core.interlock.limits import schema as limits_schema  # noqa: E402
 from rlinf_core.policies import kinds, policy_kind  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
-from rlinf_core.rewards import REWARDS  # noqa: E402
+from rlinf_core.rewards import REWARD  # noqa: E402
+from rlinf_core.robot import Robot, robots  # noqa: E402
+from rlinf_core.scripts import SCRIPT  # noqa: E402
+from rlinf_core.settings import table  # noqa: E402
 from rlinf_core.settings.base import Settings  # noqa: E402
-from rlinf_core.settings.table import rows  # noqa: E402
+from sim_bridges.simulator import options_of, simulators  # noqa: E402
 
 
 def main() -> None:
-    """Write the page and the schema of the limits."""
+    """Write the page and the schemas."""
     (ROOT / "docs/reference.md").write_text(page())
-    (ROOT / "docs/limits.schema.json").write_text(json.dumps(schema(), indent=1) + "\n")
+    for name, schema in schemas().items():
+        (ROOT / f"docs/{name}.schema.json").write_text(json.dumps(schema, indent=1) + "\n")
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """For editors: of limits, recipes, robots and tasks."""
+    recipe = table.schema(Recipe, "Recipe")
+    recipe["properties"] |= {"defaults": {"type": "string", "description": "the recipe that everything else is taken from"}}
+    del recipe["required"]  # it may stand in that one
+    robot = table.schema(Robot, "Robot")
+    robot["allOf"] = [{"if": {"properties": {"simulator": {"const": name}}, "required": ["simulator"]},
+                       "then": {"properties": {"options": options_of(name).model_json_schema()}}} for name in simulators()]
+    return {"limits": limits_schema(), "recipe": recipe, "robot": robot, "task": table.schema(TaskFile, "Task")}
 
 
 def page() -> str:
     """The whole page as Markdown."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
-                      *_commands(), *_recipes(), *_algorithms(), *_policies(), *_limits(), *_tasks(), *_topics(),
+                      *_commands(), *_recipes(), *_algorithms(), *_policies(), *_robots(), *_limits(), *_tasks(),
+                      *_topics(),
                       *_messages()])
 
 
@@ -55,7 +73,8 @@ def _commands() -> list[str]:
 def _recipes() -> list[str]:
     recipes = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
     return ["## Recipe", "", f"A YAML file; `defaults: <name>` takes everything else from another recipe. Shipped: "
-            f"{', '.join(f'`{name}`' for name in recipes)}. Override with `--set key=value`.", "",
+            f"{', '.join(f'`{name}`' for name in recipes)}. Override with `--set key=value`, in Hydra's "
+            "grammar (`rlinf_core/settings/overrides.py`). `docs/recipe.schema.json` is for editors.", "",
             *HEAD, *_rows(Recipe), ""]
 
 
@@ -64,7 +83,7 @@ HEAD = ["| key | type | range | default | meaning |", "|---|---|---|---|---|"]
 
 def _rows(kind: type[Settings], prefix: str = "") -> list[str]:
     return [f"| `{key}` | {type_} | {span} | {f'`{default}`' if default not in ('', 'required') else default} | {meaning} |"
-            for key, type_, span, default, meaning in rows(kind, prefix)]
+            for key, type_, span, default, meaning in table.rows(kind, prefix)]
 
 
 def _algorithms() -> list[str]:
@@ -97,12 +116,28 @@ def _limits() -> list[str]:
             "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
 
 
+def _robots() -> list[str]:
+    lines = ["## Robot", "", "`robots/<robot>/robot.yaml`, or a folder of one's own; `docs/robot.schema.json` is for "
+             f"editors. Robots: {', '.join(f'`{name}`' for name in robots())}.", "", *HEAD, *_rows(Robot), "",
+             "### Options of the simulators", "",
+             "From each simulator's signature; those that are not named here have none.", ""]
+    for name in simulators():
+        if found := _rows(options_of(name), "options."):
+            lines += [f"#### `{name}`", "", *HEAD, *found, ""]
+    return lines
+
+
 def _tasks() -> list[str]:
-    return ["## Task", "", "`configs/tasks/<task>.yaml`; the shipped ones are commented.", "",
-            f"* keys: {', '.join(f'`{key}`' for key in sorted(environment._TASK_KEYS))}",
-            f"* of an observation: {', '.join(f'`{key}`' for key in sorted(environment._OBSERVATION_KEYS))}",
-            f"* `take`: {', '.join(f'`{key}`' for key in environment._TAKE)}",
-            f"* `reward.kind`: {', '.join(f'`{key}`' for key in REWARDS)}", ""]
+    page = "`configs/tasks/<task>.yaml`, or a file of one's own; `docs/task.schema.json` is for editors."
+    lines = ["## Task", "", page,
+             "", *HEAD, *_rows(TaskFile), ""]
+    for title, key, chosen in (("Rewards", "reward", REWARD), ("Scripts", "script", SCRIPT)):
+        own = (f"One of one's own is a class: `{key}.kind` is `file.py:Class`, `package.module:Class` or an entry point of "
+               f"the group `rlinf.{key}s`; its parameters are the arguments of its constructor.")
+        lines += [f"### {title}", "", own, ""]
+        for name in chosen.names():
+            lines += [f"#### `{name}`", "", *HEAD, *_rows(chosen.model(name), f"{key}."), ""]
+    return lines
 
 
 def _topics() -> list[str]:

@@ -170,11 +170,11 @@ def _real(stream: Any) -> bool:
 
 def main() -> None:
     """In the other process: ``python -m sim_bridges.apart NAME OPTIONS FD``."""
-    from sim_bridges.simulator import make
+    from sim_bridges.simulator import build
 
     name, options, descriptor = sys.argv[1:]
     with socket.socket(fileno=int(descriptor)) as connection:
-        serve(lambda: make(name, apart=False, **json.loads(options)), connection.makefile("rwb"))
+        serve(lambda: build(name, json.loads(options)), connection.makefile("rwb"))
 
 
 if __name__ == "__main__":

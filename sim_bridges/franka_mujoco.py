@@ -8,12 +8,15 @@ from __future__ import annotations
 import importlib.util
 import xml.etree.ElementTree as xml
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from rlinf_core.errors import RlinfError
 from sim_bridges.mujoco_scene import Scene
 
+Metres = Annotated[float, Field(ge=0, lt=1)]
 HOME = np.array([0.0, 0.35, 0.0, -2.10, 0.0, 2.45, 0.785])
 TOOL_DOWN_XYZW = np.array([0.0, 1.0, 0.0, 0.0])
 
@@ -37,15 +40,16 @@ class Simulator:
     Args:
         pose_noise_m: standard deviation of the per-episode error of the reported socket position.
         socket_range_m: the socket's centre is uniform in this square about (0.5, 0).
-        start_range_m: likewise the TCP's start, ``start_height_m`` above the table.
+        start_range_m: likewise the TCP's start.
+        start_height_m: lowest and highest above the table.
     """
 
     tick_s = 0.01
     cameras = ("front", "wrist", "video")
     joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
 
-    def __init__(self, pose_noise_m: float = 0.0007, socket_range_m: float = 0.06, start_range_m: float = 0.04,
-                 start_height_m: tuple[float, float] = (0.12, 0.17)) -> None:
+    def __init__(self, pose_noise_m: Metres = 0.0007, socket_range_m: Metres = 0.06, start_range_m: Metres = 0.04,
+                 start_height_m: tuple[Metres, Metres] = (0.12, 0.17)) -> None:
         import mujoco
 
         self._mujoco = mujoco

@@ -1,4 +1,4 @@
-"""robosuite 1.5: its Panda under operational-space control lifts a cube; the goal lies above where the cube was.
+"""robosuite 1.5: one of its arms under operational-space control lifts a cube; the goal lies above where the cube was.
 
 Zhu et al. 2020, arXiv 2009.12293. Of its ``step``, observation and reward are left out.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.interlock.rotation import to_vector
 from sim_bridges.mujoco_scene import Scene, numpy_seed
 
@@ -17,15 +18,27 @@ STIFFNESS = 600   # of the controller; with robosuite's own 150 the arm is a qua
 
 
 class Simulator:
-    """See ``sim_bridges.simulator.Simulator``; ticks at robosuite's control rate, 20 Hz."""
+    """See ``sim_bridges.simulator.Simulator``; ticks at robosuite's control rate, 20 Hz.
+
+    Args:
+        robot: one of robosuite's arms, e.g. Panda, UR5e, Sawyer, IIWA, Kinova3.
+        gripper: one of its grippers whose fingers slide, e.g. PandaGripper; default: the robot's own.
+    """
 
     tick_s = 0.05
     cameras = ("front", "wrist", "video")
-    joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
     VIEWS = {"front": "frontview", "wrist": "robot0_eye_in_hand", "video": "frontview"}
 
-    def __init__(self) -> None:
-        self._build("Lift", "Panda", "BASIC", hard_reset=False)
+    def __init__(self, robot: str = "Panda", gripper: str = "default") -> None:
+        from robosuite.models.grippers import GRIPPER_MAPPING
+        from robosuite.models.robots.robot_model import REGISTERED_ROBOTS
+
+        for key, name, known in (("robot", robot, REGISTERED_ROBOTS), ("gripper", gripper, ("default", *filter(
+                None, GRIPPER_MAPPING)))):
+            if name not in known:
+                raise RecipeError(f"robosuite: {key}: expected one of {', '.join(known)}; got '{name}'"
+                                  f"{nearest(name, known)}")
+        self._build("Lift", robot, "BASIC", hard_reset=False, gripper_types=gripper)
 
     def _build(self, task: str, robot: str, controller: str | None, **options: object) -> None:
         import logging
@@ -40,8 +53,22 @@ class Simulator:
             self.env = robosuite.make(task, robots=robot, controller_configs=control, has_renderer=False,
                                       has_offscreen_renderer=False, use_camera_obs=False,
                                       control_freq=round(1 / self.tick_s), horizon=10**9, ignore_done=True, **options)
+        arm = self.env.robots[0]
+        self._check_fingers(arm)
+        self.joint_names = tuple(name.replace("robot0_", "panda_" if robot.startswith("Panda") else "")
+                                 for name in arm.robot_arm_joints)
         self._substeps, self.scene = round(self.env.control_timestep / self.env.model_timestep), None
         self.reset(0)
+
+    def _check_fingers(self, arm: object) -> None:
+        """An opening is the sum of what the fingers have slid."""
+        import mujoco
+
+        model = self.env.sim.model
+        joints = [model.joint_name2id(name) for name in arm.gripper["right"].joints]
+        if len(joints) != 2 or (model._model.jnt_type[joints] != mujoco.mjtJoint.mjJNT_SLIDE).any():
+            raise RecipeError(f"robosuite: gripper: expected one with two fingers that slide, e.g. PandaGripper; got "
+                              f"{type(arm.gripper['right']).__name__}, whose opening cannot be told from its joints")
 
     def reset(self, seed: int) -> None:
         with numpy_seed(seed):

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import yaml
@@ -35,8 +36,8 @@ class Simulator:
     tick_s = 0.02
     cameras = ("front", "wrist", "video")
 
-    def __init__(self, task: str = "place_empty_cup", object: str = "cup", goal: str = "coaster", arm: str = "left",
-                 config: str = "demo_clean") -> None:
+    def __init__(self, task: str = "place_empty_cup", object: str = "cup", goal: str = "coaster",
+                 arm: Literal["left", "right"] = "left", config: str = "demo_clean") -> None:
         root = os.environ.get("ROBOTWIN_ROOT")
         if not root or not (Path(root) / "envs" / f"{task}.py").exists():
             raise RecipeError(f"robotwin: expected ROBOTWIN_ROOT to name RoboTwin's folder, with a task {task} in envs/; "

@@ -15,7 +15,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
 from rlinf.qos import kind, profile
-from rlinf.spinning import ControlNode, prioritise, run
+from rlinf.spinning import ControlNode, given, prioritise, run, wait_for_nobody
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from sim_bridges.simulator import make
 
@@ -140,7 +140,9 @@ _FILL = {PoseStamped: _fill_pose, TwistStamped: _fill_twist, WrenchStamped: _fil
 
 
 def main() -> None:
-    """Entry point."""
+    """Entry point; with a priority it stands for a robot's own controller, which waits for nobody."""
+    if given("priority"):
+        wait_for_nobody()
     run(SimBridge)
 
 

@@ -5,29 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from rlinf_core.environment import Channels, Task
-from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.environment import Channels
 from rlinf_core.specs import ActionSpec
 
-
-class Script(Protocol):
-    """An operator that knows one task.
-
-    Attributes:
-        channels: what it looks at.
-    """
-
-    channels: tuple[str, ...]
-
-    def reset(self, seed: int | None = None) -> None:
-        """A new episode; with a seed, the same one again."""
-
-    def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (dim,)."""
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Hand:
@@ -42,7 +28,7 @@ class Hand:
 
     channels: tuple[str, ...] = ("current_pose", "object_pose")
 
-    def __init__(self, action: ActionSpec, noise: float = 0.12, pause: float = 0.08, seed: int = 0) -> None:
+    def __init__(self, action: ActionSpec, noise: float = 0.12, pause: Share = 0.08, seed: int = 0) -> None:
         self.action, self.noise, self.pause = action, noise, pause
         self.scale_m = np.asarray(action.scale[:3])
         self._random = np.random.default_rng(seed)
@@ -86,7 +72,11 @@ class InsertionOperator(Hand):
 
 
 class ReachOperator(Hand):
-    """Goes straight to ``height`` [m] above the object."""
+    """Goes straight to a point above the object.
+
+    Args:
+        height: of that point [m].
+    """
 
     def __init__(self, action: ActionSpec, height: float = 0.03, **hand: float) -> None:
         self.height = height
@@ -114,8 +104,9 @@ class PickOperator(Hand):
     ALIGNED_M = 0.012
     channels = ("current_pose", "object_pose", "goal_pose")
 
-    def __init__(self, action: ActionSpec, above: float = 0.07, grasp: float = 0.0, closing: int = 3, carry: float = 0.0,
-                 release: bool = False, gain: float = 0.7, **hand: float) -> None:
+    def __init__(self, action: ActionSpec, above: float = 0.07, grasp: float = 0.0,
+                 closing: Annotated[int, Field(ge=0)] = 3, carry: float = 0.0,
+                 release: bool = False, gain: Annotated[float, Field(gt=0, le=1)] = 0.7, **hand: float) -> None:
         self.above, self.grasp, self.closing, self.carry, self.release = above, grasp, closing, carry, release
         self.gain = gain
         super().__init__(action, **hand)
@@ -151,19 +142,3 @@ class PickOperator(Hand):
             way[:2] = 0.0
         self._let_go |= self.release and across < self.ALIGNED_M
         return np.array([0.0, 0.0, self.above]) if self._let_go else way
-
-
-SCRIPTS: dict[str, type] = {"insertion": InsertionOperator, "reach": ReachOperator, "pick": PickOperator}
-
-
-def make_script(task: Task, noise: float = 0.12, seed: int = 0) -> Script:
-    """The operator that the task's ``script`` names; RecipeError if there is none of that name."""
-    options = dict(task.script)
-    kind = options.pop("kind", None)
-    if kind not in SCRIPTS:
-        raise RecipeError(f"script.kind: expected one of {', '.join(SCRIPTS)}, got {kind!r}{nearest(str(kind), SCRIPTS)}. "
-                          "Say in the task's file which script shows how it is done, or demonstrate it yourself")
-    try:
-        return SCRIPTS[kind](task.spec.action, noise=noise, seed=seed, **options)
-    except TypeError as error:
-        raise RecipeError(f"script '{kind}': {error}") from error

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 from pathlib import Path
-from typing import Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rlinf_core.errors import RecipeError, RlinfError, nearest
+from rlinf_core import plugins
+from rlinf_core.errors import RlinfError
 from sim_bridges.apart import Apart, python_of
+
+if TYPE_CHECKING:
+    from rlinf_core.settings.base import Settings
 
 Channels = dict[str, np.ndarray]
 
@@ -56,28 +61,58 @@ class Simulator(Protocol):
 
 
 def simulators() -> list[str]:
-    """Names of all simulators: of the files that say which package they need."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if "\nPACKAGE, INSTALL = " in path.read_text())
+    """Names of all simulators: of our files that say which package they need, and of entry points."""
+    return plugins.names("simulators", _ours())
 
 
-def make(name: str, apart: bool = True, **options: object) -> Simulator:
+def simulator_class(name: str, where: str = "simulator") -> type:
+    """The class of a simulator (``rlinf_core.plugins``); RecipeError names the nearest known one."""
+    found = plugins.find("simulators", name, _ours(), where)
+    return found.Simulator if isinstance(found, ModuleType) else found
+
+
+def options_of(name: str, where: str = "simulator") -> type[Settings]:
+    """What a simulator may be told, by its signature."""
+    from rlinf_core.settings.signature import parameters
+
+    return parameters(simulator_class(name, where))
+
+
+def make(name: str, **options: object) -> Simulator:
     """Build a simulator by name, in a Python environment of its own if it has one (``sim_bridges.apart``).
 
     Raises:
-        RecipeError: no such simulator, with the nearest name, or options that it does not have.
+        RecipeError: no such simulator, or an option that it does not have or not so; with the nearest name.
         RlinfError: it is not installed, with the command that installs it.
     """
-    known = simulators()
-    if name not in known:
-        raise RecipeError(f"simulator '{name}': expected one of {', '.join(known)}{nearest(name, known)}")
-    own = python_of(name) if apart else None
-    if own:
-        return Apart(own, name, options)
-    module = importlib.import_module(f"sim_bridges.{name}")
+    from rlinf_core.settings.checking import checked
+    from rlinf_core.settings.reading import Document
+    from rlinf_core.settings.signature import values
+
+    said = values(checked(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"})))
+    own = python_of(name)
+    return Apart(own, name, said) if own else build(name, said)
+
+
+def build(name: str, options: dict[str, Any]) -> Simulator:
+    """Build it in this process, with options that are known to be right; raises as ``make``. Needs none of our packages."""
+    kind = simulator_class(name)
     try:
-        return module.Simulator(**options)
+        return kind(**_tuples(options))
     except ImportError as error:
-        raise RlinfError(f"simulator '{name}': expected the package {module.PACKAGE}, which is not installed ({error}). "
-                         f"Run: {module.INSTALL}") from error
-    except TypeError as error:
-        raise RecipeError(f"simulator '{name}': {error}") from error
+        module = sys.modules[kind.__module__]
+        package, install = getattr(module, "PACKAGE", error.name), getattr(module, "INSTALL", f"pip install {error.name}")
+        raise RlinfError(f"simulator '{name}': expected the package {package}, which is not installed ({error}). Run: "
+                         f"{install}") from error
+
+
+def _ours() -> dict[str, str]:
+    return {path.stem: f"sim_bridges.{path.stem}" for path in Path(__file__).parent.glob("*.py")
+            if "\nPACKAGE, INSTALL = " in path.read_text()}
+
+
+def _tuples(value: Any) -> Any:
+    """JSON's lists as the tuples that options have."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value

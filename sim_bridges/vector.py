@@ -12,8 +12,8 @@ from rlinf_core.environment import Judgement, Task, judge, observe
 from rlinf_core.errors import RecipeError, SpecError
 from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, State, step
 from rlinf_core.interlock.types import NS
+from rlinf_core.scripts import make_script
 from rlinf_core.training.vector import Steps
-from sim_bridges.scripted import make_script
 from sim_bridges.simulator import Simulator
 
 Batch = dict[str, np.ndarray]

@@ -1,11 +1,14 @@
 """The documentation says what the code says."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/results/README.md"]
@@ -15,6 +18,27 @@ def test_the_reference_is_what_the_code_says():
     text = subprocess.run([sys.executable, "-c", "import reference; print(reference.page(), end='')"], check=True,
                           cwd=ROOT / "scripts", capture_output=True, text=True).stdout
     assert text == (ROOT / "docs/reference.md").read_text(), "run python scripts/reference.py"
+
+
+def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_fits_its_own():
+    code = "import json, reference; print(json.dumps(reference.schemas()))"
+    said = json.loads(subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT / "scripts", capture_output=True,
+                                     text=True).stdout)
+    for name, schema in said.items():
+        assert json.loads((ROOT / f"docs/{name}.schema.json").read_text()) == schema, "run python scripts/reference.py"
+    kinds = {"recipe": ROOT.glob("configs/*.yaml"), "task": ROOT.glob("configs/tasks/*.yaml"),
+             "robot": ROOT.glob("robots/*/robot.yaml"), "limits": ROOT.glob("robots/*/limits.yaml")}
+    for name, files in kinds.items():
+        for path in files:
+            if path.stem != "drill":
+                assert f"docs/{name}.schema.json" in path.read_text().splitlines()[0], path
+                jsonschema.validate(yaml.safe_load(path.read_text()), said[name])
+    for name, wrong in (("recipe", {"sede": 1}), ("recipe", {"algorithm": {"name": "ppo", "group": 3}}),
+                        ("robot", {"driver": "external", "limits": "limits.yaml", "estop": ["a"]}),
+                        ("robot", {"driver": "simulator", "limits": "l", "simulator": "gym_hil", "options": {"a": 1}}),
+                        ("task", {"max_steps": 0})):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, said[name])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -47,6 +47,16 @@ def test_the_score_counts_what_could_be_caught():
     assert (result["seed"], result["seconds"], len(result["listed"])) == (3, 12, 3)
 
 
+def test_rooms_of_an_earlier_run_stand_beside_those_of_this_one():
+    before = mutants.summary([mutant("survived"), mutant("killed", "interlock"), mutant("survived", "interlock")], 3, 10.0)
+    again = mutants.summary([mutant("killed"), mutant("killed")], 3, 5.0)
+    both = mutants.together(before, again)
+    assert (both["mutants"], both["survivors"], both["score"], both["interlock_score"]) == (4, 1, 75.0, 50.0)
+    assert (both["seconds"], [entry["room"] for entry in both["listed"]]) == (15, ["interlock"])
+    with pytest.raises(mutants.RlinfError, match="expected a run of seed 4, got one of seed 3"):
+        mutants.together(before, mutants.summary([], 4, 1.0))
+
+
 def test_an_explanation_takes_a_mutant_out_only_where_it_says():
     entry = ENTRIES[0]
     told = {"function": entry["function"], "diff": entry["diff"].strip()}

@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from rlinf_core.cli.main import main
-from rlinf_core.cli.sweep import combinations
 from rlinf_core.errors import RecipeError
+from rlinf_core.settings.overrides import combinations
 
 TINY = ["simulation.env_steps=60", "simulation.start_steps=30", "simulation.evaluate_every=60",
         "simulation.evaluate_episodes=2", "algorithm.batch_size=16"]
@@ -17,7 +17,8 @@ def test_every_combination_in_order():
         ("seed=0", "policy.hidden=[64,64]", "name=x"), ("seed=0", "policy.hidden=[8]", "name=x"),
         ("seed=1", "policy.hidden=[64,64]", "name=x"), ("seed=1", "policy.hidden=[8]", "name=x")]
     assert combinations(["seed=range(1,4)"]) == [("seed=1",), ("seed=2",), ("seed=3",)]
-    assert combinations(["algorithm={name:sac},{name:crossq}"])[1] == ("algorithm={name: crossq}",)
+    assert combinations(["algorithm={name:sac},{name:crossq}"])[1] == ("algorithm={name:crossq}",)
+    assert combinations(["+station.robot=a,b", "~seed"]) == [("+station.robot=a", "~seed"), ("+station.robot=b", "~seed")]
     assert combinations([]) == [()]
 
 

@@ -7,9 +7,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
+
+
+def station(test):
+    """Marks a test that takes a whole station through its phases."""
+    return pytest.mark.ros(pytest.mark.slow(test))
 
 
 def follow(page, tmp_path, **environment):
@@ -24,6 +30,7 @@ def follow(page, tmp_path, **environment):
     return result.stdout + result.stderr
 
 
+@station
 def test_first_run(tmp_path):
     told = follow("tutorial_first_run.md", tmp_path)
     assert "did you mean 'max_minutes'" in told and "refused, as it should be" in told
@@ -33,6 +40,7 @@ def test_first_run(tmp_path):
         assert (tmp_path / "runs/first" / name).stat().st_size > 100, name
 
 
+@station
 def test_your_task(tmp_path):
     told = follow("tutorial_your_task.md", tmp_path)
     assert "does not fit this station" in told and "refused, as it should be" in told
@@ -40,6 +48,20 @@ def test_your_task(tmp_path):
     assert "runs/mine/task.yaml" in recipe
 
 
+def test_your_robot(tmp_path):
+    """A UR5e of robosuite, with a task, a reward and a script that are not ours."""
+    pytest.importorskip("robosuite")
+    told = follow("tutorial_your_robot.md", tmp_path, PYTHONPATH=str(ROOT))
+    assert "15 of 15 kept" in told
+    assert "robot.yaml, line 3: unknown key 'options.griper' (did you mean 'gripper'?)" in told
+    assert "refused, as it should be" in told
+    evaluations = [json.loads(line) for line in (tmp_path / "runs/mine/run/progress.jsonl").read_text().splitlines()]
+    assert [entry["updates"] for entry in evaluations] == [0, 200]
+    recipe = yaml.safe_load((tmp_path / "runs/mine/run/recipe.yaml").read_text())
+    assert recipe["station"]["robot"] == str(tmp_path / "runs/mine/ur5e"), "from where the recipe lies"
+
+
+@station
 def test_transfer(tmp_path):
     short = ("simulation.env_steps=900 simulation.start_steps=300 simulation.evaluate_every=900 "
              "simulation.evaluate_episodes=3 sft.steps=100")

@@ -16,7 +16,7 @@ from rlinf_core import extras
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.recipes import Recipe, load_recipe, resolved, station_task
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.station import (
     RESPAWN,
     check_operator,
@@ -116,8 +116,9 @@ def _station(recipe: Recipe) -> AbstractContextManager[None]:
 
 def prepare(recipe: Recipe, run_dir: Path) -> None:
     """Check what can be checked before anything starts, and write down what will run."""
-    station_task(recipe)
+    check_recipe(recipe)
     check_operator(recipe)
+    run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     write_plan(recipe, run_dir)
 

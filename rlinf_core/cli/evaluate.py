@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf_core.errors import RecipeError
-from rlinf_core.recipes import Recipe, load_recipe
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe
+from rlinf_core.settings.overrides import combinations
 
 FPS = 10
 
@@ -53,8 +52,11 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
     frames = min(4, len(seeds)) if arguments.video else 0
     pictures: list[np.ndarray] = []
     result: dict[str, float] = {"episodes": len(seeds), "first_seed": seeds[0]}
-    for variation in variations(arguments.vary):
-        recipe = load_recipe(arguments.recipe or _recipe_of(policy), [*arguments.set, *variation])
+    recipes = {variation: load_recipe(arguments.recipe or _recipe_of(policy), [*arguments.set, *variation])
+               for variation in combinations(arguments.vary)}
+    for recipe in recipes.values():
+        check_recipe(recipe)
+    for variation, recipe in recipes.items():
         name, won = " ".join(variation), []
         episodes = rollout(recipe, policy, seeds, frames)
         for success, images in track(episodes, total=len(seeds), description=name or "evaluating"):
@@ -71,17 +73,6 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
         print(f"video: {arguments.video}")
     if arguments.json:
         arguments.json.write_text(json.dumps(result))
-
-
-def variations(vary: list[str]) -> list[list[str]]:
-    """Every combination of ``key=a,b,c`` lists, as overrides; RecipeError if one says no values."""
-    choices = []
-    for item in vary:
-        key, equals, values = item.partition("=")
-        if not equals or not values:
-            raise RecipeError(f"--vary '{item}': expected key=value,value,...")
-        choices.append([f"{key}={value}" for value in values.split(",")])
-    return [list(combination) for combination in itertools.product(*choices)]
 
 
 def _recipe_of(policy: Path) -> Path | str:

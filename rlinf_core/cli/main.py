@@ -115,7 +115,8 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="whether a simulator keeps what the robot interface promises")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("name", help="its name, e.g. maniskill")
-    check.add_argument("--robot", help="a robot of robots/ that lives in it (default: the first)")
+    check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first of robots/)")
+    check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
     check.add_argument("--episodes", type=int, default=10, help="scenes that the task's script plays (default: 10)")
     check.add_argument("--no-station", action="store_true", help="leave out the station over ROS")
     check.add_argument("--json", type=Path, help="write what was measured as one flat object")
@@ -139,9 +140,8 @@ def _recipe_command(commands: argparse._SubParsersAction, name: str, run: object
 
 
 def _run_dir(arguments: argparse.Namespace) -> Path:
-    folder = (arguments.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    """Where the run goes; made by whoever has checked the recipe."""
+    return (arguments.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -151,17 +151,19 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from rlinf_core.recipes import load_recipe
+    from rlinf_core.recipes import check_recipe, load_recipe
 
-    recipe = load_recipe(arguments.recipe, arguments.set)
+    recipe, folder = load_recipe(arguments.recipe, arguments.set), _run_dir(arguments)
+    check_recipe(recipe)
     if recipe.simulation.environments:
         from rlinf_core.cli.simulate import train_in_simulation
 
-        train_in_simulation(recipe, _run_dir(arguments))
+        train_in_simulation(recipe, folder)
         return
     from rlinf_core.cluster.train import train
 
-    train(recipe, _run_dir(arguments))
+    folder.mkdir(parents=True, exist_ok=True)
+    train(recipe, folder)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -216,7 +218,8 @@ def _drill(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> int:
     from rlinf_core.cli.check import check_command
 
-    return check_command(arguments.name, arguments.robot, arguments.episodes, not arguments.no_station, arguments.json)
+    return check_command(arguments.name, arguments.robot, arguments.task, arguments.episodes,
+                         not arguments.no_station, arguments.json)
 
 
 def _messages(arguments: argparse.Namespace) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,34 +13,11 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.cli.simulate import compare, read_evaluations
-from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.recipes import load_recipe
+from rlinf_core.errors import RlinfError
+from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.settings.overrides import combinations
 
 GOAL = 0.9
-
-
-def combinations(overrides: list[str]) -> list[tuple[str, ...]]:
-    """Every combination of the values that the overrides list: ``seed=0,1``, ``seed=range(0,3)``, ``a=choice(x,y)``.
-
-    Raises:
-        RecipeError: it is not Hydra's grammar, or a range without steps.
-    """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-    from hydra.errors import HydraException
-
-    ways = []
-    for override in overrides:
-        try:
-            parsed = OverridesParser.create().parse_override(override)
-            if not parsed.is_sweep_override():
-                ways.append([override])
-                continue
-            values = parsed.sweep_string_iterator()
-            ways.append([f"{parsed.key_or_group}={value.replace(':', ': ')}" for value in values])
-        except HydraException as error:
-            raise RecipeError(f"override '{override}': expected key=value, key=a,b,c, key=range(from,to,step) or "
-                              f"key=choice(a,b), got: {str(error).splitlines()[0]}") from error
-    return list(itertools.product(*ways))
 
 
 def sweep_command(arguments: argparse.Namespace, folder: Path) -> int:
@@ -52,7 +28,7 @@ def sweep_command(arguments: argparse.Namespace, folder: Path) -> int:
     varied = {way for chosen in every for way in chosen if any(way not in other for other in every)}
     runs = {folder / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
     for chosen in every:
-        load_recipe(arguments.recipe, list(chosen))  # a mistake in one is said before the first begins
+        check_recipe(load_recipe(arguments.recipe, list(chosen)))  # a mistake in one is said before the first begins
     print(f"{len(runs)} runs in {folder}, {arguments.jobs} at a time")
     failed = []
     with Progress(transient=True) as bar, ThreadPoolExecutor(arguments.jobs) as pool:

@@ -10,11 +10,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.interlock.motion import Group
 from rlinf_core.interlock.rotation import Quaternion, unit
+from rlinf_core.settings.reading import read
 
 UNLIMITED = "unlimited"
 MAXIMUM_FILE = "maximum.yaml"
@@ -163,7 +162,7 @@ def load_limits(path: str | Path) -> Limits:
     own, maximum_lines = _maximum(path, limits)
     for name in loosened(replace(limits, **own), limits):
         raise RecipeError(f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than the robot's "
-                          f"own {own[name]} ({MAXIMUM_FILE}, line {maximum_lines[name]})")
+                          f"own {own[name]} ({Path(maximum_lines[name]).name})")
     return limits
 
 
@@ -197,23 +196,18 @@ def schema() -> dict[str, Any]:
             "required": [name for name, item in TABLE.items() if _required(item)]}
 
 
-def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values of a YAML mapping, and the line of each key."""
-    try:
-        text = Path(path).read_text()
-        data, node = yaml.safe_load(text), yaml.compose(text)
-    except (OSError, yaml.YAMLError) as error:
-        raise RecipeError(f"limits {path}: expected a readable YAML file, got: {error}") from error
-    if not isinstance(data, dict):
-        raise RecipeError(f"limits {path}: expected 'name: value' lines, got {type(data).__name__}")
-    return data, {key.value: key.start_mark.line + 1 for key, _ in node.value}
+def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of a limits YAML, and the place of each key."""
+    said = read(path, "limits")
+    data = {name: list(value) if isinstance(value, tuple) else value for name, value in said.data.items()}
+    return data, {key[0]: place.removeprefix("limits ") for key, place in said.places.items() if len(key) == 1}
 
 
-def _at(path: str | Path, lines: dict[str, int], name: str) -> str:
-    return f"{path}, line {lines[name]}" if name in lines else str(path)
+def _at(path: str | Path, lines: dict[str, str], name: str) -> str:
+    return lines.get(name, str(path))
 
 
-def _check_known(path: str | Path, lines: dict[str, int], data: dict[str, Any]) -> None:
+def _check_known(path: str | Path, lines: dict[str, str], data: dict[str, Any]) -> None:
     for key in data:
         if key not in TABLE:
             raise RecipeError(f"limits {_at(path, lines, str(key))}: unknown limit '{key}'{nearest(str(key), TABLE)}")
@@ -259,7 +253,7 @@ def _numbers_fit(item: Any, raw: Any) -> bool:
         isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high for value in values)
 
 
-def _check_together(path: str | Path, lines: dict[str, int], values: dict[str, Any]) -> None:
+def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, Any]) -> None:
     """What no limit can be checked for alone."""
 
     def refuse(name: str, problem: str) -> None:
@@ -288,7 +282,7 @@ def _check_together(path: str | Path, lines: dict[str, int], values: dict[str, A
             refuse(smaller, f"'{smaller}' {values[smaller]} must not exceed '{larger}' {values[larger]}")
 
 
-def _maximum(path: str | Path, limits: Limits) -> tuple[dict[str, Any], dict[str, int]]:
+def _maximum(path: str | Path, limits: Limits) -> tuple[dict[str, Any], dict[str, str]]:
     """The robot's own maxima beside its limits, as far as these are known and apply, and their lines."""
     beside = Path(path).with_name(MAXIMUM_FILE)
     if not beside.exists():

@@ -12,7 +12,7 @@ from rlinf_core.places import shared
 from rlinf_core.recipes.schema import ALGORITHM, Recipe
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.overrides import override
-from rlinf_core.settings.reading import Said, read
+from rlinf_core.settings.reading import Document, read
 
 
 def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -> Recipe:
@@ -44,11 +44,16 @@ def _path(name: str | Path) -> Path:
     raise RecipeError(f"recipe '{name}': expected a file or one of {', '.join(known)}{nearest(str(name), known)}")
 
 
-def _said(path: Path, below: tuple[Path, ...] = ()) -> Said:
+def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     """What a file says over the recipe named by its ``defaults``."""
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' that end somewhere, got a circle")
     said = read(path, "recipe")
+    station = said.data.get("station")
+    for part in ("robot", "task"):  # ./ur5e lies beside the file that says so
+        name = station.get(part) if isinstance(station, dict) else None
+        if isinstance(name, str) and name.startswith(("./", "../")):
+            station[part] = str((path.parent / name).resolve())
     base = said.data.pop("defaults", None)
     if base is None:
         return said
@@ -58,7 +63,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Said:
     if isinstance(mine, dict) and isinstance(theirs, dict) and _name(mine, theirs) != _name(theirs, {}):
         under.forget(("algorithm",))  # another one has other hyper-parameters
         del under.data["algorithm"]
-    return Said(_merged(under.data, said.data), under.places | said.places)
+    return Document(_merged(under.data, said.data), under.places | said.places)
 
 
 def _name(algorithm: dict[str, Any], under: dict[str, Any]) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import Field, model_validator
 
 from rlinf_core.algorithms import algorithm, algorithms
@@ -14,16 +11,13 @@ from rlinf_core.algorithms.parts.settings import AlgorithmSettings
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
-from rlinf_core.environment import Task, load_task
-from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.places import shared
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
-from rlinf_core.settings.base import Chosen, Count, Settings
+from rlinf_core.settings.base import Count, Discriminated, Settings
 
-ALGORITHM = Chosen("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
-POLICY = Chosen("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
+ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
+POLICY = Discriminated("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
 
 
 class Operator(Settings):
@@ -41,8 +35,11 @@ class Station(Settings):
     name: str = Field(
         "station_a", pattern="^[A-Za-z][A-Za-z0-9_]*$", description="its ROS namespace, and the prefix of its episodes' "
         "ids: letters, digits and _")
-    robot: str = Field("franka_sim", min_length=1, description="a folder of robots/, or the path of one")
-    task: str = Field("peg_insertion", min_length=1, description="a file of configs/tasks/, or the path of one")
+    robot: str = Field(
+        "franka_sim", min_length=1, description="a folder of robots/, an entry point, or the path of one; ./path from the "
+        "file that says it")
+    task: str = Field(
+        "peg_insertion", min_length=1, description="a file of configs/tasks/, an entry point, or the path of one, likewise")
     lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")
     observe_cameras: tuple[str, ...] = Field(
         (), description="cameras whose images the policy sees; empty for a policy from state")
@@ -168,58 +165,3 @@ class Recipe(Settings):
         if self.sft.name != "sft":
             raise ValueError(f"sft.name: expected sft, got '{self.sft.name}'. Another algorithm is algorithm.name")
         return self
-
-
-@dataclass(frozen=True)
-class Robot:
-    """What robots/<name>/robot.yaml says.
-
-    Attributes:
-        driver: simulator, or external when somebody else publishes the robot interface.
-        simulator: its name in sim_bridges, when simulated.
-        options: of that simulator.
-        limits: path of the interlock's limits.
-        cameras: names of the cameras there are.
-        estops: names of the e-stop sources that must be heard on ``estop/<name>``.
-        distance: whether ``distance`` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it stops the arm.
-    """
-
-    driver: str
-    limits: Path
-    simulator: str = ""
-    cameras: tuple[str, ...] = ()
-    estops: tuple[str, ...] = ()
-    distance: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def task_file(recipe: Recipe) -> Path:
-    """Path of the recipe's task; RecipeError names the nearest known one."""
-    return _named(shared() / "configs/tasks", recipe.station.task, ".yaml", "station.task")
-
-
-def station_task(recipe: Recipe) -> Task:
-    """The task as the recipe's station observes it, cameras included; a camera the robot lacks is refused by name."""
-    robot, station = load_robot(recipe), recipe.station
-    for camera in station.observe_cameras:
-        if camera not in robot.cameras:
-            raise RecipeError(f"station.observe_cameras: robot '{station.robot}' has no camera '{camera}'; it has "
-                              f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}")
-    return load_task(task_file(recipe)).with_images(dict.fromkeys(station.observe_cameras, station.image_size))
-
-
-def load_robot(recipe: Recipe) -> Robot:
-    """The recipe's robot."""
-    folder = _named(shared() / "robots", recipe.station.robot, "", "station.robot")
-    data = yaml.safe_load((folder / "robot.yaml").read_text())
-    return Robot(driver=data["driver"], limits=folder / data["limits"], simulator=data.get("simulator", ""),
-                 cameras=tuple(data.get("cameras", ())), estops=tuple(data.get("estops", ())),
-                 distance=bool(data.get("distance", False)), options=data.get("options", {}))
-
-
-def _named(folder: Path, name: str, ending: str, key: str) -> Path:
-    path = Path(name).expanduser() if "/" in name else folder / f"{name}{ending}"
-    if not path.exists():
-        known = sorted(entry.name.removesuffix(ending) for entry in folder.iterdir())
-        raise RecipeError(f"{key}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
-    return path

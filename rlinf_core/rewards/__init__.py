@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from rlinf_core.errors import RecipeError, nearest
+from rlinf_core import plugins
+from rlinf_core.settings.base import Discriminated, Settings
+from rlinf_core.settings.signature import parameters, values
 
-REWARDS = {"insertion": "rlinf_core.rewards.insertion:Insertion", "place": "rlinf_core.rewards.place:Place",
-           "reach": "rlinf_core.rewards.reach:Reach", "told": "rlinf_core.rewards.told:Told"}
+OURS = {"insertion": "rlinf_core.rewards.insertion:Insertion", "place": "rlinf_core.rewards.place:Place",
+        "reach": "rlinf_core.rewards.reach:Reach", "told": "rlinf_core.rewards.told:Told"}
 
 
 class Success(Protocol):
@@ -25,14 +26,19 @@ class Success(Protocol):
         """Whether the task is done."""
 
 
-def make_success(config: dict[str, Any]) -> Success:
-    """Build the success test of a task from its ``reward`` section: ``kind`` and that kind's parameters."""
-    config = dict(config)
-    kind = config.pop("kind", None)
-    if kind not in REWARDS:
-        raise RecipeError(f"reward.kind: expected one of {', '.join(REWARDS)}, got {kind!r}{nearest(str(kind), REWARDS)}")
-    try:
-        module, _, name = REWARDS[kind].partition(":")
-        return getattr(importlib.import_module(module), name)(**config)
-    except TypeError as error:
-        raise RecipeError(f"reward '{kind}': {error}") from error
+def rewards() -> list[str]:
+    """Names of all rewards."""
+    return plugins.names("rewards", OURS)
+
+
+def reward(kind: str) -> type:
+    """The class of a reward (``rlinf_core.plugins``); RecipeError names the nearest known one."""
+    return plugins.find("rewards", kind, OURS, "reward.kind")
+
+
+def make_success(settings: Settings) -> Success:
+    """The success test that a task's ``reward`` names, with its parameters."""
+    return reward(settings.kind)(**values(settings, "kind"))
+
+
+REWARD = Discriminated("kind", lambda kind: parameters(reward(kind), key="kind"), rewards)

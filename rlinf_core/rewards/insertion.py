@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinf_core.settings.base import Positive
+
 
 @dataclass(frozen=True, kw_only=True)
 class Insertion:
-    """True when the TCP is ``depth`` [m] below ``object_pose`` (the rim) and within ``radius`` [m] of its centre."""
+    """True when the TCP is below ``object_pose`` (the rim) and near its centre.
 
-    depth: float = 0.02
-    radius: float = 0.01
+    Args:
+        depth: below the rim [m].
+        radius: around the centre [m].
+    """
+
+    depth: Positive = 0.02
+    radius: Positive = 0.01
 
     channels = ("current_pose", "object_pose")
 

@@ -6,18 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinf_core.settings.base import Positive
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """True when ``object_pose`` is within ``radius`` [m] of ``goal_pose`` and the tool is slower than ``speed`` [m/s].
+    """True when ``object_pose`` is near ``goal_pose`` and the tool is slow.
 
-    Progress counts how near the tool is to the object, the object to the goal, and, with an opening of the gripper of
-    ``width`` [m], whether the hand closes where the object is (after ManiSkill's dense rewards).
+    Progress counts how near the tool is to the object, the object to the goal, and whether the hand closes where the object
+    is (after ManiSkill's dense rewards).
+
+    Args:
+        radius: around the goal [m].
+        speed: of the tool at most [m/s].
+        width: widest opening of the gripper [m].
     """
 
-    radius: float = 0.025
-    speed: float = 0.1
-    width: float = 0.08
+    radius: Positive = 0.025
+    speed: Positive = 0.1
+    width: Positive = 0.08
 
     channels = ("current_pose", "current_twist", "object_pose", "goal_pose", "gripper/state")
 

@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinf_core.settings.base import Positive
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """True when the TCP is within ``radius`` [m] of the point ``height`` [m] above ``object_pose``."""
+    """True when the TCP is near a point above ``object_pose``.
+
+    Args:
+        height: of that point [m].
+        radius: around it [m].
+    """
 
     height: float = 0.03
-    radius: float = 0.02
+    radius: Positive = 0.02
 
     channels = ("current_pose", "object_pose")
 

@@ -9,7 +9,11 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """True when ``task/success`` is above ``threshold``."""
+    """True when ``task/success`` is above a threshold.
+
+    Args:
+        threshold: of what is told.
+    """
 
     threshold: float = 0.5
 

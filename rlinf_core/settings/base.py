@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError, core_schema
 from rlinf_core.errors import RecipeError
 
 Self = TypeVar("Self", bound="Settings")
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
 
@@ -33,7 +34,7 @@ def with_default(parent: type[Settings], name: str, default: Any) -> Any:
     return field
 
 
-class Chosen:
+class Discriminated:
     """Annotation of a field whose model is named by one of the field's own keys.
 
     Args:
@@ -41,27 +42,29 @@ class Chosen:
         model: from that name to the model; RecipeError if there is none.
         names: every name there is, for the reference and the JSON schema.
         default: the name where none is said; none means that it must be.
+        optional: whether the whole field may be left empty.
     """
 
     def __init__(self, key: str, model: Callable[[str], type[Settings]], names: Callable[[], list[str]],
-                 default: str | None = None) -> None:
-        self.key, self.model, self.names, self.default = key, model, names, default
+                 default: str | None = None, optional: bool = False) -> None:
+        self.key, self.model, self.names, self.default, self.optional = key, model, names, default, optional
 
     def of(self, data: Mapping[str, Any]) -> type[Settings]:
         """The model of what a file says."""
         name = data.get(self.key, self.default)
         if not isinstance(name, str):
             known = ", ".join(self.names())
-            raise PydanticCustomError("chosen", "expected one of {known}, got {got}",
+            raise PydanticCustomError("discriminated", "expected one of {known}, got {got}",
                                       {"known": known, "got": "nothing" if name is None else repr(name), "key": self.key})
         try:
             return self.model(name)
         except RecipeError as error:
-            raise PydanticCustomError("chosen", "{error}", {"error": str(error), "key": self.key}) from error
+            text = str(error).partition(": ")[2]  # where it is, the key says
+            raise PydanticCustomError("discriminated", "{text}", {"text": text, "key": self.key}) from error
 
-    def validated(self, value: Any) -> Settings:
+    def validated(self, value: Any) -> Settings | None:
         """The model's instance; one that is there already stays."""
-        if isinstance(value, Settings):
+        if isinstance(value, Settings) or (value is None and self.optional):
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_type", "expected a mapping")

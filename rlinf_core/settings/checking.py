@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import typing
 from types import UnionType
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.settings.base import Chosen, Settings
-from rlinf_core.settings.reading import Key, Said
+from rlinf_core.settings.base import Discriminated, Settings
+from rlinf_core.settings.reading import Document, Key
 
 Model = TypeVar("Model", bound=Settings)
 
 
-def checked(model: type[Model], said: Said) -> Model:
+def checked(model: type[Model], said: Document) -> Model:
     """The model's instance.
 
     Raises:
@@ -29,18 +31,26 @@ def checked(model: type[Model], said: Said) -> Model:
         raise RecipeError("\n".join(lines)) from error
 
 
-def _line(model: type[Settings], said: Said, problem: Any) -> str:
+def _line(model: type[Settings], said: Document, problem: Any) -> str:
     key: Key = tuple(problem["loc"])
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
-    if kind == "chosen":
-        return f"{said.place((*key, context['key']))}: '{dotted((*key, context['key']))}': {problem['msg']}"
-    name = dotted(key)
+    if kind == "discriminated":
+        chosen = (*key, context["key"])
+        return f"{said.place(chosen)}: '{dotted((*said.prefix, *chosen))}': {problem['msg']}"
+    told = re.match(r"Value error, ([\w.]+): (.*)", problem["msg"], re.S) if isinstance(got, dict) else None
+    if told:  # by a check of several values, which says which of them it means
+        key = (*key, *told.group(1).split("."))
+        return f"{said.place(key)}: '{dotted((*said.prefix, *key))}': {told.group(2)}"
+    name = dotted((*said.prefix, *key))
     if kind == "extra_forbidden":
         known = _known(model, said.data, key[:-1])
         return (f"{said.place(key)}: unknown key '{name}'{nearest(str(key[-1]), known)}; known here: "
                 f"{', '.join(sorted(known))}")
+    if kind == "missing" and isinstance(key[-1], int):
+        return f"{said.place(key)}: '{dotted((*said.prefix, *key[:-1]))}': expected more items, got {_shown(got)}"
     if kind == "missing":
-        return f"{said.place(key[:-1])}: '{name}' is missing"
+        meaning = _known(model, said.data, key[:-1])[key[-1]].description
+        return f"{said.place(key[:-1])}: '{name}' is missing{f': {meaning}' if meaning else ''}"
     if kind == "value_error":
         where = f"'{name}': " if name else ""
         return f"{said.place(key)}: {where}{problem['msg'].removeprefix('Value error, ')}, got {_shown(got)}"
@@ -87,24 +97,28 @@ def _shown(value: Any) -> str:
     return name if value is None else f"{name} {text if len(text) < 100 else text[:97] + '...'}"
 
 
-def _known(model: Any, data: Any, key: Key) -> list[str]:
-    """Names of the keys of the mapping at ``key``."""
+def _known(model: Any, data: Any, key: Key) -> dict[str, FieldInfo]:
+    """The fields of the mapping at ``key``, by name."""
     for part in key:
         annotation, metadata = _field(model, part)
         data = data[part] if isinstance(data, dict | tuple) else None
         model = _model(annotation, metadata, data)
-    return list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+    return model.model_fields if _is_model(model) else {}
+
+
+def _is_model(model: Any) -> bool:
+    return isinstance(model, type) and issubclass(model, BaseModel)
 
 
 def _field(model: Any, part: str | int) -> tuple[Any, list[Any]]:
-    if isinstance(model, type) and issubclass(model, BaseModel):
+    if _is_model(model):
         return model.model_fields[part].annotation, model.model_fields[part].metadata
     return typing.get_args(model)[-1 if isinstance(part, str) else 0], []
 
 
 def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:
     for item in metadata:
-        if isinstance(item, Chosen):
+        if isinstance(item, Discriminated):
             return item.of(data)
     arguments = [each for each in typing.get_args(annotation) if each is not type(None)]
     return _model(arguments[0], [], data) if typing.get_origin(annotation) in (typing.Union, UnionType) else annotation

@@ -10,13 +10,13 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.settings.reading import Key, Said
+from rlinf_core.settings.reading import Document, Key
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 
-def override(said: Said, text: str) -> None:
+def override(said: Document, text: str) -> None:
     """Apply one override.
 
     Raises:
@@ -51,7 +51,9 @@ def combinations(texts: list[str]) -> list[tuple[str, ...]]:
         from hydra.errors import HydraException
 
         try:
-            ways.append([f"{parsed.key_or_group}={value}" for value in parsed.sweep_string_iterator()])
+            key = text.partition("=")[0]
+            ways.append([f"{key}={value.lower() if value in ('True', 'False') else value}"
+                         for value in parsed.sweep_string_iterator()])
         except HydraException as error:
             raise _refused(text, error) from error
     return list(itertools.product(*ways))
@@ -71,8 +73,8 @@ def _parsed(text: str) -> Override:
 
 
 def _refused(text: str, error: Exception) -> RecipeError:
-    return RecipeError(f"override '{text}': expected key.sub=value, +key=value, ~key, or to vary it key=a,b,c, "
-                       f"key=range(from,to,step), key=choice(a,b); got: {str(error).splitlines()[0]}")
+    return RecipeError(f"override '{text}': expected key=value, key=a,b,c, key=range(from,to,step), "
+                       f"key=choice(a,b), +key=value or ~key, got: {str(error).splitlines()[0]}")
 
 
 def _look(data: Any, key: Key) -> tuple[bool, Any]:

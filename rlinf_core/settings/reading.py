@@ -15,16 +15,18 @@ Key = tuple[str | int, ...]
 
 
 @dataclass
-class Said:
+class Document:
     """A mapping as it was said, and where.
 
     Attributes:
         data: plain values; lists are tuples.
         places: by path of keys and indices, the file and line; of an override, itself.
+        prefix: of every key, for errors.
     """
 
     data: dict[str, Any]
     places: dict[Key, str] = field(default_factory=dict)
+    prefix: Key = ()
 
     def place(self, key: Key) -> str:
         """Of a value, or of the nearest that holds it."""
@@ -32,13 +34,21 @@ class Said:
             key = key[:-1]
         return self.places.get(key, "")
 
+    def below(self, key: Key) -> Document:
+        """The mapping at ``key`` alone, its values under the names that they have in the whole."""
+        data: Any = self.data
+        for part in key:
+            data = data.get(part, {})
+        places = {at[len(key):]: place for at, place in self.places.items() if at[:len(key)] == key}
+        return Document(data, {(): self.place(key)} | places, (*self.prefix, *key))
+
     def set(self, key: Key, value: Any, place: str) -> None:
         """Put a value in, mappings on the way included."""
         data = self.data
         for part in key[:-1]:
-            if not isinstance(data.get(part), dict):
-                data[part] = {}
-            data = data[part]
+            if not isinstance(data.get(part, {}), dict):
+                del data[part]
+            data = data.setdefault(part, {})
         data[key[-1]] = value
         self.forget(key)
         self.places[key] = place
@@ -48,7 +58,7 @@ class Said:
         self.places = {at: place for at, place in self.places.items() if at[:len(key)] != key}
 
 
-def read(path: str | Path, what: str) -> Said:
+def read(path: str | Path, what: str) -> Document:
     """A YAML file that holds a mapping.
 
     Args:
@@ -64,10 +74,13 @@ def read(path: str | Path, what: str) -> Said:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise RecipeError(f"{where}: expected a readable YAML file, got: {error}") from error
     if not isinstance(node, yaml.MappingNode):
-        got = "nothing" if node is None else node.tag.rpartition(":")[2]
+        got = "nothing" if node is None else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
         raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
-    said = Said({}, {(): where})
-    said.data = _value(node, (), where, said.places)
+    said = Document({}, {(): where})
+    try:
+        said.data = _value(node, (), where, said.places)
+    except RecursionError:
+        raise RecipeError(f"{where}: expected values that do not hold themselves (&name and *name)") from None
     return said
 
 

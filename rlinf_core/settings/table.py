@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,21 +10,23 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rlinf_core.settings.base import Chosen, Settings
+from rlinf_core.settings.base import Discriminated, Settings
 
-WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool", "object": "mapping"}
+WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool"}
 
 
 def rows(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, str, str, str, str]]:
     """Key, type, range, default and meaning of every value, those of nested settings included."""
     properties = schema(model)["properties"]
     for name, item in model.model_fields.items():
-        chosen = next((each for each in item.metadata if isinstance(each, Chosen)), None)
+        chosen = next((each for each in item.metadata if isinstance(each, Discriminated)), None)
         if chosen:
+            default = "" if chosen.optional else chosen.default or "required"
             names = f"one of {', '.join(chosen.names())}"
-            yield f"{prefix}{name}.{chosen.key}", "text", names, chosen.default or "required", item.description or ""
-        elif isinstance(item.annotation, type) and issubclass(item.annotation, BaseModel):
-            yield from rows(item.annotation, f"{prefix}{name}.")
+            yield f"{prefix}{name}.{chosen.key}", "text", names, default, item.description or ""
+        elif nested := _nested(item.annotation):
+            many = typing.get_origin(item.annotation) is dict
+            yield from rows(nested, f"{prefix}{name}.{'<name>.' if many else ''}")
         else:
             said = properties[name]
             yield f"{prefix}{name}", kind(said), span(said), _default(item), item.description or ""
@@ -35,6 +38,12 @@ def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
     return data | {"$schema": "https://json-schema.org/draft/2020-12/schema"} | ({"title": title} if title else {})
 
 
+def _nested(annotation: Any) -> type[Settings] | None:
+    """The settings that a field holds, or a mapping of them."""
+    inner = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else annotation
+    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+
+
 def kind(item: dict[str, Any]) -> str:
     """The type that a property's schema names."""
     if "enum" in item or "const" in item:
@@ -44,6 +53,9 @@ def kind(item: dict[str, Any]) -> str:
     if item.get("type") == "array":
         parts = item.get("prefixItems", [item.get("items", {})])
         return f"list of {kind(parts[0])}"
+    if item.get("type") == "object":
+        inside = [*item.get("patternProperties", {}).values(), item.get("additionalProperties")][0]
+        return f"mapping of {kind(inside)}" if isinstance(inside, dict) else "mapping"
     return WORDS.get(item.get("type", ""), "any")
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rlinf_core.environment import shaped
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import Recipe, station_task
-from rlinf_core.recipes.schema import Randomise, load_robot
+from rlinf_core.recipes.schema import Randomise
+from rlinf_core.recipes.station import station_robot
 
 if TYPE_CHECKING:
     from sim_bridges.vector import SimulatedStation, Stations
@@ -21,7 +22,7 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     from sim_bridges.simulator import make
     from sim_bridges.vector import SimulatedStation
 
-    robot = load_robot(recipe)
+    robot = station_robot(recipe)
     if robot.driver != "simulator":
         raise RecipeError(f"station.robot: expected a simulated one, got '{recipe.station.robot}', whose driver is "
                           f"{robot.driver}")

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import grpc
 import pytest
 
 from rlinf_core.bridge.client import BridgeClient
@@ -49,6 +50,36 @@ def test_an_episode_arrives_whole_and_once(spool, task, server, client, arrived)
     assert client.upload(folder) is True, "a second time it is a duplicate, and fine"
     assert [path.name for path in arrived] == ["a-1"] and server.journal.ids() == ["a-1"]
     assert len(read_episode(server.inbox / "a-1")) == 8
+
+
+def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, server):
+    """On the disk of the inbox, where it can be renamed, and under a name that nobody takes for an episode."""
+    seen = []
+
+    def parts():
+        seen.extend(path.name for path in server.inbox.iterdir() if path.is_dir())
+        raise BridgeError("cut")
+        yield
+
+    with pytest.raises(BridgeError, match="cut"):
+        server._upload(parts())
+    assert len(seen) == 1 and seen[0].startswith(".part-")
+    assert not any(path.is_dir() for path in server.inbox.iterdir())
+
+
+def test_who_asks_for_a_policy_beyond_the_most_is_answered_at_once(server, client, tmp_path):
+    while server._fetches.acquire(blocking=False):
+        pass
+    began = time.monotonic()
+    assert client.next_policy(0, tmp_path / "policies", wait_s=0.0) is None and time.monotonic() - began < 30.0
+
+
+def test_a_client_looks_for_its_trainer_every_two_seconds_at_least(monkeypatch):
+    made = []
+    monkeypatch.setattr(grpc, "insecure_channel", lambda address, options: made.append((address, options)))
+    monkeypatch.setattr("rlinf_core.bridge.bridge_pb2_grpc.BridgeStub", lambda channel: None)
+    BridgeClient("trainer:1", "a")
+    assert made == [("trainer:1", [("grpc.max_reconnect_backoff_ms", 2000)])]
 
 
 def test_another_recording_under_the_same_id_is_refused(spool, task, server, client, tmp_path):

@@ -12,7 +12,7 @@ from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import tanh_gaussian
-from rlinf_core.policies.files import load_policy, policy_name
+from rlinf_core.policies.files import load_policy, policy_name, read_info
 from tests.messages import record
 
 GOVERNOR = Governor(updates_per_step=2.0, max_lag_episodes=2, max_staleness=3, steps_per_episode=10)
@@ -113,6 +113,8 @@ def test_fine_tuning_ends_with_version_1_and_improving_makes_more(spool, task, t
     learning.publish()
     first, second = (load_policy(tmp_path / policy_name(v)) for v in (1, 2))
     assert any(not torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
+    for version, updates in ((1, 0), (2, 6)):
+        assert read_info(tmp_path / policy_name(version)) == {"version": version, "updates": updates}
 
 
 def test_divergence_stops_with_what_to_do(spool, task, tmp_path):

@@ -25,6 +25,7 @@ def test_an_episode_comes_back_as_it_was(spool, task):
     assert episode.requested[:, 0] == pytest.approx(0.02) and episode.executed[:, 0] == pytest.approx(0.01)
     assert episode.sources == ("policy", "policy", "operator", "policy", "policy")
     assert episode.limits[1] == ("speed",) and episode.limits_hash == "beef"
+    assert episode.rewards.dtype == episode.discounts.dtype == np.float32
     assert episode.rewards.tolist() == [0, 0, 0, 0, 1] and episode.discounts.tolist() == [1, 1, 1, 1, 0]
 
 
@@ -36,6 +37,8 @@ def test_the_recording_is_a_rosbag2_that_other_readers_open(spool, task):
         topics = {channel.topic for channel in summary.channels.values()}
         schemas = {schema.name: schema.encoding for schema in summary.schemas.values()}
         assert reader.get_header().profile == "ros2"
+        (metadata,) = reader.iter_metadata()
+    assert metadata.name == "rosbag2" and metadata.metadata.keys() == {"serialized_metadata"}
     assert topics == {"/station/timestep", "/station/applied", "/station/episode"}
     assert schemas["rlinf_msgs/msg/TimeStep"] == "ros2msg"
     assert "storage_identifier: mcap" in (folder / "metadata.yaml").read_text()

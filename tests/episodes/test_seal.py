@@ -15,6 +15,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.episodes.spool import MOST_MESSAGE_BYTES, Spool
 from rlinf_core.episodes.sums import SUMS, is_plain, seal, verify
+from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, SpoolError
 from tests.messages import raw_messages, record, write_raw
 
@@ -87,7 +88,7 @@ def test_a_link_to_the_very_file_is_no_file_and_too_many_files_cannot_be_sealed(
     file.unlink()
     for number in range(20):
         (closed / f"f{number}").write_bytes(b"")
-    with pytest.raises(EpisodeError, match="at most 16 plain files"):
+    with pytest.raises(EpisodeError, match="at most 16 plain files of 2048 MiB in all, got 22 of"):
         seal(closed)
 
 
@@ -234,3 +235,10 @@ def test_a_checksum_of_the_data_is_compared_also_where_the_seal_fits(spool, task
     seal(folder)
     with pytest.raises(EpisodeError, match="(?i)crc"):
         read_episode(folder, sealed=True)
+
+
+def test_one_transition_is_an_episode_and_none_or_more_than_fit_are_refused(spool, task):
+    one = read_episode(record(spool, task.spec, steps=1).close())
+    check_episode(one, task.spec, 1)
+    with pytest.raises(EpisodeError, match=r"episode a-1: expected 1 to 0 transitions .* got 1. It is not trained on"):
+        check_episode(one, task.spec, 0)

@@ -53,3 +53,13 @@ def test_s01_the_interlock_process_imports_nothing_heavy():
             "print([m for m in ('torch', 'ray', 'grpc', 'cv2', 'mujoco', 'gymnasium') if m in sys.modules])")
     out = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+def test_a_limit_that_stands_twice_is_refused_and_no_pydantic_is_loaded(tmp_path):
+    path = tmp_path / "limits.yaml"
+    path.write_text(yaml.safe_dump(GOOD) + "speed: 0.1\n")
+    with pytest.raises(RecipeError, match=rf"limits.yaml, line {len(path.read_text().splitlines())}: 'speed' stands twice"):
+        load_limits(path)
+    code = ("import sys; from rlinf_core.interlock import load_limits; load_limits('robots/franka_sim/limits.yaml'); "
+            "print([name for name in ('pydantic', 'torch', 'ray', 'hydra') if name in sys.modules])")
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

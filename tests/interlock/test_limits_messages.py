@@ -135,7 +135,7 @@ def test_what_is_no_mapping_of_names_is_refused(tmp_path):
     path.write_text("- 1\n")
     with pytest.raises(RecipeError) as error:
         load_limits(path)
-    assert str(error.value) == f"limits {path}: expected 'name: value' lines, got list"
+    assert str(error.value) == f"limits {path}: expected 'key: value' lines, got list"
     path.write_text("a: [1\n")
     with pytest.raises(RecipeError) as error:
         load_limits(path)

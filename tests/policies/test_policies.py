@@ -52,7 +52,7 @@ def test_exploration_differs_and_stays_in_range(actor, random):
 @pytest.mark.parametrize("damage, said", [
     (lambda data: data[: len(data) // 2], "cut short or damaged"),
     (lambda data: b"", "cut short or damaged"),
-    (lambda data: data.replace(b"rlinf-policy-1", b"rlinf-policy-0"), "expected format rlinf-policy-1"),
+    (lambda data: data.replace(b"rlinf-policy-1", b"rlinf-policy-0"), "format rlinf-policy-1, got 'rlinf-policy-0'"),
     (lambda data: data.replace(b'hidden\\": [256, 256]', b'hidden\\": [128, 256]'), "expected shape"),
 ])
 def test_a_damaged_file_is_refused_by_what_is_wrong(actor, tmp_path, damage, said):

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_core.environment import load_task
 from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe, resolved, station_task
+from rlinf_core.robot import load_robot, robots
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in Path("configs").glob("*.yaml")} - {"drill"}))
@@ -65,3 +68,20 @@ def test_a_recipe_its_robot_and_its_task_are_checked_without_torch_and_ray():
             "recipe = load_recipe('sim_dsrl', ['policy.flow_steps=8']); station_task(recipe); check_operator(recipe); "
             "print([name for name in ('torch', 'ray') if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", robots())
+def test_every_shipped_robot_loads_with_its_limits_its_options_and_its_task(name):
+    robot = load_robot(name)
+    assert load_limits(robot.limits).tick > 0 and all(len(size) == 2 for size in robot.cameras.values())
+    assert robot.driver == "external" or load_task(f"configs/tasks/{robot.task}.yaml").max_steps > 0
+
+
+def test_hosts_paths_and_names_need_no_quotes():
+    said = {"bridge.host": "192.168.1.5", "bridge.host ": "robot-pc.local", "station.robot": "/a/my-arm_2",
+            "station.task": "../t.yaml", "station.name": "a_1",
+            "simulation.initial_policy": "runs/20260101-120000/policies/policy-00002000.safetensors"}
+    for key, value in said.items():
+        recipe = load_recipe("demo", [f"{key.strip()}={value}"])
+        section, name = key.strip().split(".")
+        assert getattr(getattr(recipe, section), name) == value

@@ -95,3 +95,13 @@ def test_actions_rewards_and_discounts_of_another_length_change_nothing_either(s
     with pytest.raises(SpecError, match="expected shape"):
         buffer.insert_episode(observations, *rest)
     assert len(buffer) == 0 and not buffer._arrays["vectors"].any()
+
+
+def test_a_state_holds_what_is_filled_and_no_more(spec):
+    buffer = ReplayBuffer(spec, 50)
+    buffer.insert_episode(*episode(spec, 6, 0))
+    buffer.insert_episode(*episode(spec, 3, 100))
+    state = buffer.state_dict()
+    assert (buffer.inserted, buffer.episodes, state["next"]) == (9, 2, 11)
+    assert {len(values) for values in state["arrays"].values()} == {11}
+    assert state["arrays"]["vectors"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 100, 101, 102, 103]

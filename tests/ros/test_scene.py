@@ -61,17 +61,20 @@ def robot_side(peer):
         each.close()
 
 
-def begin(peer, patience_s=1.0):
+def begin(peer, patience_s=3.0):
     scene, answers = Scene(peer.node, patience_s), []
     peer.spin(scene.client.server_is_ready, what="the robot side")
+    peer.for_s(1.0)  # the robot side finds us a little later than we it
     run_routine(scene.reset(3), answers.append)
     return scene, answers
 
 
 def test_a_scene_that_takes_longer_than_one_is_patient_is_waited_for(peer, robot_side):
     side = robot_side()
-    _, answers = begin(peer, 0.5)
-    peer.for_s(2.0)
+    scene, answers = begin(peer)
+    peer.spin(lambda: side.asked, what="the goal")
+    scene.patience_s = 0.3
+    peer.for_s(4.0)
     assert not answers and side.asked == [3], "asked once"
     side.go_on.set()
     peer.spin(lambda: answers, what="the answer")
@@ -116,9 +119,8 @@ def test_a_goal_that_nobody_takes_is_given_up(peer, robot_side, monkeypatch):
 
 def test_a_robot_side_that_goes_while_it_resets_is_said(peer, robot_side):
     side = robot_side()
-    scene, answers = begin(peer, 0.5)
+    scene, answers = begin(peer)
     peer.spin(lambda: side.asked, what="the goal")
-    peer.for_s(0.3)
     scene.client.server_is_ready = lambda: False  # as the graph says once it has gone
     peer.spin(lambda: answers, what="the answer")
     assert "It went while it reset" in answers[0][1]

@@ -1,6 +1,8 @@
 """Every simulator keeps what the robot interface promises; bad names, options and missing packages are said in words."""
 
 import importlib
+import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -77,7 +79,11 @@ def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
     ("manyskill", {}, "did you mean 'maniskill'"),
     ("metaworld", {"task": "pick-place-v4"}, "did you mean 'pick-place-v3'"),
     ("gymnasium_robotics", {"task": "FetchReach-v4"}, "expected a Fetch task with an object"),
-    ("gym_hil", {"tusk": 1}, "unexpected keyword argument 'tusk'"),
+    ("gym_hil", {"tusk": 1}, "unknown key 'tusk'"),
+    ("franka_mujoco", {"pose_noise": 0.1}, "unknown key 'pose_noise' (did you mean 'pose_noise_m'?)"),
+    ("maniskill", {"task": 3}, "'task': expected a text, got int 3"),
+    ("robosuite", {"robot": "UR5"}, "robot: expected one of"),
+    ("robosuite", {"robot": "UR5e"}, "expected one with two fingers that slide, e.g. PandaGripper; got Robotiq85Gripper"),
 ])
 def test_a_wrong_name_is_answered_with_what_is_there(name, options, said):
     with pytest.raises(RecipeError) as error:
@@ -102,6 +108,29 @@ def test_another_tick_than_the_simulators_is_refused(tmp_path):
                          load_limits("robots/franka_sim/limits.yaml"))
 
 
+def test_a_second_task_on_one_simulator(capsys):
+    """Its own measure of success is about the first; ours is asked alone."""
+    assert main(["check", "sim", "franka_mujoco", "--task", "reach", "--episodes", "3", "--no-station"]) == 0
+    told = capsys.readouterr().out
+    assert "task reach" in told and "13 of 13 kept" in told and "the simulator's too" not in told
+
+
+def test_what_is_not_kept_says_what_was_expected(tmp_path, capsys):
+    folder = tmp_path / "small"
+    shutil.copytree("robots/franka_sim", folder)
+    limits = (folder / "limits.yaml").read_text()
+    (folder / "limits.yaml").write_text(re.sub(r"box_high: .*", "box_high: [0.31, -0.24, 0.01]", limits))
+    command = ["check", "sim", "franka_mujoco", "--robot", str(folder), "--episodes", "1", "--no-station", "--task"]
+    assert main([*command, "pick_cube"]) == 1
+    told = capsys.readouterr()
+    assert re.search(r"FAIL it starts inside of the interlock's box .*; expected between box_low \[.* and box_high \[0.31",
+                     told.out)
+    assert re.search(r"FAIL channels that the task needs are there .*missing goal_pose; expected current_pose", told.out)
+
+
 def test_the_command_says_what_it_does_not_know(capsys):
     assert main(["check", "sim", "isaacsimm"]) == 1
     assert "expected one of" in capsys.readouterr().err
+    assert main(["check", "sim", "franka_mujoco", "--robot", "fetch"]) == 1
+    assert "--robot fetch: expected a robot that says 'simulator: franka_mujoco', got gymnasium_robotics" in (
+        capsys.readouterr().err)

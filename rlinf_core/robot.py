@@ -1,0 +1,79 @@
+"""A robot: what ``robots/<name>/robot.yaml`` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from rlinf_core import plugins
+from rlinf_core.errors import RecipeError
+from rlinf_core.places import shared
+from rlinf_core.settings.base import Count, Settings
+from rlinf_core.settings.checking import checked
+from rlinf_core.settings.reading import read
+from rlinf_core.settings.signature import values
+
+Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
+
+
+class Robot(Settings):
+    """What a robot.yaml says."""
+
+    driver: Literal["simulator", "external"] = Field(
+        description="simulator, or external when somebody else publishes the robot interface")
+    limits: Path = Field(strict=False, description="the interlock's limits, beside it")
+    simulator: str = Field("", description="which one, when simulated")
+    options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
+    task: str = Field(
+        "", description="what the simulator's own measure of success is about; `rlinf check sim` plays it; a name, or "
+        "./path from here")
+    cameras: dict[Name, tuple[Count, Count]] = Field({}, description="the cameras there are, with height and width")
+    estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
+    distance: bool = Field(
+        False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
+        "stops the arm")
+
+    @model_validator(mode="after")
+    def _one_or_the_other(self) -> Robot:
+        if self.driver == "simulator" and not self.simulator:
+            raise ValueError("driver: simulator needs 'simulator', which one")
+        if self.driver == "external" and (self.simulator or self.options):
+            raise ValueError("driver: external has neither 'simulator' nor 'options'")
+        return self
+
+
+def load_robot(name: str) -> Robot:
+    """A robot by the name of its folder in robots/, by path, or by entry point (``rlinf_core.plugins``).
+
+    Raises:
+        RecipeError: no such robot, or what is wrong in its YAML, with file and line.
+    """
+    folder = robot_folder(name)
+    said = read(folder / "robot.yaml", "robot")
+    plugins.beside(said, ("simulator",), folder)
+    robot = checked(Robot, said)
+    if not (folder / robot.limits).is_file():
+        raise RecipeError(f"{said.place(('limits',))}: 'limits': expected a file in {folder}, got '{robot.limits}', "
+                          "which is not there")
+    options: dict[str, Any] = {}
+    if robot.simulator:
+        from sim_bridges.simulator import options_of
+
+        options = values(checked(options_of(robot.simulator, said.place(("simulator",))), said.below(("options",))))
+    task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
+    return robot.but(limits=folder / robot.limits, options=options, task=task)
+
+
+def robot_folder(name: str) -> Path:
+    """Where a robot is; RecipeError names the nearest known one."""
+    folder = plugins.place("robots", name, shared() / "robots", "", "station.robot")
+    if not (folder / "robot.yaml").is_file():
+        raise RecipeError(f"station.robot: expected a folder with a robot.yaml, got '{name}'")
+    return folder
+
+
+def robots() -> list[str]:
+    """Names of all robots."""
+    return plugins.names("robots", [path.parent.name for path in (shared() / "robots").glob("*/robot.yaml")])

@@ -1,0 +1,239 @@
+"""What a recipe, a robot or a task may not say; the answer names place, what was expected, what came, the nearest name."""
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlinf_core.algorithms import algorithm, algorithms
+from rlinf_core.cli.main import main
+from rlinf_core.environment import load_task
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import kinds, policy_kind
+from rlinf_core.recipes import load_recipe
+from rlinf_core.robot import load_robot
+
+RECIPES = [
+    ("algorithm: {discount: 1.7}", "line 2: 'algorithm.discount': expected at most 1, got float 1.7"),
+    ("sft:\n  learning_rate: -1", "line 3: 'sft.learning_rate': expected above 0, got int -1"),
+    ("collect: {episodes: -3}", "line 2: 'collect.episodes': expected at least 0, got int -3"),
+    ("bridge: {port: 99999}", "'bridge.port': expected at most 65535, got int 99999"),
+    ("station: {operator: {kind: spacemouse}}", "'station.operator.kind': expected one of scripted, keyboard, got str"),
+    ("station: {operator: {kind: keybord}}", "did you mean 'keyboard'"),
+    ("station: {observe_cameras: front}", "'station.observe_cameras': expected a list, got str 'front'"),
+    ("station: {observe_cameras: [front, 3]}", "'station.observe_cameras[1]': expected a text, got int 3"),
+    ("station: {image_size: [64]}", "'station.image_size': expected more items, got list [64]"),
+    ("station: {lockstep: 'yes'}", "'station.lockstep': expected true or false, got str 'yes'"),
+    ("station: {name: a b}", "'station.name': expected"),
+    ("seed: 1.0", "'seed': expected int, got float 1.0"),
+    ("online: {max_minutes: .nan}", "'online.max_minutes': expected a finite number"),
+    ("online: {max_minutes: '3'}", "'online.max_minutes': expected a number, got str '3'"),
+    ("algorithm: {name: saq}", "line 2: 'algorithm.name': expected one of"),
+    ("algorithm:", "line 2: 'algorithm': expected a mapping, got nothing"),
+    ("algorithm: {name: 3}", "'algorithm.name': expected one of async_ppo"),
+    ("algorithm: {name: ppo, level: token}", "'algorithm.level': expected one of action, chunk, got str 'token'"),
+    ("algorithm: {name: ppo, dual_clip: 0.5}", "'algorithm.dual_clip': expected 0 or a number above 1, got float 0.5"),
+    ("algorithm: {name: ppo, group: 4}", "unknown key 'algorithm.group'"),
+    ("policy: {kind: flwo}", "did you mean 'flow'"),
+    ("policy: {kind: gaussian, flow_steps: 4}", "unknown key 'policy.flow_steps'"),
+    ("policy: {hidden: []}", "'policy.hidden': expected a list with at least 1 item"),
+    ("policy: {hidden: [0]}", "'policy.hidden[0]': expected above 0, got int 0"),
+    ("sft: {name: ppo}", "line 2: 'sft.name': expected sft, got 'ppo'"),
+    ("simulation: {randomise: {delai_s: 1}}", "unknown key 'simulation.randomise.delai_s' (did you mean 'delay_s'?)"),
+    ("seed: 1\nseed: 2", "line 3: 'seed' stands twice, first in line 2"),
+    ("station: {<<: {name: a}}", "unknown key 'station.<<'"),
+]
+
+
+@pytest.mark.parametrize("text, said", RECIPES)
+def test_a_recipe(tmp_path, text, said):
+    (tmp_path / "r.yaml").write_text(f"name: x\n{text}\n")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(tmp_path / "r.yaml")
+    assert said in str(error.value) and "r.yaml, line " in str(error.value)
+
+
+def test_every_mistake_is_said_at_once_each_in_its_line(tmp_path):
+    (tmp_path / "r.yaml").write_text("name: x\nsede: 1\nbridge:\n  port: 99999\n  hots: a\n")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(tmp_path / "r.yaml")
+    assert [line.partition(": ")[0].rpartition(", ")[2] for line in str(error.value).splitlines()] == [
+        "line 4", "line 5", "line 2"]
+
+
+def test_a_mistake_in_the_recipe_below_names_that_file(tmp_path):
+    (tmp_path / "base.yaml").write_text("name: base\nonline: {max_minute: 3}\n")
+    (tmp_path / "r.yaml").write_text("defaults: base\nname: x\nonline: {max_env_steps: 3}\n")
+    with pytest.raises(RecipeError, match=r"base.yaml, line 2: unknown key 'online.max_minute'"):
+        load_recipe(tmp_path / "r.yaml")
+    (tmp_path / "base.yaml").write_text("defaults: r\nname: base\n")
+    with pytest.raises(RecipeError, match="expected 'defaults' that end somewhere"):
+        load_recipe(tmp_path / "r.yaml")
+
+
+@pytest.mark.parametrize("name", algorithms())
+def test_every_number_of_every_algorithm_has_a_range_and_every_value_a_meaning(name):
+    _has_ranges(algorithm(name).Config, without={"target_entropy"})
+
+
+@pytest.mark.parametrize("name", kinds())
+def test_every_number_of_every_policy_has_a_range_and_every_value_a_meaning(name):
+    _has_ranges(policy_kind(name).Config)
+
+
+def _has_ranges(model, without=frozenset()):
+    for key, item in model.model_json_schema()["properties"].items():
+        assert item["description"], key
+        if item.get("type") in ("integer", "number") and key not in without:
+            assert {"minimum", "exclusiveMinimum"} & item.keys(), key
+
+
+def test_one_e_in_a_number_needs_no_dot(tmp_path):
+    (tmp_path / "r.yaml").write_text("name: x\nalgorithm: {learning_rate: 1e-3}\nonline: {max_minutes: 2}\n")
+    recipe = load_recipe(tmp_path / "r.yaml", ["sft.learning_rate=5e-4"])
+    assert (recipe.algorithm.learning_rate, recipe.sft.learning_rate, recipe.online.max_minutes) == (1e-3, 5e-4, 2.0)
+
+
+OVERRIDES = [
+    ("algorithm.discount=1.7", "override 'algorithm.discount=1.7': 'algorithm.discount': expected at most 1"),
+    ("sft.learning_rate=-1", "'sft.learning_rate': expected above 0"),
+    ("collect.episodes=-3", "'collect.episodes': expected at least 0"),
+    ("bridge.port=99999", "'bridge.port': expected at most 65535"),
+    ("station.operator.kind=spacemouse", "'station.operator.kind': expected one of scripted, keyboard"),
+    ("online.max_minute=1", "did you mean 'max_minutes'"),
+    ("seed=1,2", "expected one value, got several"),
+    ("seed", "expected key=value"),
+    ("~online.max_minutes", "expected a key that is said"),
+    ("+name=x", "expected a key that is not there yet"),
+    ("station.robot=[", "expected key=value"),
+]
+
+
+@pytest.mark.parametrize("command, text, said", [
+    *(("up", *each) for each in OVERRIDES),
+    *((command, *each) for command in ("train", "demo", "direct", "sweep", "eval") for each in OVERRIDES[:5])])
+def test_at_the_command_line_before_a_folder_is_made(tmp_path, capsys, command, text, said):
+    out = tmp_path / "run"
+    if command == "eval":
+        (tmp_path / "policy-00000001.safetensors").write_bytes(b"")
+        arguments = [command, str(tmp_path / "policy-00000001.safetensors"), "--recipe", "demo", "--set", text]
+    else:
+        arguments = [command, "demo" if command != "sweep" else "sim_sac", "--set", text, "--out", str(out)]
+    assert main(arguments) == 1
+    assert said in capsys.readouterr().err and not out.exists()
+
+
+def test_overrides_in_hydras_grammar():
+    recipe = load_recipe("demo_vision", [
+        "station.observe_cameras=[front]", "++seed=3", "+simulation.randomise={delay_s: 0.1}", "~algorithm.cloning",
+        "station.name='a_b'", "policy={kind: flow, hidden: [8]}", "simulation.initial_policy='runs/a b, c=d'"])
+    assert recipe.station.observe_cameras == ("front",) and recipe.seed == 3 and recipe.station.name == "a_b"
+    assert recipe.simulation.randomise.delay_s == 0.1 and recipe.algorithm.cloning == 0.3
+    assert (recipe.policy.kind, recipe.policy.hidden) == ("flow", (8,))
+    assert recipe.simulation.initial_policy == "runs/a b, c=d"
+
+
+ROBOTS = [
+    ("estop: [pendant]", "unknown key 'estop' (did you mean 'estops'?)"),
+    ("estops: pendant", "'estops': expected a list, got str 'pendant'"),
+    ("estops: [3]", "'estops[0]': expected a text, got int 3"),
+    ("cameras: [front]", "'cameras': expected a mapping, got list ['front']"),
+    ("cameras: {front: 64}", "'cameras.front': expected a list, got int 64"),
+    ("distance: 1", "'distance': expected true or false, got int 1"),
+    ("limits: limit.yaml", "'limits': expected a file in"),
+    ("driver: simulated", "'driver': expected one of simulator, external, got str 'simulated'"),
+    ("simulator: ''", "'driver': simulator needs 'simulator'"),
+    ("driver: external", "'driver': external has neither 'simulator' nor 'options'"),
+    ("simulator: franka_mujico", "did you mean 'franka_mujoco'"),
+    ("options: {pose_noise: 0.1}", "unknown key 'options.pose_noise' (did you mean 'pose_noise_m'?)"),
+    ("options: {pose_noise_m: -1.0}", "'options.pose_noise_m': expected at least 0, got float -1.0"),
+    ("options: {start_height_m: 0.1}", "'options.start_height_m': expected a list, got float 0.1"),
+    ("options: 3", "'options': expected a mapping, got int 3"),
+]
+
+
+@pytest.mark.parametrize("text, said", ROBOTS)
+def test_a_robot(tmp_path, capsys, text, said):
+    folder = tmp_path / "mine"
+    shutil.copytree("robots/franka_sim", folder)
+    changed = yaml.safe_load(text)
+    kept = [line for line in (folder / "robot.yaml").read_text().splitlines() if line.split(":")[0] not in changed]
+    (folder / "robot.yaml").write_text("\n".join([*kept, text]) + "\n")
+    with pytest.raises(RecipeError) as error:
+        load_robot(str(folder))
+    assert said in str(error.value) and "robot.yaml" in str(error.value)
+    out = tmp_path / "run"
+    assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 1
+    assert said in capsys.readouterr().err and not out.exists()
+
+
+def test_a_robot_names_the_line(tmp_path):
+    folder = tmp_path / "mine"
+    shutil.copytree("robots/franka_sim", folder)
+    lines = (folder / "robot.yaml").read_text().splitlines()
+    (folder / "robot.yaml").write_text("\n".join([*lines, "estop: [pendant]"]) + "\n")
+    with pytest.raises(RecipeError, match=rf"^robot .*robot.yaml, line {len(lines) + 1}: unknown key 'estop'"):
+        load_robot(str(folder))
+
+
+WRENCH = "observation: {x: {source: wrench, take: force, "
+MOVE = "action: {control_mode: tcp_delta, dimensions: {dx: "
+TASKS = [
+    ("max_step: 3", "unknown key 'max_step' (did you mean 'max_steps'?)"),
+    ("max_steps: 0", "'max_steps': expected above 0"),
+    ("control_hz: fast", "'control_hz': expected a number, got str 'fast'"),
+    ("reward: {kind: insertio}", "did you mean 'insertion'"),
+    ("reward: {depth: 0.1}", "'reward.kind': expected one of insertion, place, reach, told, got nothing"),
+    ("reward: {kind: insertion, dept: 0.1}", "unknown key 'reward.dept' (did you mean 'depth'?)"),
+    ("reward: {kind: insertion, depth: -0.1}", "'reward.depth': expected above 0, got float -0.1"),
+    ("reward: {kind: insertion, depth: deep}", "'reward.depth': expected a number, got str 'deep'"),
+    ("script: {kind: insertoin}", "did you mean 'insertion'"),
+    ("script: {kind: pick, gain: 2.0}", "'script.gain': expected at most 1, got float 2.0"),
+    ("script: {kind: pick, relaese: true}", "unknown key 'script.relaese' (did you mean 'release'?)"),
+    ("script: {kind: pick, seed: 3}", "unknown key 'script.seed'"),
+    ("action: {control_mode: tcp, dimensions: {dx: {scale: 0.1, unit: m}}}", "'action.control_mode': expected one of"),
+    (MOVE + "{scale: 0, unit: m}}}", "'action.dimensions.dx.scale': expected"),
+    (MOVE + "{scale: 0.1}}}", "'action.dimensions.dx.unit' is missing: of that step"),
+    (MOVE + "{scal: 0.1, unit: m}}}", "(did you mean 'scale'?)"),
+    ("observation: {x: {source: rench, take: force, shape: [3]}}", "did you mean 'wrench'"),
+    ("observation: {x: {source: wrench, take: forces, shape: [3]}}", "did you mean 'force'"),
+    (WRENCH + "shape: [2]}}", "'observation.x.shape': expected [3] of wrench.force, got [2]"),
+    (WRENCH + "shape: [3], low: [1.0, 2.0]}}", "'observation.x.low': expected 1 or 3 numbers"),
+    (WRENCH + "shape: [3], low: [1], high: [0]}}", "'observation.x.low': expected at most high"),
+]
+
+
+@pytest.mark.parametrize("text, said", TASKS)
+def test_a_task(tmp_path, capsys, text, said):
+    data = yaml.safe_load(Path("configs/tasks/peg_insertion.yaml").read_text()) | yaml.safe_load(text)
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(RecipeError) as error:
+        load_task(path)
+    assert said in str(error.value) and "task.yaml, line " in str(error.value)
+    out = tmp_path / "run"
+    assert main(["train", "sim_rlpd", "--set", f"station.task={path}", "--out", str(out)]) == 1
+    assert said in capsys.readouterr().err and not out.exists()
+
+
+def test_limits_are_read_with_everything_else(tmp_path, capsys):
+    folder, out = tmp_path / "mine", tmp_path / "run"
+    shutil.copytree("robots/franka_sim", folder)
+    (folder / "limits.yaml").write_text((folder / "limits.yaml").read_text() + "sped: 1.0\n")
+    assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 1
+    assert "unknown limit 'sped' (did you mean 'speed'?)" in capsys.readouterr().err and not out.exists()
+
+
+def test_it_takes_a_second():
+    code = textwrap.dedent("""
+        import sys
+        from rlinf_core.cli.main import main
+        code = main(["up", "demo", "--set", "bridge.port=99999", "--out", "/nonexistent/run"])
+        print(code, [name for name in ("torch", "ray", "mujoco") if name in sys.modules])
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "1 []\n" and "'bridge.port'" in done.stderr

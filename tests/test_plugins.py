@@ -1,0 +1,187 @@
+"""Parts of one's own: by entry point, by ``package.module:name``, by path; and what is answered when they are not there."""
+
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlinf_core import plugins
+from rlinf_core.algorithms import algorithm, algorithms
+from rlinf_core.environment import load_task
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.policies import kinds, policy_kind
+from rlinf_core.recipes import load_recipe, station_robot, station_task
+from rlinf_core.rewards import rewards
+from rlinf_core.robot import load_robot, robots
+from rlinf_core.scripts import make_script, scripts
+from sim_bridges.simulator import make, simulators
+
+CODE = {
+    "__init__": "from pathlib import Path\nTASK = Path(__file__).parent / 'task.yaml'\n",
+    "parts": """
+        from sim_bridges.franka_mujoco import Simulator as Ours
+        from sim_bridges.scripted import ReachOperator
+
+        class High:
+            '''True when the object is high.
+
+            Args:
+                height: how high [m].
+            '''
+            channels = ("object_pose",)
+            def __init__(self, height: float = 0.1, *, strict: bool = False) -> None:
+                self.height = height
+            def __call__(self, channels):
+                return bool(channels["object_pose"][2] > self.height)
+
+        class Slow(ReachOperator):
+            def __init__(self, action, slowness: int = 2, **reach):
+                self.slowness = slowness
+                super().__init__(action, **reach)
+
+        class Mine(Ours):
+            def __init__(self, noise_m: float = 0.0) -> None:
+                super().__init__(pose_noise_m=noise_m)
+
+        class Lacking:
+            def __init__(self) -> None:
+                import a_package_that_nobody_has
+        """,
+    "sgd": """
+        from rlinf_core.algorithms.sft.config import Config as SFT
+        from rlinf_core.settings.base import with_default
+
+        class Config(SFT):
+            name: str = with_default(SFT, "name", "sgd")
+            momentum: float = 0.9
+
+        class Learner:
+            pass
+        """,
+    "constant": """
+        from rlinf_core.policies.settings import PolicySettings
+
+        class Config(PolicySettings):
+            value: float = 0.0
+
+        class Policy:
+            def __init__(self, spec, config):
+                self.spec, self.config = spec, config
+        """,
+}
+POINTS = """
+[rlinf.rewards]
+high = mine.parts:High
+[rlinf.scripts]
+slow = mine.parts:Slow
+[rlinf.simulators]
+mine = mine.parts:Mine
+[rlinf.algorithms]
+sgd = mine.sgd
+[rlinf.policies]
+constant = mine.constant
+[rlinf.robots]
+my_arm = mine.arm
+[rlinf.tasks]
+my_task = mine:TASK
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """An installed package with a part of every kind."""
+    package = tmp_path / "mine"
+    shutil.copytree("robots/franka_sim", package / "arm")
+    (package / "arm/__init__.py").write_text("")
+    (package / "arm/robot.yaml").write_text(
+        (package / "arm/robot.yaml").read_text().replace("franka_mujoco", "mine") + "options: {noise_m: 0.001}\n")
+    for name, code in CODE.items():
+        (package / f"{name}.py").write_text(textwrap.dedent(code))
+    task = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text())
+    task |= {"reward": {"kind": "high", "height": 0.3}, "script": {"kind": "slow", "slowness": 3, "height": 0.05}}
+    (package / "task.yaml").write_text(yaml.safe_dump(task))
+    (tmp_path / "mine-1.0.dist-info").mkdir()
+    (tmp_path / "mine-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (tmp_path / "mine-1.0.dist-info/entry_points.txt").write_text(POINTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield package
+    for name in [name for name in sys.modules if name == "mine" or name.startswith("mine.")]:
+        del sys.modules[name]
+
+
+def test_an_installed_package_brings_a_part_of_every_kind(mine):
+    listed = {"high": rewards, "slow": scripts, "mine": simulators, "sgd": algorithms, "constant": kinds, "my_arm": robots}
+    assert all(name in known() for name, known in listed.items())
+    recipe = load_recipe("demo", ["station.robot=my_arm", "station.task=my_task", "policy={kind: constant, value: 2.0}",
+                                  "algorithm={name: sgd, momentum: 0.5}"])
+    assert (recipe.algorithm.momentum, recipe.policy.value, recipe.policy.kind) == (0.5, 2.0, "constant")
+    assert algorithm("sgd").Learner.__name__ == "Learner" and policy_kind("constant").Policy.__name__ == "Policy"
+    robot, task = station_robot(recipe), station_task(recipe)
+    assert (robot.simulator, robot.options) == ("mine", {"noise_m": 0.001})
+    assert task.success.height == 0.3 and make_script(task).slowness == 3 and make_script(task).height == 0.05
+    assert make(robot.simulator, **robot.options).pose_noise_m == 0.001
+
+
+def test_package_module_and_name(mine):
+    recipe = load_recipe("demo", ["station.robot=mine.arm", "station.task='mine:TASK'", "algorithm={name: mine.sgd}",
+                                  "policy={kind: mine.constant}"])
+    assert station_task(recipe).max_steps == 30 and station_robot(recipe).simulator == "mine"
+    assert (recipe.algorithm.name, recipe.policy.kind) == ("mine.sgd", "mine.constant")
+    assert make("mine.parts:Mine", noise_m=0.25).pose_noise_m == 0.25
+
+
+def test_a_file_beside_the_yaml_that_names_it(mine, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(mine, elsewhere)
+    task = yaml.safe_load((elsewhere / "task.yaml").read_text())
+    task |= {"reward": {"kind": "parts.py:High", "height": 0.4}, "script": {"kind": "./parts.py:Slow", "slowness": 4}}
+    (elsewhere / "task.yaml").write_text(yaml.safe_dump(task))
+    loaded = load_task(elsewhere / "task.yaml")
+    assert loaded.success.height == 0.4 and make_script(loaded).slowness == 4
+    robot = elsewhere / "arm/robot.yaml"
+    robot.write_text(robot.read_text().replace("simulator: mine", "simulator: ../parts.py:Mine"))
+    found = load_robot(str(elsewhere / "arm"))
+    assert make(found.simulator, **found.options).pose_noise_m == 0.001
+    (elsewhere / "recipe.yaml").write_text("name: x\nstation: {robot: ./arm, task: ../elsewhere/task.yaml}\n")
+    assert station_task(load_recipe(elsewhere / "recipe.yaml")).success.height == 0.4
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"reward": {"kind": "high", "hight": 0.3}}, "unknown key 'reward.hight' (did you mean 'height'?)"),
+    ({"reward": {"kind": "high", "height": "0.3"}}, "'reward.height': expected a number, got str '0.3'"),
+    ({"reward": {"kind": "high", "strict": 1}}, "'reward.strict': expected true or false, got int 1"),
+    ({"reward": {"kind": "hihg"}}, "(did you mean 'high'?)"),
+    ({"reward": {"kind": "mine.parts:Hihg"}}, "mine.parts has no 'Hihg' (did you mean 'High'?)"),
+    ({"reward": {"kind": "mine.prts:High"}}, "expected what can be imported, got ModuleNotFoundError"),
+    ({"reward": {"kind": "prts.py:High"}}, "expected what can be imported, got FileNotFoundError"),
+    ({"script": {"kind": "slow", "slowness": 2.5}}, "'script.slowness': expected int, got float 2.5"),
+])
+def test_their_parameters_are_checked_like_ours(mine, change, said):
+    path = mine / "task.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
+    with pytest.raises(RecipeError) as error:
+        load_task(path)
+    assert said in str(error.value) and "task.yaml, line " in str(error.value)
+
+
+def test_a_broken_file_says_what_breaks_it(tmp_path):
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    with pytest.raises(RecipeError, match="expected what can be imported, got SyntaxError"):
+        plugins.find("rewards", f"{tmp_path}/broken.py:f", {}, "reward.kind")
+
+
+def test_a_simulator_of_ones_own_that_lacks_a_package_says_which(mine):
+    with pytest.raises(RlinfError, match="a_package_that_nobody_has.*Run: pip install a_package_that_nobody_has"):
+        make("mine.parts:Lacking")
+
+
+@pytest.mark.parametrize("group, known", [("rewards", rewards), ("algorithms", algorithms), ("robots", robots)])
+def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group, known):
+    find = {"rewards": lambda: plugins.find("rewards", "insertoin", dict.fromkeys(known(), ""), "here"),
+            "algorithms": lambda: algorithm("saq"), "robots": lambda: load_robot("frank_sim")}[group]
+    with pytest.raises(RecipeError, match="did you mean '(insertion|sac|franka_sim)'") as error:
+        find()
+    assert all(name in str(error.value) for name in known())
