@@ -63,7 +63,8 @@ def test_ros2_run_starts_a_node_of_this_environment(workspace):
 
 
 def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path):
-    said = shell(workspace + f"timeout -s INT 40 ros2 launch rlinf sim.launch.py run_dir:={tmp_path} || true").stdout
+    said = shell(workspace + f"timeout -s INT 40 ros2 launch rlinf sim.launch.py namespace:=station_of_test_ros_package "
+                 f"run_dir:={tmp_path} || true").stdout
     for node in ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder", "uplink"):
         assert f"[{node}-" in said and "process started" in said
     assert "process has died" not in said, said[-3000:]
