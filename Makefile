@@ -5,18 +5,21 @@ STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
 APART := genesis libero calvin
-.PHONY: help setup simulators $(APART) demo test test-all mutants lint clean
+.PHONY: help setup station simulators $(APART) demo test test-all mutants lint clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
-$(STAMP): locks/python311.lock pyproject.toml scripts/setup.sh scripts/build_messages.sh $(wildcard ros_ws/src/rlinf_msgs/*/*)
-	scripts/setup.sh
+$(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/*)
+	scripts/setup.sh trainer sim vla test
 	@touch $@
 
+station:         ## setup for a station's PC: nodes, recorder, uplink, doctor; without torch and ray
+	scripts/setup.sh
+
 simulators: $(SIMULATORS)  ## add ManiSkill, robosuite, MetaWorld and Gymnasium-Robotics
-$(SIMULATORS): $(STAMP) locks/simulators311.lock scripts/simulators.sh
+$(SIMULATORS): $(STAMP) scripts/simulators.sh
 	scripts/simulators.sh
 	@touch $@
 
@@ -36,8 +39,9 @@ test-all: simulators $(APART)  ## everything, the simulators of their own enviro
 mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)
 	$(VENV)/bin/python scripts/mutants.py --seed 0 --json benchmarks/results/mutants.json
 
-lint: setup      ## ruff
+lint: setup      ## ruff, and whether uv.lock is that of pyproject.toml
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/uv lock --check -q
 
 clean:           ## remove what was built, keep runs/
 	rm -rf $(VENV) .venvs ros_ws/build ros_ws/install ros_ws/log

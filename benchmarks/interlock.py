@@ -281,7 +281,7 @@ def main() -> None:
     parser.add_argument("--lerobot", type=Path, help="checkout of LeRobot")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    from rlinf_core.supervisor import ros_environment
+    from rlinf_core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))

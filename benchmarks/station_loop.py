@@ -361,7 +361,7 @@ def main() -> None:
     parser.add_argument("--pong", choices=PING_PONGS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path.insert(0, str(ROOT))
-    from rlinf_core.supervisor import ros_environment
+    from rlinf_core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))

@@ -1,22 +1,51 @@
-"""Where configs/ and robots/ are: in the source tree, or in the share folder of the installed ROS package."""
+"""Where the files lie that are no Python: in the source tree, or in the installed distribution."""
 
 from __future__ import annotations
 
+import atexit
+import sys
+import tempfile
+from functools import cache
 from pathlib import Path
-
-from rlinf_core.errors import RlinfError
 
 SOURCE = Path(__file__).resolve().parents[1]
 
 
-def shared() -> Path:
-    """The folder that holds ``configs`` and ``robots``."""
-    if (SOURCE / "configs").is_dir():
-        return SOURCE
-    try:
-        from ament_index_python.packages import get_package_share_directory
+def in_source_tree() -> bool:
+    """Whether this runs from a clone, and not from an installed wheel."""
+    return (SOURCE / "configs").is_dir()
 
-        return Path(get_package_share_directory("rlinf"))
-    except LookupError as error:
-        raise RlinfError("configs/ and robots/: expected them beside rlinf_core or in the installed ROS package 'rlinf'. "
-                         "Source the workspace: . ros_ws/install/setup.sh") from error
+
+def shared() -> Path:
+    """The folder that holds ``configs``, ``robots`` and ``ros_ws/src``."""
+    return SOURCE if in_source_tree() else Path(__file__).parent / "share"
+
+
+@cache
+def packages_alone() -> Path:
+    """A folder from which our packages alone can be imported: for another Python, which has its own of all others."""
+    if in_source_tree():
+        return SOURCE
+    folder = tempfile.TemporaryDirectory(prefix="rlinf-packages-")
+    atexit.register(folder.cleanup)
+    for name in ("rlinf_core", "sim_bridges"):
+        Path(folder.name, name).symlink_to(SOURCE / name)
+    return Path(folder.name)
+
+
+def message_sources() -> Path:
+    """The ROS package rlinf_msgs: .msg, .srv and .action files, and how to build them."""
+    return shared() / "ros_ws/src/rlinf_msgs"
+
+
+def built_messages() -> Path:
+    """The prefix that ``rlinf messages`` installs rlinf_msgs into: the clone's workspace, or the Python environment."""
+    return SOURCE / "ros_ws/install/rlinf_msgs" if in_source_tree() else Path(sys.prefix)
+
+
+def message_packages() -> Path | None:
+    """The folder to put on ``sys.path`` for rlinf_msgs, or None while it is not built for this Python."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    folders = ("lib/{}/site-packages", "local/lib/{}/dist-packages", "lib/{}/dist-packages")
+    found = (built_messages() / folder.format(version) for folder in folders)
+    return next((folder for folder in found if (folder / "rlinf_msgs/msg").is_dir()), None)

@@ -22,33 +22,12 @@ from pathlib import Path
 import yaml
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.places import SOURCE, shared
+from rlinf_core.ros import ros_environment
 from rlinf_core.station import ONCE, SHUTDOWN, Process
 
 STOP_S = 5.0
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
 _PR_SET_PDEATHSIG = 1
-
-
-def ros_environment(domain_id: int) -> dict[str, str]:
-    """Environment of every process of a station: ROS (sourced, or the wheels'), DDS profile, threads."""
-    environment = dict(os.environ)
-    overlay, prefix = SOURCE / "ros_ws/install/rlinf_msgs", Path(sys.prefix)
-    if "ROS_DISTRO" not in environment or not environment.get("AMENT_PREFIX_PATH"):
-        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        site = overlay / "lib" / version / "site-packages"
-        if not site.is_dir():
-            raise RlinfError(f"rlinf_msgs: expected it built in {overlay}. Run: make setup")
-        environment["AMENT_PREFIX_PATH"] = f"{overlay}:{prefix}"
-        environment["LD_LIBRARY_PATH"] = f"{overlay / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
-        paths = [str(SOURCE), str(SOURCE / "ros_ws/src/rlinf"), str(site)]
-        environment["PYTHONPATH"] = ":".join([*paths, *filter(None, [environment.get("PYTHONPATH")])])
-        environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
-    profile = str(shared() / "configs/fastdds.xml")
-    return environment | {
-        "FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
-        "ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
 
 
 @dataclass

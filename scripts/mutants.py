@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.errors import RlinfError  # noqa: E402
-from rlinf_core.supervisor import ros_environment  # noqa: E402
+from rlinf_core.ros import ros_environment  # noqa: E402
 
 EXPLAINED = ROOT / "tests/mutants_explained.toml"
 CAUGHT, MISSED = {"killed", "timeout", "segfault"}, {"survived", "no tests"}

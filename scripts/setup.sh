@@ -1,18 +1,36 @@
 #!/usr/bin/env bash
-# Installs everything into .venv: the locked Python packages, ROS 2's wheels, this project, and the built messages.
-# Needs Python 3.11, a C compiler and make. Run through `make setup`.
+# Installs everything into .venv: the locked Python packages, this project, ROS 2's wheels where no ROS is sourced, and the
+# built messages. Python 3.10 to 3.13, a C++ compiler and make. Run through `make setup`, or `make station`:
+#   scripts/setup.sh EXTRA ...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
+fits() { command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 
-python=${PYTHON:-python3.11}
-command -v "$python" >/dev/null || python=python3
-"$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || {
-  echo "setup: expected Python 3.11, got $("$python" --version). Install python3.11 and python3.11-venv, or set PYTHON=" >&2
+python=
+for candidate in ${PYTHON:-.venv/bin/python python3 python3.12 python3.11 python3.13 python3.10}; do
+  if fits "$candidate"; then python=$candidate && break; fi
+done
+[ -n "$python" ] || {
+  echo "setup: expected Python 3.10 to 3.13, got ${PYTHON:-$(python3 --version 2>&1)}. Install python3 and python3-venv, or set PYTHON=" >&2
   exit 1
 }
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ros=ros with="ROS 2 from its wheels"
+if [ -n "${ROS_DISTRO:-}" ]; then
+  "$python" -c 'import rclpy' 2>/dev/null || {
+    echo "setup: ROS 2 $ROS_DISTRO is sourced, and Python $version cannot import its rclpy. Expected ROS's own Python (3.12 for" \
+      "Jazzy): PYTHON=/usr/bin/python3 make setup. Or open a shell without ROS, and the wheels are used" >&2
+    exit 1
+  }
+  ros='' with="ROS 2 $ROS_DISTRO as it is sourced"
+fi
+if [ -x .venv/bin/python ] && ! .venv/bin/python --version | grep -qF "Python $version."; then
+  echo "setup: .venv is of $(.venv/bin/python --version), PYTHON is of $version. Run: make clean, then this again" >&2
+  exit 1
+fi
 
-say "1/4 system libraries for offscreen rendering"
+say "1/3 system libraries for offscreen rendering"
 missing=()
 for library in libOSMesa.so.8:libosmesa6 libEGL.so.1:libegl1 libGL.so.1:libgl1; do
   ldconfig -p | grep -q "${library%%:*}" || missing+=("${library##*:}")
@@ -28,17 +46,10 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
 fi
 
-say "2/4 Python packages (.venv)"
+say "2/3 Python packages (.venv, Python $version, $with)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-scripts/install_lock.sh locks/python311.lock
+.venv/bin/python scripts/install.py "$@" $ros
 
-say "3/4 ROS 2 messages"
-if [ -n "${ROS_DISTRO:-}" ]; then
-  echo "  ROS 2 $ROS_DISTRO is sourced: build them with 'colcon build' in ros_ws"
-else
-  scripts/build_messages.sh
-fi
-
-say "4/4 rlinf itself"
-.venv/bin/python -m pip install -q --no-deps --no-build-isolation -e .
+say "3/3 ROS 2 messages"
+.venv/bin/rlinf messages
 echo "done. Next: make demo, or .venv/bin/rlinf --help"

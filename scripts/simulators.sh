@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Adds the simulators of locks/simulators311.lock to .venv, and the Vulkan that ManiSkill renders with. `make simulators`
+# Adds the simulators of pyproject.toml to .venv, and the Vulkan that ManiSkill renders with. `make simulators`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '\033[1m%s\033[0m\n' "$*"; }
@@ -28,5 +28,5 @@ else
 fi
 
 say "2/2 Python packages (.venv)"
-scripts/install_lock.sh locks/simulators311.lock
+.venv/bin/python scripts/install.py simulators
 echo "done. Next: .venv/bin/rlinf check sim maniskill"

@@ -12,22 +12,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rlinf_core import errors
 from rlinf_core.errors import RlinfError
+from rlinf_core.places import SOURCE, packages_alone
 
-ROOT = Path(__file__).resolve().parent.parent
 GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minutes when they are first started
 
 
 def python_of(name: str) -> str | None:
     """The Python that simulator ``name`` is to run in, if it has one of its own."""
     said = os.environ.get(f"RLINF_PYTHON_{name.upper()}")
-    own = ROOT / ".venvs" / name / "bin" / "python"
+    own = SOURCE / ".venvs" / name / "bin" / "python"
     return said or (str(own) if own.exists() else None)
 
 
@@ -46,10 +45,11 @@ class Apart:
         self._name, self._python = name, python
         ours, theirs = socket.socketpair()
         ours.settimeout(GIVE_UP_S)
-        paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        ours_alone = packages_alone()
+        paths = os.pathsep.join([str(ours_alone), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [python, "-W", "ignore", "-m", "sim_bridges.apart", name, json.dumps(options), str(theirs.fileno())]
         try:
-            self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            self._process = subprocess.Popen(command, cwd=ours_alone, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
                                              stdout=sys.stderr.fileno() if _real(sys.stderr) else None,
                                              env=os.environ | {"PYTHONPATH": paths})
         except OSError as error:

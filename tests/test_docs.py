@@ -48,8 +48,8 @@ def test_links_and_pictures_exist(page):
 
 
 def test_every_message_in_troubleshooting_is_one_we_raise():
-    sources = [path for folder in ("rlinf_core", "ros_ws/src/rlinf", "sim_bridges", "scripts")
-               for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh")]
+    sources = [path for folder in ("rlinf_core", "rlinf", "ros_ws/src/rlinf", "sim_bridges", "scripts")
+               for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh") or path.name == "CMakeLists.txt"]
     raised = "\n".join(path.read_text() for path in sources)
     raised = re.sub(r'"\s*\n\s*f?"', "", raised)  # strings that are continued on the next line
     for message in re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs/troubleshooting.md").read_text(), re.M):
@@ -59,7 +59,7 @@ def test_every_message_in_troubleshooting_is_one_we_raise():
 
 def test_pages_of_the_design_name_modules_that_exist():
     for page in PAGES:
-        for path in re.findall(r"`((?:rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
+        for path in re.findall(r"`((?:rlinf|rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
                                page.read_text()):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 

@@ -42,10 +42,11 @@ def test_a_real_robot_is_never_in_lockstep(tmp_path):
 
 
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
-    setup = Path("ros_ws/src/rlinf/setup.py").read_text()
-    nodes = re.search(r"NODES = \((.*?)\)", setup, re.S).group(1)
+    cmake = Path("ros_ws/src/rlinf/CMakeLists.txt").read_text()
+    nodes = re.search(r"foreach\(node (.*?)\)", cmake).group(1).split()
     for process in graph(tmp_path).values():
-        assert f"{process.executable} = {process.module}:main" in setup or f'"{process.executable}"' in nodes
+        assert process.executable in nodes
+        assert process.module == f"rlinf.{process.executable}" or f"set(module {process.module})" in cmake
         assert importlib.util.find_spec(process.module), process.module
 
 

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from rlinf_core import extras
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RecipeError, RlinfError
@@ -33,6 +34,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
     if recipe.simulation.environments:
         raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
                           f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
+    extras.require("trainer", "rlinf demo")
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
     with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
@@ -86,6 +88,7 @@ def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) 
 def up(name: str, overrides: list[str], run_dir: Path) -> None:
     """Start the station of a recipe and look after it until Ctrl-C."""
     recipe = load_recipe(name, overrides)
+    extras.require("policy", "rlinf up")
     prepare(recipe, run_dir)
     with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
         for process in station_processes(recipe, run_dir):

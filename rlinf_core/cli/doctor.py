@@ -10,10 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-from rlinf_core.places import SOURCE
-from rlinf_core.recipes.schema import Bridge
+from rlinf_core import extras
+from rlinf_core.bridge import PORT
+from rlinf_core.places import built_messages, message_packages
+from rlinf_core.ros import provides_messages, ros_is_sourced
 
 SOCKET_BYTES = 4_194_304
 KERNEL = Path("/proc/sys/net/core")
@@ -32,44 +35,65 @@ class Finding:
 def doctor() -> int:
     """Print the table; 1 when something that is needed is missing."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table("", "what", "found", "how to get it")
     findings = [check() for check in CHECKS]
     for finding in findings:
         mark = "[green]ok" if not finding.fix else "[red]missing" if finding.needed else "[yellow]optional"
-        table.add_row(mark, finding.what, finding.found, finding.fix)
+        table.add_row(mark, *map(escape, (finding.what, finding.found, finding.fix)))
     Console(width=140 if not sys.stdout.isatty() else None).print(table)
     return int(any(finding.fix and finding.needed for finding in findings))
 
 
 def _python() -> Finding:
     version = sys.version.split()[0]
-    return Finding("Python", version, "" if version.startswith("3.11.") else "the lock is for 3.11: make setup", False)
+    return Finding("Python", version, "" if (3, 10) <= sys.version_info[:2] <= (3, 13) else "expected 3.10 to 3.13")
 
 
 def _packages() -> Finding:
-    names = ("torch", "ray", "mujoco", "gym_hil", "rosbags", "mcap", "grpc", "safetensors", "rich", "cv2", "imageio")
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    return Finding("Python packages", f"{len(names) - len(missing)} of {len(names)}",
-                   f"missing {', '.join(missing)}: make setup" if missing else "")
+    try:
+        missing = extras.missing()
+    except PackageNotFoundError:
+        return Finding("rlinf", "found on the path, not installed", "make setup, or pip install rlinf")
+    return Finding("packages of every machine", f"lacks {', '.join(missing)}" if missing else "all",
+                   "make setup, or pip install rlinf" if missing else "")
+
+
+def _extra(name: str) -> Callable[[], Finding]:
+    """One of the extras: who needs it, and what of it is missing."""
+    def check() -> Finding:
+        try:
+            missing = [] if name == "ros" and ros_is_sourced() else extras.missing(name)
+        except PackageNotFoundError:
+            missing = ["rlinf itself"]
+        return Finding(f"extra {name}", f"lacks {', '.join(missing)}" if missing else "all",
+                       f"for {extras.PURPOSE[name]}: {extras.how_to_get(name)}" if missing else "", needed=False)
+
+    return check
 
 
 def _ros() -> Finding:
-    if os.environ.get("ROS_DISTRO"):
+    if ros_is_sourced():
         return Finding("ROS 2", f"{os.environ['ROS_DISTRO']} (sourced)")
     found = importlib.util.find_spec("rclpy") is not None
-    return Finding("ROS 2", "Jazzy wheels in this environment" if found else "none", "" if found else "make setup")
+    return Finding("ROS 2", "Jazzy wheels in this environment" if found else "none",
+                   "" if found else f"source one, or {extras.how_to_get('ros')}")
+
+
+def _messages_are_built() -> bool:
+    return message_packages() is not None or (ros_is_sourced() and provides_messages(os.environ["AMENT_PREFIX_PATH"]))
 
 
 def _messages() -> Finding:
-    built = list((SOURCE / "ros_ws/install").glob("rlinf_msgs/lib/**/rlinf_msgs/msg/__init__.py"))
-    return Finding("rlinf_msgs", "built" if built else "not built", "" if built else "make setup")
+    built = _messages_are_built()
+    return Finding("rlinf_msgs", "built" if built else f"none in {built_messages()}", "" if built else "rlinf messages")
 
 
 def _middleware() -> Finding:
     """Two processes on the real middleware: does a message of image size get through?"""
-    from rlinf_core.supervisor import ros_environment
+    from rlinf_core.ros import ros_environment
 
     code = ("import rclpy; from sensor_msgs.msg import Image; rclpy.init(); n = rclpy.create_node('doctor'); got = []\n"
             "p = n.create_publisher(Image, 'doctor_image', 1); "
@@ -82,7 +106,7 @@ def _middleware() -> Finding:
                                 timeout=30)
         works = "ok" in result.stdout
     except Exception as error:  # the doctor reports, whatever it is
-        return Finding("DDS", f"{error}", "make setup")
+        return Finding("DDS", f"{error}", "rlinf messages")
     return Finding("DDS", "Fast DDS, 32 MiB shared-memory profile: an image came through" if works else
                    f"an image was lost {result.stderr[-200:]}", "" if works else "see docs/troubleshooting.md, DDS")
 
@@ -108,6 +132,8 @@ def _priority() -> Finding:
 
 
 def _rendering() -> Finding:
+    if importlib.util.find_spec("mujoco") is None:
+        return Finding("offscreen rendering", "not tried: no mujoco", "see extra sim", needed=False)
     for backend in ("egl", "osmesa"):
         code = ("import mujoco; m = mujoco.MjModel.from_xml_string('<mujoco><worldbody><geom size=\"1\"/></worldbody>"
                 "</mujoco>'); d = mujoco.MjData(m); r = mujoco.Renderer(m, 32, 32); r.update_scene(d); r.render(); "
@@ -120,17 +146,18 @@ def _rendering() -> Finding:
                    "apt-get install libosmesa6 libegl1 libgl1", needed=False)
 
 
-def _tool(name: str, fix: str, needed: bool) -> Callable[[], Finding]:
+def _tool(name: str, fix: str) -> Callable[[], Finding]:
+    """A tool that ``rlinf messages`` needs, once."""
     def check() -> Finding:
         path = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
-        return Finding(name, path or "none", "" if path else fix, needed)
+        return Finding(name, path or "none", "" if path else fix, needed=not _messages_are_built())
 
     return check
 
 
 def _gpu() -> Finding:
     if importlib.util.find_spec("torch") is None:
-        return Finding("GPU", "torch is not installed", "make setup", False)
+        return Finding("GPU", "not tried: no torch", "see extra policy", False)
     import torch
 
     if torch.cuda.is_available():
@@ -139,18 +166,18 @@ def _gpu() -> Finding:
 
 
 def _disk() -> Finding:
-    free = shutil.disk_usage(SOURCE).free / 1e9
-    return Finding("disk", f"{free:.0f} GB free", "" if free > 5 else "expected 5 GB for .venv and a run")
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    return Finding("disk", f"{free:.0f} GB free", "" if free > 5 else "expected 5 GB for what is installed and a run")
 
 
 def _port() -> Finding:
-    port = Bridge().port
     with socket.socket() as probe:
         probe.settimeout(0.5)
-        used = probe.connect_ex(("127.0.0.1", port)) == 0
-    return Finding(f"bridge port {port}", "in use" if used else "free",
+        used = probe.connect_ex(("127.0.0.1", PORT)) == 0
+    return Finding(f"bridge port {PORT}", "in use" if used else "free",
                    "another trainer runs; stop it, or --set bridge.port=<number>" if used else "", False)
 
 
-CHECKS = (_python, _packages, _ros, _messages, _middleware, _shared_memory, _sockets, _priority, _rendering,
-          _tool("gcc", "apt-get install gcc", True), _tool("cmake", "make setup", True), _gpu, _disk, _port)
+CHECKS = (_python, _packages, *map(_extra, extras.PURPOSE), _ros, _messages, _tool("g++", "apt-get install g++"),
+          _tool("cmake", "apt-get install cmake"), _middleware, _shared_memory, _sockets, _priority, _rendering, _gpu,
+          _disk, _port)

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from rlinf_core import extras
 from rlinf_core.errors import RlinfError
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
@@ -40,10 +41,24 @@ def main(argv: list[str] | None = None) -> int:
     except RlinfError as error:
         print(f"rlinf: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if told := _which_extra(error):
+            print(f"rlinf: {told}", file=sys.stderr)
+            return 1
+        raise
     except KeyboardInterrupt:
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _which_extra(error: ModuleNotFoundError) -> str:
+    """What to install, where the missing module is one that an extra brings."""
+    extra = extras.extra_of(error.name or "")
+    if extra is None:
+        return ""
+    return (f"expected the package '{error.name}', which is not installed. It comes with the extra '{extra}': "
+            f"{extras.how_to_get(extra)}")
 
 
 def _interrupt(*_: object) -> None:
@@ -106,6 +121,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--no-station", action="store_true", help="leave out the station over ROS")
     check.add_argument("--json", type=Path, help="write what was measured as one flat object")
     check.set_defaults(run=_check)
+    messages = commands.add_parser("messages", help="build rlinf_msgs against the ROS there is; once for an installation")
+    messages.set_defaults(run=_messages)
     doctor = commands.add_parser("doctor", help="say what this machine has and lacks, and how to get it")
     doctor.set_defaults(run=_doctor)
     return parser
@@ -192,7 +209,7 @@ def _identify(arguments: argparse.Namespace) -> None:
 
 
 def _drill(arguments: argparse.Namespace) -> int:
-    from rlinf_core.supervisor import ros_environment
+    from rlinf_core.ros import ros_environment
 
     options = [f"--{name}={value}" for name in ("only", "json", "out") if (value := getattr(arguments, name))]
     return subprocess.call([sys.executable, "-m", "rlinf.drill", *options], env=ros_environment(arguments.domain))
@@ -203,6 +220,12 @@ def _check(arguments: argparse.Namespace) -> int:
 
     return check_command(arguments.name, arguments.robot, arguments.task, arguments.episodes,
                          not arguments.no_station, arguments.json)
+
+
+def _messages(arguments: argparse.Namespace) -> None:
+    from rlinf_core.building import build_messages
+
+    build_messages()
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

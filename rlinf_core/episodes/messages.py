@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from rlinf_core.errors import EpisodeError
+from rlinf_core.places import message_sources
 
 PACKAGE = "rlinf_msgs"
 
@@ -18,7 +17,7 @@ def typestore() -> Any:
     """A rosbags typestore that knows ROS 2 Jazzy's messages and ours."""
     store = get_typestore(Stores.ROS2_JAZZY)
     types: dict[str, Any] = {}
-    for path in sorted(_definitions().glob("*.msg")):
+    for path in sorted((message_sources() / "msg").glob("*.msg")):
         types |= get_types_from_msg(path.read_text(), f"{PACKAGE}/msg/{path.stem}")
     store.register(types)
     return store
@@ -33,16 +32,3 @@ def store_for(definitions: tuple[tuple[str, str], ...]) -> Any:
         types |= get_types_from_msg(text, name)
     store.register({name: fields for name, fields in types.items() if name.startswith(PACKAGE)})
     return store
-
-
-def _definitions() -> Path:
-    """The .msg files: in the source tree, or in the share folder of an installed rlinf_msgs."""
-    source = Path(__file__).resolve().parents[2] / "ros_ws/src/rlinf_msgs/msg"
-    if source.is_dir():
-        return source
-    from ament_index_python.packages import get_package_share_directory
-
-    installed = Path(get_package_share_directory(PACKAGE)) / "msg"
-    if not installed.is_dir():
-        raise EpisodeError(f"message definitions: expected {source} or {installed}; build rlinf_msgs (make setup)")
-    return installed

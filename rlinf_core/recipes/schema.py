@@ -10,6 +10,7 @@ from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.parts.settings import AlgorithmSettings
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
+from rlinf_core.bridge import PORT
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
@@ -98,7 +99,7 @@ class Bridge(Settings):
     """Where the trainer listens."""
 
     host: str = Field("127.0.0.1", min_length=1, description="address it binds, and stations call")
-    port: int = Field(50551, ge=1, le=65535, description="TCP port")
+    port: int = Field(PORT, ge=1, le=65535, description="TCP port")
 
     @property
     def address(self) -> str:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import rclpy
 import yaml
@@ -240,7 +240,7 @@ class DrilledStation:
                     break
         self.goal = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> DrilledStation:
         for process in self._processes():
             self.supervisor.start(process)
         return self

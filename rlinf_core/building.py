@@ -1,0 +1,130 @@
+"""``rlinf messages``: build rlinf_msgs with CMake against the ROS there is, sourced or from the wheels.
+
+They are compiled code for one Python and one ROS, so no wheel brings them: whoever installs rlinf builds them once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.places import built_messages, message_packages, message_sources
+from rlinf_core.ros import ros_is_sourced
+
+STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]")
+PYTHON_INCLUDES = re.compile(r'INTERFACE_INCLUDE_DIRECTORIES "[^";]*/include/python3\.\d+;[^"]*"')
+
+
+def build_messages() -> Path:
+    """Build and install rlinf_msgs, if it is not there already; returns its prefix.
+
+    Raises:
+        RlinfError: no ROS, no compiler, or the build failed; its last lines are quoted.
+    """
+    prefix, recipe = built_messages(), _recipe()
+    stamp = prefix / "share/rlinf_msgs/built_from"
+    if message_packages() and stamp.exists() and stamp.read_text() == recipe:
+        print(f"rlinf_msgs: up to date in {prefix}")
+        return prefix
+    for tool, how in (("cmake", "pip install 'rlinf[ros]', or apt-get install cmake"), ("cc", "apt-get install gcc"),
+                      ("c++", "apt-get install g++")):
+        if not shutil.which(tool, path=_path()):
+            raise RlinfError(f"rlinf_msgs: expected the tool {tool}, which is not there. Run: {how}")
+    print(f"rlinf_msgs: compiling for Python {sys.version.split()[0]}; one to three minutes on two cores", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rlinf_msgs-") as folder:
+        _run(_configure(Path(folder), prefix))
+        _run(["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)])
+        _run(["cmake", "--install", folder])
+    stamp.write_text(recipe)
+    print(f"rlinf_msgs: built in {time.monotonic() - began:.0f} s, into {prefix}")
+    return prefix
+
+
+def _recipe() -> str:
+    """What the result depends on: the definitions, this Python, and which ROS."""
+    sources = hashlib.sha256()
+    for path in sorted(path for path in message_sources().rglob("*") if path.is_file()):
+        sources.update(path.name.encode() + path.read_bytes())
+    ros = os.environ["ROS_DISTRO"] if ros_is_sourced() else sys.prefix
+    return f"{sources.hexdigest()} {sys.version.split()[0]} {ros}\n"
+
+
+def _configure(build: Path, prefix: Path) -> list[str]:
+    command = ["cmake", "-S", str(message_sources()), "-B", str(build), f"-DCMAKE_INSTALL_PREFIX={prefix}",
+               "-DBUILD_TESTING=OFF", *(["-G", "Ninja"] if shutil.which("ninja", path=_path()) else [])]
+    if ros_is_sourced():
+        return command  # with ROS's own Python, which has what ROS's generators import
+    import numpy
+
+    repair_exports(Path(sys.prefix), f"{_include()};{numpy.get_include()}")
+    return [*command, f"-DPython3_EXECUTABLE={sys.executable}"]
+
+
+def repair_exports(prefix: Path, include: str) -> None:
+    """The ROS wheels' CMake files name directories of the machine that built them; let them name ours."""
+    for path in prefix.glob("share/*/cmake/*Export.cmake"):
+        text = path.read_text()
+        repaired = PYTHON_INCLUDES.sub(f'INTERFACE_INCLUDE_DIRECTORIES "{include}"', text)
+        if repaired != text:
+            new = path.with_name(f"{path.name}.new")
+            new.write_text(repaired)
+            os.replace(new, path)  # not in place: installers link such files between environments
+
+
+def _include() -> str:
+    include = sysconfig.get_paths()["include"]
+    if not Path(include, "Python.h").exists():
+        raise RlinfError(f"rlinf_msgs: expected Python's headers in {include}. Run: apt-get install "
+                         f"python{sys.version_info.major}.{sys.version_info.minor}-dev")
+    return include
+
+
+def _path() -> str:
+    """PATH of the build: the environment's tools first; not for a sourced ROS, whose own Python is to be found."""
+    path, own = os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)
+    others = [entry for entry in path.split(":") if entry != own]
+    return ":".join([*others, own] if ros_is_sourced() else [own, *others])
+
+
+def _environment() -> dict[str, str]:
+    environment = os.environ | {"PATH": _path()}
+    environment.pop("VIRTUAL_ENV", None)
+    if not ros_is_sourced():
+        environment |= {"AMENT_PREFIX_PATH": sys.prefix, "CMAKE_PREFIX_PATH": sys.prefix}
+    return environment
+
+
+def _run(command: list[str]) -> None:
+    try:
+        process = subprocess.Popen(command, env=_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as error:
+        raise RlinfError(f"rlinf_msgs: cannot run {command[0]}: {error}") from error
+    said: list[str] = []
+    for line in _progress(process.stdout):
+        said.append(line)
+    if process.wait():
+        ros = "the sourced ROS" if ros_is_sourced() else "the ROS wheels (pip install 'rlinf[ros]')"
+        raise RlinfError(f"rlinf_msgs: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(said[-25:]))
+
+
+def _progress(lines: Iterator[str]) -> Iterator[str]:
+    """Pass lines on; say every tenth part of the build as it is reached."""
+    told = 0
+    for line in lines:
+        if match := STEP.match(line):
+            done = int(match[1]) * 100 // int(match[2] or 100)
+            if done // 10 > told // 10:
+                print(f"  {done} % compiled", flush=True)
+            told = max(told, done)
+        yield line

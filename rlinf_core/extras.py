@@ -1,0 +1,75 @@
+"""What each extra of the distribution is for, and which of its packages are missing here."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import metadata
+
+from packaging.requirements import Requirement
+
+from rlinf_core.errors import RlinfError
+
+DISTRIBUTION = "rlinf"
+PURPOSE = {  # in the order in which one needs them
+    "ros": "every node, where no ROS 2 is sourced",
+    "policy": "the policy node, rlinf eval",
+    "trainer": "rlinf train, demo, sweep, compare, identify, reports",
+    "sim": "rlinf demo, eval, check sim: the demo's simulators",
+    "vla": "LoRA, vision-language-action policies",
+    "maniskill": "robots/panda_maniskill",
+    "robosuite": "robots/panda_robosuite",
+    "metaworld": "robots/sawyer_metaworld",
+    "gymnasium-robotics": "robots/fetch",
+    "test": "make test",
+}
+NAMED_OTHERWISE = {"hydra": "hydra-core", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}
+
+
+def requirements(extra: str = "") -> list[Requirement]:
+    """What an extra adds to the base; the base's own requirements if none is named.
+
+    Raises:
+        PackageNotFoundError: rlinf itself is not installed, only found on the path.
+    """
+    listed = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or []]
+    base = [each for each in listed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    if not extra:
+        return base
+    own = [each for each in listed if each not in base and each.marker.evaluate({"extra": extra})]
+    nested = [found for each in own if each.name == DISTRIBUTION for name in each.extras for found in requirements(name)]
+    return [each for each in own if each.name != DISTRIBUTION] + nested
+
+
+def missing(extra: str = "") -> list[str]:
+    """Those requirements that are not installed, or in another version than asked for."""
+    return [str(each).partition(";")[0].strip() for each in requirements(extra) if not _installed(each)]
+
+
+def extra_of(module: str) -> str | None:
+    """The extra that brings a module, e.g. ``trainer`` for ``ray._private``; None for one that none brings."""
+    top = module.partition(".")[0]
+    name = NAMED_OTHERWISE.get(top, top).replace("_", "-")
+    try:
+        return next((extra for extra in PURPOSE if any(each.name == name for each in requirements(extra))), None)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def require(extra: str, what: str) -> None:
+    """RlinfError where an extra is missing that ``what`` cannot do without."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        if lacking := missing(extra):
+            raise RlinfError(f"{what}: expected the extra '{extra}', which lacks {', '.join(lacking)} here. "
+                             f"Run: {how_to_get(extra)}")
+
+
+def how_to_get(extra: str) -> str:
+    """The command that installs an extra."""
+    return f"pip install '{DISTRIBUTION}[{extra}]' (in a clone: .venv/bin/python scripts/install.py {extra})"
+
+
+def _installed(requirement: Requirement) -> bool:
+    try:
+        return requirement.specifier.contains(metadata.version(requirement.name), prereleases=True)
+    except metadata.PackageNotFoundError:
+        return False

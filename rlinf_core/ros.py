@@ -1,0 +1,43 @@
+"""The ROS that a station's processes run with: a sourced installation, or the wheels of this Python environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.places import SOURCE, built_messages, in_source_tree, message_packages, shared
+
+
+def ros_environment(domain_id: int) -> dict[str, str]:
+    """Environment of every process of a station: ROS (sourced, or the wheels'), our messages, DDS profile, threads."""
+    environment = dict(os.environ)
+    sourced = ros_is_sourced()
+    if not (sourced and provides_messages(environment["AMENT_PREFIX_PATH"])):
+        built, site = built_messages(), message_packages()
+        if site is None:
+            raise RlinfError(f"rlinf_msgs: expected it built in {built} for Python {sys.version_info.major}."
+                             f"{sys.version_info.minor}. Run: rlinf messages (make setup does)")
+        beside = environment.get("AMENT_PREFIX_PATH", "") if sourced else sys.prefix
+        environment["AMENT_PREFIX_PATH"] = f"{built}:{beside}"
+        environment["LD_LIBRARY_PATH"] = f"{built / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
+        if in_source_tree():
+            paths = [str(SOURCE), str(site), environment.get("PYTHONPATH", "")]
+            environment["PYTHONPATH"] = ":".join(filter(None, paths))
+        environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
+    profile = str(shared() / "configs/fastdds.xml")
+    return environment | {
+        "FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
+        "ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def ros_is_sourced() -> bool:
+    """Whether this shell has a ROS installation; else the wheels of this Python environment are ours."""
+    return bool(os.environ.get("ROS_DISTRO") and os.environ.get("AMENT_PREFIX_PATH"))
+
+
+def provides_messages(prefixes: str) -> bool:
+    """Whether one of an AMENT_PREFIX_PATH's prefixes has rlinf_msgs."""
+    return any((Path(prefix) / "share/rlinf_msgs").is_dir() for prefix in prefixes.split(":"))

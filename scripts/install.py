@@ -1,0 +1,115 @@
+"""Install the locked packages of some extras, and this project, into the environment that runs this script.
+
+    .venv/bin/python scripts/install.py trainer sim        # what pyproject.toml lists, in the versions of uv.lock
+    .venv/bin/python scripts/install.py trainer --torch cuda
+
+Needs only the standard library; fetches uv itself. torch is the CPU build where no NVIDIA driver is, and its CUDA
+libraries (3 GB) then stay away. Where no CPU build can be had, it says so and takes the CUDA build, which runs on a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+CUDA_LIBRARY = re.compile(r"nvidia-.*-cu\d+$|nvidia-(cu|nccl|nvjitlink|nvshmem|nvtx)|cuda-|triton$")
+CPU_TORCH_MB = 200
+PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
+LINE_MBIT_S, FETCH_MINUTES = 100, 1.0  # of what "minutes" are told for, and for unpacking
+PACKAGE = re.compile(r'^name = "([^"]+)"\nversion = "([^"]+)"\n(.*?)(?=^\[\[package\]\]|\Z)', re.M | re.S)
+FILE = re.compile(r'url = "[^"]*/([^"/]+)", hash = "[^"]+", size = (\d+)')
+
+
+def main() -> int:
+    """Entry point; uv's exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("extras", nargs="*", help="of pyproject.toml")
+    parser.add_argument("--torch", choices=["auto", "cpu", "cuda"], default=os.environ.get("RLINF_TORCH", "auto"),
+                        help="which build (default: RLINF_TORCH, or by whether there is an NVIDIA driver)")
+    arguments = parser.parse_args()
+    if sys.prefix == sys.base_prefix:
+        sys.exit("install: expected the Python of a virtual environment, e.g. .venv/bin/python scripts/install.py")
+    os.chdir(ROOT)
+    packages = {(name, version): text for name, version, text in PACKAGE.findall(Path("uv.lock").read_text())}
+    uv = _uv(packages)
+    sync = [uv, "sync", "--frozen", "--inexact", *(f"--extra={extra}" for extra in arguments.extras)]
+    missing = _missing(sync)
+    torch = dict(missing).get("torch")
+    if torch and wants_cpu(arguments.torch):
+        without = sync + [f"--no-install-package={name}" for name, _ in packages
+                          if name == "torch" or CUDA_LIBRARY.match(name)]
+        if cpu_torch(uv, torch):
+            sync, missing = without, _missing(without)
+    _tell(missing, packages)
+    return subprocess.call(sync, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    ours = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    return ours | {"UV_PROJECT_ENVIRONMENT": sys.prefix}
+
+
+def _uv(packages: Collection[tuple[str, str]]) -> str:
+    """uv of this environment, installed in the locked version if it is not there."""
+    uv = Path(sys.prefix) / "bin/uv"
+    if not uv.exists():
+        version = dict(iter(packages))["uv"]
+        if subprocess.call([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", f"uv=={version}"]):
+            sys.exit(f"install: expected pip to fetch uv {version}; its message stands above")
+    return str(uv)
+
+
+def _missing(sync: list[str]) -> list[tuple[str, str]]:
+    """Name and version of what uv would install."""
+    plan = subprocess.run([*sync, "--dry-run"], env=_environment(), text=True, capture_output=True)
+    if plan.returncode:
+        sys.exit(f"install: {plan.stderr}")
+    return re.findall(r"^ \+ ([\w.-]+)==(\S+)", plan.stderr, re.M)
+
+
+def wants_cpu(choice: str) -> bool:
+    """Whether torch is to come without CUDA: as asked, or where no NVIDIA driver is."""
+    return choice == "cpu" or (choice == "auto" and not Path("/proc/driver/nvidia/version").exists())
+
+
+def cpu_torch(uv: str, version: str, python: str = sys.executable) -> bool:
+    """Install torch's CPU build from pip's own folder of wheels or from PyTorch; False where neither has one."""
+    install = [uv, "pip", "install", "-q", "--python", python, "--no-deps", f"torch=={version}+cpu"]
+    if subprocess.run([*install, "--offline", "--no-index"], capture_output=True, env=_environment()).returncode == 0:
+        return True  # it is there
+    links = subprocess.run([sys.executable, "-m", "pip", "config", "get", "global.find-links"], text=True,
+                           capture_output=True).stdout.split()
+    print(f"torch {version}, CPU build ({CPU_TORCH_MB} MB)", flush=True)
+    for source in [["--no-index", *(f"--find-links={link}" for link in links)], ["--index-url", CPU_BUILDS]]:
+        tried = subprocess.run([*install, *source], text=True, capture_output=True,
+                               env=_environment() | {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"})
+        if tried.returncode == 0:
+            return True
+    print(f"  none for {PYTHON} in pip's find-links or at {CPU_BUILDS}: the CUDA build from PyPI, which runs on a CPU too")
+    return False
+
+
+def _tell(missing: list[tuple[str, str]], packages: dict[tuple[str, str], str]) -> None:
+    megabytes = sum(_size(packages.get(package, "")) for package in missing) / 1e6
+    if missing:
+        minutes = FETCH_MINUTES + megabytes * 8 / LINE_MBIT_S / 60
+        print(f"{len(missing)} packages, {megabytes:,.0f} MB to download, {2 * megabytes / 1e3:.1f} GB on disk; about "
+              f"{minutes:.0f} minutes at {LINE_MBIT_S} Mbit/s", flush=True)
+
+
+def _size(text: str) -> int:
+    """Bytes of the file for this Python among those that the lock lists."""
+    sizes = dict(FILE.findall(text))
+    fitting = [name for name in sizes if f"-{PYTHON}-" in name] or [name for name in sizes if re.search("abi3|none", name)]
+    return int(sizes[(fitting or list(sizes))[0]]) if sizes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""`ros2 run rlinf` and `ros2 launch rlinf` after `colcon build`, where ROS 2 is: sourced, or named by RLINF_ROS_SETUP.
+
+RLINF_ROS_SETUP=/opt/ros/jazzy/setup.sh, or the setup.sh of launch and ros2cli beside this environment's ROS wheels.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = os.environ.get("RLINF_ROS_SETUP", "")
+NODES = ("director", "drill", "environment", "fault_injector", "interlock", "operator", "policy", "recorder", "sim_bridge",
+         "uplink")
+pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(
+    not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, or let RLINF_ROS_SETUP name its setup.sh")]
+
+
+def shell(script, **environment):
+    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
+    return subprocess.run(["bash", "-ec", script], cwd=ROOT, text=True, capture_output=True, timeout=500,
+                          env=clean | {"ROS_DOMAIN_ID": "153", "SETUP": SETUP} | environment)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """The shell that a user has after `colcon build`, here into a folder of its own."""
+    folder = tmp_path_factory.mktemp("ws")
+    sourced = '[ -z "$SETUP" ] || . "$SETUP"; '
+    built = shell(sourced + f"{Path(sys.executable).parent}/colcon --log-base {folder}/log build --base-paths ros_ws/src "
+                  f"--build-base {folder}/build --install-base {folder}/install "
+                  f"--cmake-args -DRLINF_PYTHON={sys.executable} -DBUILD_TESTING=OFF")
+    assert built.returncode == 0, built.stdout + built.stderr
+    return f"{sourced} . {folder}/install/setup.sh; export PYTHONPATH={ROOT}:$PYTHONPATH; "
+
+
+def test_the_package_ships_no_python_of_the_distribution(workspace):
+    installed = shell(workspace + "cd $(ros2 pkg prefix rlinf) && find . -type f")
+    files = installed.stdout.split()
+    assert {f"./lib/rlinf/{node}" for node in NODES} <= set(files), installed.stderr
+    assert {path for path in files if path.endswith(".py")} == {
+        f"./share/rlinf/launch/{path.name}" for path in (ROOT / "ros_ws/src/rlinf/launch").glob("*.py")}
+
+
+@pytest.mark.parametrize("file", ["realworld", "sim", "collect", "safety_drill"])
+def test_launch_files_show_their_arguments_without_torch_and_ray(workspace, file, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT / 'tests/machine')!r}); from without import Without\n"
+        "sys.meta_path[:] = [Without(f, ['torch', 'ray']) for f in sys.meta_path if hasattr(f, 'find_spec')]\n")
+    shown = shell(workspace + f"PYTHONPATH={tmp_path}:$PYTHONPATH ros2 launch rlinf {file}.launch.py --show-args")
+    assert shown.returncode == 0 and "Arguments (pass arguments as" in shown.stdout, shown.stderr
+    assert ("'trainer'" in shown.stdout) == (file != "safety_drill")
+
+
+def test_ros2_run_starts_a_node_of_this_environment(workspace):
+    ran = shell(workspace + "timeout -s INT 20 ros2 run rlinf fault_injector --help || true")
+    refused = shell(workspace + "timeout -s INT 20 ros2 run rlinf interlock --ros-args -p limits_file:=/none.yaml || true")
+    assert "No module named" not in ran.stderr + refused.stderr
+    assert "/none.yaml" in refused.stdout + refused.stderr
+
+
+def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path):
+    said = shell(workspace + f"timeout -s INT 40 ros2 launch rlinf sim.launch.py namespace:=station_of_test_ros_package "
+                 f"run_dir:={tmp_path} || true").stdout
+    for node in ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder", "uplink"):
+        assert f"[{node}-" in said and "process started" in said
+    assert "process has died" not in said, said[-3000:]
+
+
+def test_a_python_without_rlinf_is_refused_by_name(tmp_path):
+    result = shell('[ -z "$SETUP" ] || . "$SETUP"; unset PYTHONPATH; '
+                   f"cmake -S ros_ws/src/rlinf -B {tmp_path} -DRLINF_PYTHON=/usr/bin/python3",
+                   PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert result.returncode and "expected it installed for '/usr/bin/python3'" in " ".join(result.stderr.split())
