@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1]
+NODES = SOURCE / "ros_ws/src/rlinf"  # where the package rlinf lies in a clone
 
 
 def in_source_tree() -> bool:
@@ -17,7 +18,7 @@ def in_source_tree() -> bool:
 
 
 def shared() -> Path:
-    """The folder that holds ``configs``, ``robots`` and ``ros_ws/src``."""
+    """The folder that holds ``configs``, ``robots``, ``launch`` and ``ros_ws/src``."""
     return SOURCE if in_source_tree() else Path(__file__).parent / "share"
 
 

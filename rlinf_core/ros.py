@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.places import SOURCE, built_messages, in_source_tree, message_packages, shared
+from rlinf_core.places import NODES, SOURCE, built_messages, in_source_tree, message_packages, shared
 
 
 def ros_environment(domain_id: int) -> dict[str, str]:
@@ -23,7 +23,7 @@ def ros_environment(domain_id: int) -> dict[str, str]:
         environment["AMENT_PREFIX_PATH"] = f"{built}:{beside}"
         environment["LD_LIBRARY_PATH"] = f"{built / 'lib'}:{environment.get('LD_LIBRARY_PATH', '')}".rstrip(":")
         if in_source_tree():
-            paths = [str(SOURCE), str(site), environment.get("PYTHONPATH", "")]
+            paths = [str(SOURCE), str(NODES), str(site), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = ":".join(filter(None, paths))
         environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
     profile = str(shared() / "configs/fastdds.xml")

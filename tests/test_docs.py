@@ -48,7 +48,7 @@ def test_links_and_pictures_exist(page):
 
 
 def test_every_message_in_troubleshooting_is_one_we_raise():
-    sources = [path for folder in ("rlinf_core", "rlinf", "ros_ws/src/rlinf", "sim_bridges", "scripts")
+    sources = [path for folder in ("rlinf_core", "ros_ws/src/rlinf", "launch", "sim_bridges", "scripts")
                for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh") or path.name == "CMakeLists.txt"]
     raised = "\n".join(path.read_text() for path in sources)
     raised = re.sub(r'"\s*\n\s*f?"', "", raised)  # strings that are continued on the next line

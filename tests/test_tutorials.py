@@ -20,7 +20,7 @@ def station(test):
 
 def follow(page, tmp_path, **environment):
     """Run every bash block in a copy of the tree that shares what is installed."""
-    for name in ("configs", "robots", "rlinf", "rlinf_core", "ros_ws", "sim_bridges", "docs", ".venv"):
+    for name in ("configs", "robots", "launch", "rlinf_core", "ros_ws", "sim_bridges", "docs", ".venv"):
         (tmp_path / name).symlink_to(ROOT / name)
     blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S)
     script = "set -e\n" + "\n".join(blocks).replace("make setup\n", "")

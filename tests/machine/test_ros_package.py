@@ -34,7 +34,7 @@ def workspace(tmp_path_factory):
                   f"--build-base {folder}/build --install-base {folder}/install "
                   f"--cmake-args -DRLINF_PYTHON={sys.executable} -DBUILD_TESTING=OFF")
     assert built.returncode == 0, built.stdout + built.stderr
-    return f"{sourced} . {folder}/install/setup.sh; export PYTHONPATH={ROOT}:$PYTHONPATH; "
+    return f"{sourced} . {folder}/install/setup.sh; export PYTHONPATH={ROOT}:{ROOT}/ros_ws/src/rlinf:$PYTHONPATH; "
 
 
 def test_the_package_ships_no_python_of_the_distribution(workspace):
@@ -42,7 +42,7 @@ def test_the_package_ships_no_python_of_the_distribution(workspace):
     files = installed.stdout.split()
     assert {f"./lib/rlinf/{node}" for node in NODES} <= set(files), installed.stderr
     assert {path for path in files if path.endswith(".py")} == {
-        f"./share/rlinf/launch/{path.name}" for path in (ROOT / "ros_ws/src/rlinf/launch").glob("*.py")}
+        f"./share/rlinf/launch/{path.name}" for path in (ROOT / "launch").glob("*.py")}
 
 
 @pytest.mark.parametrize("file", ["realworld", "sim", "collect", "safety_drill"])
