@@ -158,10 +158,18 @@ def wait_for_nobody() -> None:
         os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
 
 
+class _OfLaunch(yaml.SafeLoader):
+    """Reads what launch_ros writes: it marks lists as Python's tuples."""
+
+
+_OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", yaml.SafeLoader.construct_yaml_seq)
+
+
 def given(name: str) -> Any:
     """What the files of parameters on the command line say of one, before ROS begins; None where they do not."""
     files = [after for option, after in zip(sys.argv, sys.argv[1:], strict=False) if option == "--params-file"]
-    found = [each[name] for file in files for each in _parameters(yaml.safe_load(Path(file).read_text())) if name in each]
+    nodes = [each for file in files for each in _parameters(yaml.load(Path(file).read_text(), _OfLaunch))]
+    found = [each[name] for each in nodes if name in each]
     return found[0] if found else None
 
 
