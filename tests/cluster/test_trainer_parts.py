@@ -53,6 +53,8 @@ def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, how, versi
     counts = replay.counts()
     assert counts["episodes"] == 1 and counts["demonstrations"] == (fate == "demonstration")
     assert counts["online_episodes"] == (fate in ("online", "stale")) and counts["counted"] == 5 * (fate == "online")
+    assert (counts["stale"], counts["evaluations"], counts["refused"]) == (
+        fate == "stale", fate == "evaluation", fate == "refused")
 
 
 def test_episodes_of_another_station_are_refused_by_their_specs(spool, task):

@@ -5,17 +5,23 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.cluster import checkpoint
 from rlinf_core.cluster import train as module
-from rlinf_core.cluster.train import Trainer
+from rlinf_core.cluster.train import Ingest, Trainer, _RemoteLearner
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError, RlinfError
+from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.schema import Checkpoint
 from tests.messages import record
 
 SMALL = ("collect.episodes=2", "sft.steps=60", "sft.batch_size=8", "policy.hidden=[8]", "replay.capacity=60", "seed=5",
@@ -100,6 +106,7 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(tmp_path, recipe)
         report = station.wait(lambda r: "sft_left" in r.metrics)
         assert report.phase == "waiting" and report.accepting
         assert (report.episodes, report.updates, report.policy_version) == (0, 0, 0)
+        assert list(Path(station.trainer.temporary).glob("session_*")), "Ray keeps its files where they are cleared away"
         assert report.metrics["sft_left"] == 60 and report.metrics["demonstrations"] == report.metrics["stale"] == 0
         station.send("first", mode="demonstration", start=7.0)
         station.send("failed", mode="demonstration", success=False)
@@ -142,9 +149,38 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(tmp_path, recipe)
         station.send("late")  # of version 4 too
         report = station.wait(lambda r: r.episodes == 7)
         assert report.transitions == 11 and report.metrics["stale"] == 1
+        station.wait(lambda r: checkpoint.checkpoints(run_dir / "checkpoints")[-1].name == "updates-000000077")
 
+    recipe = replace(recipe, checkpoint=Checkpoint(every_minutes=0.01))
     Station(Trainer(recipe, run_dir), recipe, spool, second_life).beside()
-    assert checkpoint.checkpoints(run_dir / "checkpoints")[-1].name == "updates-000000077"
+
+
+def test_ingest_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp_path):
+    ingest = Ingest("127.0.0.1:0", str(tmp_path / "run"))
+    client = BridgeClient(f"127.0.0.1:{ingest.port()}", "a")
+    try:
+        assert (client.report(0, 0).phase, client.report(0, 0).accepting) == ("waiting", True)
+        client.upload(record(Spool(tmp_path / "spool"), task.spec, "one").close())
+        folder = str(tmp_path / "run/inbox/one")
+        assert ingest.exchange({"phase": "online", "updates": 3}) == [folder] and ingest.exchange(ingest.report) == []
+        assert (client.report(0, 0).phase, client.report(0, 0).updates) == ("online", 3)
+        save_policy(Actor(task.spec, PolicyConfig(hidden=(8,))), tmp_path / "run/policies" / policy_name(2), version=2)
+        assert client.next_policy(1, tmp_path / "station")[0] == 2
+    finally:
+        client.close()
+        ingest.server.stop()
+    again = Ingest("127.0.0.1:0", str(tmp_path / "run"))
+    assert again.known() == [folder]
+    again.server.stop()
+
+
+def test_the_learner_tells_its_phase(task, tmp_path):
+    learner = _RemoteLearner(task.spec, PolicyConfig(hidden=(8,)), sft.Config(steps=2), rlpd.Config(critic_hidden=(8,)),
+                             tmp_path)
+    before = learner.status()
+    assert (before["phase"], before["sft_left"], before["sft_steps"], before["version"]) == ("sft", 2, 0, 0)
+    learner.begin_online()
+    assert (learner.status()["phase"], learner.status()["sft_left"], learner.status()["updates"]) == ("online", 0, 0)
 
 
 def test_what_stations_cannot_feed_is_refused_before_anything_starts(tmp_path, monkeypatch):
