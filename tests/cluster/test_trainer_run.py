@@ -5,7 +5,6 @@ import signal
 import socket
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from rlinf_core.cluster import train as module
 from rlinf_core.cluster.train import Ingest, Trainer, _RemoteLearner
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError, RlinfError
-from rlinf_core.policies.actor import Actor, PolicyConfig
+from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Checkpoint
@@ -151,7 +150,7 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(tmp_path, recipe)
         assert report.transitions == 11 and report.metrics["stale"] == 1
         station.wait(lambda r: checkpoint.checkpoints(run_dir / "checkpoints")[-1].name == "updates-000000077")
 
-    recipe = replace(recipe, checkpoint=Checkpoint(every_minutes=0.01))
+    recipe = recipe.but(checkpoint=Checkpoint(every_minutes=0.01))
     Station(Trainer(recipe, run_dir), recipe, spool, second_life).beside()
 
 
@@ -164,7 +163,8 @@ def test_ingest_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp_pat
         folder = str(tmp_path / "run/inbox/one")
         assert ingest.exchange({"phase": "online", "updates": 3}) == [folder] and ingest.exchange(ingest.report) == []
         assert (client.report(0, 0).phase, client.report(0, 0).updates) == ("online", 3)
-        save_policy(Actor(task.spec, PolicyConfig(hidden=(8,))), tmp_path / "run/policies" / policy_name(2), version=2)
+        policy = make_policy(task.spec, tanh_gaussian.Config(hidden=(8,)))
+        save_policy(policy, tmp_path / "run/policies" / policy_name(2), version=2)
         assert client.next_policy(1, tmp_path / "station")[0] == 2
     finally:
         client.close()
@@ -175,8 +175,8 @@ def test_ingest_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp_pat
 
 
 def test_the_learner_tells_its_phase(task, tmp_path):
-    learner = _RemoteLearner(task.spec, PolicyConfig(hidden=(8,)), sft.Config(steps=2), rlpd.Config(critic_hidden=(8,)),
-                             tmp_path)
+    learner = _RemoteLearner(task.spec, tanh_gaussian.Config(hidden=(8,)), sft.Config(steps=2),
+                             rlpd.Config(critic_hidden=(8,)), tmp_path)
     before = learner.status()
     assert (before["phase"], before["sft_left"], before["sft_steps"], before["version"]) == ("sft", 2, 0, 0)
     learner.begin_online()

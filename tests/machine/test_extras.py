@@ -166,12 +166,3 @@ def test_the_ros_wheels_are_repaired_here_and_not_in_what_shares_their_files(tmp
     assert repaired == text.format("/else", "/usr/include/python3.12;/numpy")
     assert cached.read_text() == text.format("/else", theirs)
     assert [path.name for path in folder.iterdir()] == ["std_msgsExport.cmake"]
-
-
-def test_a_parameter_is_read_from_the_file_that_launch_ros_writes(tmp_path, monkeypatch):
-    """It marks lists as tuples, which YAML's safe loader refuses: interlock and simulator then died at their start."""
-    spinning = pytest.importorskip("rlinf.spinning")
-    (tmp_path / "p.yaml").write_text("/station_a/interlock:\n  ros__parameters:\n    estops: !!python/tuple\n    - a\n"
-                                     "    priority: 30\n")
-    monkeypatch.setattr(sys, "argv", ["interlock", "--ros-args", "--params-file", str(tmp_path / "p.yaml")])
-    assert spinning.given("priority") == 30 and spinning.given("estops") == ["a"] and spinning.given("none") is None
