@@ -244,7 +244,7 @@ RUNS: dict[str, Callable[..., Run]] = {
     "REINFORCE++ with baseline": partial(on_policy, "reinforce", baseline=True),
     "SAC": partial(off_policy, "sac"),
     "CrossQ": partial(off_policy, "crossq"),
-    "SAC-Flow": partial(off_policy, "sac_flow", kind="flow"),
+    "SAC-Flow": partial(off_policy, "sac_flow", kind="flow", steps=4500),
     "RLPD": rlpd_run,
     "DSRL": dsrl_run,
     "IQL": iql_run,
