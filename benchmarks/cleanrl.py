@@ -93,8 +93,8 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
 
     from rlinf_core.recipes import load_recipe
     from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-    from rlinf_core.training import simulation
-    from rlinf_core.training.vector import Steps
+    from rlinf_core.trainer import run as simulation
+    from rlinf_core.trainer.vector import Steps
 
     task, steps = TASKS[name]
     returns: list[float] = []

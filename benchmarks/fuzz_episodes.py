@@ -35,13 +35,13 @@ from rlinf_core.bridge.client import BridgeClient  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
 from rlinf_core.bridge.server import BridgeServer  # noqa: E402
 from rlinf_core.cluster.arrivals import Arrivals  # noqa: E402
-from rlinf_core.cluster.governor import Governor  # noqa: E402
 from rlinf_core.cluster.replay import ReplayStore  # noqa: E402
 from rlinf_core.environment import load_task  # noqa: E402
 from rlinf_core.episodes import Episode, read_episode  # noqa: E402
 from rlinf_core.episodes.messages import typestore  # noqa: E402
 from rlinf_core.episodes.spool import Spool  # noqa: E402
 from rlinf_core.episodes.sums import SUMS, seal  # noqa: E402
+from rlinf_core.trainer.governor import Governor  # noqa: E402
 from tests.messages import raw_messages, write_raw  # noqa: E402
 
 Random = random.Random

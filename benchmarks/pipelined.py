@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.recipes import load_recipe  # noqa: E402
-from rlinf_core.training import simulation  # noqa: E402
+from rlinf_core.trainer import run as simulation  # noqa: E402
 
 WAYS = {"one_process": (0, False), "one_worker": (1, False), "one_worker_pipelined": (1, True),
         "two_workers": (2, False), "two_workers_pipelined": (2, True)}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from rlinf_core.cluster.arrivals import Arrivals
-from rlinf_core.cluster.governor import Governor
 from rlinf_core.cluster.learner import Learner
 from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.episodes import read_episode
@@ -16,6 +15,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.sums import SUMS, seal
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import load_policy, policy_name
+from rlinf_core.trainer.governor import Governor
 from tests.cluster.test_trainer_parts import GOVERNOR, fill, learner, store
 from tests.messages import record
 

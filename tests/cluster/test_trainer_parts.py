@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import rlpd, sft
-from rlinf_core.cluster import checkpoint
-from rlinf_core.cluster.governor import Governor
 from rlinf_core.cluster.learner import Learner
 from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import load_policy, policy_name, read_info
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.governor import Governor
 from tests.messages import record
 
 GOVERNOR = Governor(updates_per_step=2.0, max_lag_episodes=2, max_staleness=3, steps_per_episode=10)

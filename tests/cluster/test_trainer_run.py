@@ -12,7 +12,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.bridge.client import BridgeClient
-from rlinf_core.cluster import checkpoint
 from rlinf_core.cluster import train as module
 from rlinf_core.cluster.train import Ingest, Trainer, _RemoteLearner
 from rlinf_core.episodes.spool import Spool
@@ -21,6 +20,7 @@ from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Checkpoint
+from rlinf_core.trainer import checkpoint
 from tests.messages import record
 
 SMALL = ("collect.episodes=2", "sft.steps=60", "sft.batch_size=8", "policy.hidden=[8]", "replay.capacity=60", "seed=5",

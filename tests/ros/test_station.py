@@ -106,7 +106,7 @@ def check_nothing_lost(run):
     for episode_id in run.sent():
         episode = read_episode(run.folder / "inbox" / episode_id)
         assert len(episode.limits_hash) == 12 and len(episode) >= 1
-    from rlinf_core.cluster import checkpoint
+    from rlinf_core.trainer import checkpoint
 
     state = checkpoint.load(checkpoint.checkpoints(run.folder / "checkpoints")[-1])["replay"]
     ids = [episode_id for episode_id, _ in state["ids"]]

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_core.cluster.governor import Governor
 from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.policies import make_policy, policy_kind, tanh_gaussian
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from rlinf_core.trainer.governor import Governor
+from rlinf_core.trainer.vector import Steps
 from rlinf_core.training.playing import Chunks, play
 from rlinf_core.training.rollouts import Collector
 from rlinf_core.training.sources import Player
-from rlinf_core.training.vector import Steps
 
 SPEC = StationSpec((ArraySpec("time", (2,)),), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0, "count")
 

@@ -7,11 +7,11 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.cli.simulate import read_evaluations
-from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.training import simulation
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer import run as simulation
 from tests.algorithms.point import SPEC, Points
 from tests.algorithms.toy import acted
 
