@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from rlinf_core.cli.simulate import read_evaluations, train_in_simulation  # noqa: E402
+from rlinf_core.cli.compare import read_evaluations, train_in_simulation  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 
 GOAL = 0.9

@@ -156,7 +156,7 @@ def _train(arguments: argparse.Namespace) -> None:
     recipe, folder = load_recipe(arguments.recipe, arguments.set), _run_dir(arguments)
     check_recipe(recipe)
     if recipe.simulation.environments:
-        from rlinf_core.cli.simulate import train_in_simulation
+        from rlinf_core.cli.compare import train_in_simulation
 
         train_in_simulation(recipe, folder)
         return
@@ -173,7 +173,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from rlinf_core.cli.simulate import compare
+    from rlinf_core.cli.compare import compare
 
     compare(arguments.runs, arguments.out)
 

@@ -6,11 +6,8 @@ episodes are recorded, also inbox/, refused/ and trained_on.jsonl.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +21,17 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, save_policy
 from rlinf_core.policies.policy import NetworkPolicy
-from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
-from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, check_source, source_of
+from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
-from rlinf_core.trainer.evaluation import EpisodeResult, evaluate
+from rlinf_core.trainer.evaluation import EpisodeResult
 from rlinf_core.trainer.experience import Trajectory
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.progress import Clock, Progress
-from rlinf_core.trainer.simulated import stations
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings, read_recordings
-from rlinf_core.trainer.sources.simulators import Make, Simulators
+from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
 
 GROUP = 16  # updates between two looks at the world
@@ -59,14 +54,14 @@ class Run:
         self.recipe, self.run_dir, self.tell, self.clock = recipe, run_dir, tell, Clock()
         torch.manual_seed(recipe.seed)
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
-        self.policy = _first_policy(recipe, spec, self.before)
+        self.policy = first_policy(recipe, spec, self.before)
         self.data = data_for(recipe, self.policy, governor_for(recipe, station_task(recipe).max_steps))
         self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed)
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress = Progress(run_dir)
         self.version, self.published_at, self.evaluated_at, self.fitted = 0, -1, -1, bool(self.before)
-        self.stopping = False
+        self.stopping, self.saved = False, (-1, -1)
         self.judge: Judge | None = None
 
     # Where it stands
@@ -109,13 +104,17 @@ class Run:
         return self.data.demonstrations.episodes >= wanted
 
     # Beginning
-    def start(self, source: Simulators | Stations | Recordings) -> None:
-        """Begin with a source, or go on from the newest checkpoint."""
-        self.source = source
+    def start(self, source: Simulators | Stations | Recordings, started: float) -> None:
+        """Begin with a source, or go on from the newest checkpoint; ``started`` is when time began to count."""
+        self.source, self.started = source, started
         found = checkpoint.checkpoints(self.run_dir / "checkpoints")
         if found:
             self._resume(checkpoint.load(found[-1]))
-            return
+        else:
+            self._begin(source)
+        self.began = self.steps
+
+    def _begin(self, source: Simulators | Stations | Recordings) -> None:
         self._enter(0)
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
@@ -280,8 +279,10 @@ class Run:
 
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""
-        self.saved_at = time.monotonic()
-        done = self.learner.updates + sum(stage.steps for stage in self.stages[:self.stage])
+        self.saved_at, now = time.monotonic(), (self.data.steps, self.learner.updates)
+        if now == self.saved and not self.source.asynchronous:
+            return
+        self.saved, done = now, self.learner.updates + sum(stage.steps for stage in self.stages[:self.stage])
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
             "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
             "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted, "owed_from": self.owed_from,
@@ -298,76 +299,9 @@ class Run:
         self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]
 
 
-def _first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
+def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
     """A new one, or that of another run."""
     policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
     if policy.config != recipe.policy:
         raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
     return policy.to(device_of(recipe.device)).train()
-
-
-def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None,
-          begun: Callable[[Run], None] = lambda run: None) -> dict[str, float]:
-    """Train, resuming from what is in ``run_dir``; returns the last evaluation.
-
-    Args:
-        recipe: whose source it trains on (``recipes.sources``). Stations are served until the run is told to stop.
-        run_dir: the run's folder.
-        make: builds so many simulated environments.
-        tell: hears of every turn, and of each evaluation.
-        begun: gets the run before its loop, to stop it.
-
-    Raises:
-        RecipeError: what of the recipe does not go together.
-        RlinfError: training diverged, or it could not go on; the last checkpoint is good.
-    """
-    check_source(recipe)
-    torch.set_num_threads(1)
-    source_name, simulation, started = source_of(recipe), recipe.simulation, time.perf_counter()
-    with ExitStack() as ending:
-        held_out = env = None
-        if source_name == SIMULATORS or (source_name == RECORDINGS and station_robot(recipe).driver == "simulator"):
-            held_out = env = make(recipe, min(simulation.environments or 1, 8))
-            ending.callback(held_out.close)
-        if simulation.environments and not simulation.workers:
-            env = make(recipe, simulation.environments)
-            ending.callback(env.close)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "recipe.yaml").write_text(resolved(recipe))
-        run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
-        ending.callback(run.progress.close)
-        if held_out:
-            scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
-            run.judge = lambda: evaluate(held_out, run.policy, scenes)
-        if source_name == SIMULATORS:
-            source = Simulators(recipe, env, run.policy, make, run.clock)
-        else:
-            source = Recordings() if source_name == RECORDINGS else None
-        if source is None:
-            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert)
-        ending.callback(source.close)
-        run.start(source)
-        run.started, run.began = started, run.steps
-        begun(run)
-        with _told_to_stop(run):
-            return run.loop()
-
-
-@contextmanager
-def _told_to_stop(run: Run) -> Iterator[None]:
-    """SIGINT and SIGTERM let a run come to its end, with a checkpoint; a second one ends it at once."""
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def stop(*_: object) -> None:
-        run.stopping = True
-        for number in numbers:
-            signal.signal(number, before[number])
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, before[number])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlinf_core.cli.main import main
-from rlinf_core.cli.simulate import read_evaluations
+from rlinf_core.cli.compare import read_evaluations
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe

@@ -1,4 +1,4 @@
-"""``rlinf train`` in simulation alone, and ``rlinf compare``."""
+"""``rlinf compare``: the curves of several runs in one picture."""
 
 from __future__ import annotations
 
@@ -7,29 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.recipes import Recipe
-
-
-def train_in_simulation(recipe: Recipe, run_dir: Path) -> None:
-    """Train with a progress bar, one line an evaluation."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    from rlinf_core.training.simulation import train
-
-    print(f"run: {run_dir}")
-    with Progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
-        task = bar.add_task("time steps", total=recipe.simulation.env_steps)
-
-        def tell(steps: int, entry: dict[str, float] | None) -> None:
-            bar.update(task, completed=steps)
-            if entry:
-                spent = ", ".join(f"{name.removeprefix('seconds_')} {value / entry['seconds']:.0%}"
-                                  for name, value in entry.items() if name.startswith("seconds_"))
-                bar.console.print(f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  "
-                                  f"{entry['seconds']:6.0f} s  {entry['steps_per_second']:5.0f} steps/s  ({spent})")
-
-        train(recipe, run_dir, tell=tell)
-    print(f"policies: {run_dir / 'policies'}; rlinf eval {run_dir} --episodes 50 --video out.mp4")
 
 
 def compare(runs: list[Path], out: Path) -> None:
@@ -61,5 +38,5 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
     lines = path.read_text().splitlines() if path.is_file() else []
     entries = [entry for line in lines if (entry := json.loads(line)).get("event") == "evaluation"]
     if not entries:
-        raise RlinfError(f"{run}: expected the folder of a simulation run, with evaluations in progress.jsonl; found none")
+        raise RlinfError(f"{run}: expected the folder of a run, with evaluations in progress.jsonl; found none")
     return entries
