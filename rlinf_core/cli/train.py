@@ -57,8 +57,8 @@ def train_command(recipe: Recipe, run_dir: Path) -> int:
 def _line(steps: int, entry: dict[str, float]) -> str:
     spent = ", ".join(f"{name.removeprefix('seconds_')} {value / entry['seconds']:.0%}"
                       for name, value in entry.items() if name.startswith("seconds_"))
-    return (f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  {entry['seconds']:6.0f} s  "
-            f"{entry['steps_per_second']:5.0f} steps/s  ({spent})")
+    return (f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  {entry['seconds']:6.0f} s"
+            f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})")
 
 
 def _words(run: Run) -> str:

@@ -6,14 +6,14 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
 
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
-WRITE_S = 2.0
+WRITE_S = 2.0  # between two times that scalars are written
 
 
 class Clock:
@@ -61,12 +61,10 @@ class Progress:
             weight = max(SLOWEST, 1.0 / self.counts[name])
             self.metrics[name] = (1.0 - weight) * self.metrics.get(name, 0.0) + weight * value
 
-    def write(self, step: int, counts: Callable[[], dict[str, float]]) -> None:
-        """Scalars, every few seconds."""
-        if time.monotonic() - self.written_at < WRITE_S:
-            return
+    def write(self, step: int, counts: dict[str, float]) -> None:
+        """The scalars as they are now."""
         self.written_at = time.monotonic()
-        for group, values in (("train", self.metrics), ("data", counts())):
+        for group, values in (("train", self.metrics), ("data", counts)):
             for name, value in values.items():
                 self.writer.add_scalar(f"{group}/{name}", value, step)
 

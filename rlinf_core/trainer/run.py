@@ -28,7 +28,7 @@ from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.evaluation import EpisodeResult
 from rlinf_core.trainer.experience import Trajectory
 from rlinf_core.trainer.governor import governor_for
-from rlinf_core.trainer.progress import Clock, Progress
+from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings, read_recordings
 from rlinf_core.trainer.sources.simulators import Simulators
@@ -90,6 +90,12 @@ class Run:
         return self.learner.updates if self.last_stage else 0
 
     @property
+    def total(self) -> int:
+        """Steps after which it is through."""
+        last = self.stages[-1]
+        return last.steps if last.learns_from == DEMONSTRATIONS else self.recipe.simulation.env_steps
+
+    @property
     def phase(self) -> str:
         """waiting for demonstrations, sft, or online."""
         if not self._ready():
@@ -104,15 +110,16 @@ class Run:
         return self.data.demonstrations.episodes >= wanted
 
     # Beginning
-    def start(self, source: Simulators | Stations | Recordings, started: float) -> None:
-        """Begin with a source, or go on from the newest checkpoint; ``started`` is when time began to count."""
-        self.source, self.started = source, started
+    def start(self, source: Simulators | Stations | Recordings) -> None:
+        """Begin with a source, or go on from the newest checkpoint."""
+        self.source, self.started = source, time.perf_counter()
         found = checkpoint.checkpoints(self.run_dir / "checkpoints")
         if found:
             self._resume(checkpoint.load(found[-1]))
         else:
             self._begin(source)
-        self.began = self.steps
+        self.began = self.next_evaluation = self.steps
+        self.reported_at, self.saved_at = 0.0, time.monotonic()
 
     def _begin(self, source: Simulators | Stations | Recordings) -> None:
         self._enter(0)
@@ -148,7 +155,6 @@ class Run:
     def loop(self) -> dict[str, float]:
         """Until it is through, or told to stop; returns the last evaluation. The last act is a checkpoint."""
         entry: dict[str, float] = {}
-        self.next_evaluation, self.reported_at, self.saved_at = self.steps, 0.0, time.monotonic()
         while not self.stopping:
             due = self._due()
             if self.last_stage and self._fit() and (self.offline or not due):
@@ -162,6 +168,7 @@ class Run:
                 self._take()
             self._look_around(worked)
         self.save()
+        self.progress.write(self.steps, self.counts())
         return entry
 
     def _due(self) -> int:
@@ -214,7 +221,7 @@ class Run:
         """Whatever is due beside learning: the next stage, a policy for the stations, a checkpoint, a report."""
         if not self.last_stage and self._ready() and self._fit() and not self._due():
             self._enter(self.stage + 1)
-            self.next_evaluation = self.steps
+            self.next_evaluation, self.saved_at = self.steps, 0.0
         if self.source.asynchronous:
             self._publish_if_due()
             if time.monotonic() - self.reported_at > REPORT_S:
@@ -223,7 +230,8 @@ class Run:
                 time.sleep(0.02)
         if time.monotonic() - self.saved_at > 60.0 * self.recipe.checkpoint.every_minutes:
             self.save()
-        self.progress.write(self.steps, self.counts)
+        if time.monotonic() - self.progress.written_at > WRITE_S:
+            self.progress.write(self.steps, self.counts())
         self.tell(self, None)
 
     # What it leaves

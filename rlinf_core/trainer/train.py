@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -36,7 +35,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     """
     check_source(recipe)
     torch.set_num_threads(1)
-    came_from, simulation, started = source_of(recipe), recipe.simulation, time.perf_counter()
+    came_from, simulation = source_of(recipe), recipe.simulation
     with ExitStack() as ending:
         env = held_out = None
         if came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
@@ -51,11 +50,12 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         if held_out:
             scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
             run.judge = lambda: evaluate(held_out, run.policy, scenes)
-        source = (Simulators(recipe, env, run.policy, make, run.clock) if came_from == SIMULATORS else
-                  Stations(recipe.bridge.address, run_dir, run.intake, run.insert) if came_from == STATIONS else Recordings())
+        source = {SIMULATORS: lambda: Simulators(recipe, env, run.policy, make, run.clock),
+                  STATIONS: lambda: Stations(recipe.bridge.address, run_dir, run.intake, run.insert),
+                  RECORDINGS: Recordings}[came_from]()
         ending.callback(source.close)
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
-        run.start(source, started)
+        run.start(source)
         with _told_to_stop(run):
             return run.loop()
 
