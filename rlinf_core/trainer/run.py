@@ -191,7 +191,7 @@ class Run:
         vectors = self.data.normalisation()
         if vectors is not None:
             self.learner.fit_normalisation(vectors)
-            self.fitted = True
+            self.fitted, self.published_at = True, -1
         return self.fitted
 
     def _done(self, due: int) -> bool:
@@ -238,7 +238,7 @@ class Run:
     def _publish_if_due(self) -> None:
         """Stations get the first policy as soon as it can be used, then one every so many updates."""
         every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
-        if not self.last_stage or not self._ready() or not self._fit() or (self.offline and self._due()):
+        if not self.last_stage or not self._ready() or (self.offline and (self._due() or not self.fitted)):
             return
         if self.published_at < 0 or self.updates // every > self.published_at // every:
             self.publish()
