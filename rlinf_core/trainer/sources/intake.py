@@ -55,7 +55,7 @@ class Intake:
 
     def _inserted(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
         try:
-            fate = insert(self._read(folder))
+            fate = insert(trajectory_of(self.read(folder), self.spec, self.use_executed))
         except EpisodeError as error:
             fate = f"{REFUSED}: {error}"
         except Exception as error:  # no recording may stop a trainer, now and at every restart
@@ -63,13 +63,14 @@ class Intake:
         self.ids[folder.name] = fate = printable(fate)
         return fate
 
-    def _read(self, folder: Path) -> Trajectory:
+    def read(self, folder: Path) -> Episode:
+        """The episode of a folder, if it may be learned from; EpisodeError if not."""
         episode = read_episode(folder, sealed=True)
         check_episode(episode, self.spec, self.longest)
         if episode.id != folder.name:
             raise EpisodeError(f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
                                "It is not trained on")
-        return trajectory_of(episode, self.spec, self.use_executed)
+        return episode
 
     def _set_aside(self, path: Path, fate: str) -> None:
         """Out of the inbox's way; the journal remembers that it arrived."""
