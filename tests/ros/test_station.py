@@ -108,12 +108,12 @@ def check_nothing_lost(run):
         assert len(episode.limits_hash) == 12 and len(episode) >= 1
     from rlinf_core.trainer import checkpoint
 
-    state = checkpoint.load(checkpoint.checkpoints(run.folder / "checkpoints")[-1])["replay"]
-    ids = [episode_id for episode_id, _ in state["ids"]]
+    state = checkpoint.load(checkpoint.checkpoints(run.folder / "checkpoints")[-1])
+    ids, data = [episode_id for episode_id, _ in state["intake"]["ids"]], state["data"]
     assert len(ids) == len(set(ids))
-    demonstrations = sum(fate == "demonstration" for _, fate in state["ids"])
-    online_ = sum(fate in ("online", "stale") for _, fate in state["ids"])
-    assert (state["demonstrations"]["episodes"], state["online"]["episodes"]) == (demonstrations, online_)
+    demonstrations = sum(fate == "demonstration" for _, fate in state["intake"]["ids"])
+    online_ = sum(fate in ("online", "stale") for _, fate in state["intake"]["ids"])
+    assert (data["demonstrations"]["episodes"], data["online"]["episodes"]) == (demonstrations, online_)
 
 
 def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
