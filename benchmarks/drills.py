@@ -3,8 +3,7 @@
     python benchmarks/drills.py --runs 10 --json benchmarks/results/drills.json
 
 Every run is `rlinf drill` in a run folder of its own, all on the same disk as the hog's file. Told: how many requirements
-and traps each run held, the longest silence between two targets in any row, rows that were run again because the machine
-kept a message from the interlock for more than 10 ms (by the interlock's own word), and what was not held.
+and traps each run held, the longest silence between two targets in any row, and what was not held.
 It does not cover another machine, a real-time kernel, or a robot with mass.
 """
 
@@ -60,11 +59,9 @@ def main() -> None:
         silence = told["longest_silence_ms"]
         figures |= {f"run{run}_busy": busy, f"run{run}_requirements_held": told["requirements_held"],
                     f"run{run}_traps_held": told["traps_held"], f"run{run}_longest_silence_ms": silence,
-                    f"run{run}_rows_run_again": told["rows_run_again"],
                     f"run{run}_not_held": "; ".join(told["not_held"])}
         print(f"{run}: {'beside hogs' if busy else 'alone':12} requirements {told['requirements_held']} "
-              f"traps {told['traps_held']} longest silence {silence:.1f} ms, {told['rows_run_again']} rows run again "
-              f"{told['not_held'] or ''}", flush=True)
+              f"traps {told['traps_held']} longest silence {silence:.1f} ms {told['not_held'] or ''}", flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
     for key in ("requirements_held", "traps_held"):

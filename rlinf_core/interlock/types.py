@@ -132,7 +132,7 @@ class Applied:
 class Event:
     """An intervention or a change of mode: what, why, when, and the command that it was about, if any (S20)."""
 
-    kind: str  # mode | refused | dropped | limited | reseeded | late
+    kind: str  # mode | refused | dropped | limited | reseeded
     cause: str
     now_ns: int
     source: str = ""

@@ -33,7 +33,6 @@ from rlinf_core.interlock import Mode
 from rlinf_core.places import shared
 from rlinf_core.supervisor import only_station
 
-AGAIN = 2  # times that a row may be run anew
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 
 
@@ -44,21 +43,10 @@ class Drill(DrilledStation):
         super().__init__(run_dir, domain_id)
         self.rows: list[Row] = []
         self.began: list[tuple[float, str]] = []
-        self.longest_silence_ms, self.again = math.nan, 0
+        self.longest_silence_ms = math.nan
 
     # One scenario
     def run(self, scenario: dict[str, Any]) -> None:
-        """Again, up to twice, where a time was missed while the machine kept a message from the interlock: that is told."""
-        for left in range(AGAIN, -1, -1):
-            row = self._row(scenario)
-            late = [cause for at, cause in self.late if at >= self.began[-1][0]]
-            if row.held or not late or not left or "within_ms" not in scenario:
-                break
-            self.again += 1
-            print(f"again    {row.name}: {row.measured}, while {'; '.join(late)}", flush=True)
-        self.add(row)
-
-    def _row(self, scenario: dict[str, Any]) -> Row:
         real = "process" in scenario and scenario["process"] != "interlock" or scenario.get("real", False)
         self.ready(real)
         self.began.append((time.time(), scenario["name"]))
@@ -74,7 +62,7 @@ class Drill(DrilledStation):
             stays, words = self._stays_stopped(scenario)
             held, measured = held and stays, f"{measured}; {words}"
         self._mend(scenario)
-        return Row(scenario.get("requirement", ""), scenario.get("trap", 0), scenario["name"], bound, measured, held)
+        self.add(Row(scenario.get("requirement", ""), scenario.get("trap", 0), scenario["name"], bound, measured, held))
 
     def _go_wrong(self, scenario: dict[str, Any]) -> float:
         """Do it; returns when it happened."""
@@ -181,7 +169,7 @@ class Drill(DrilledStation):
         held = [name for name in REQUIREMENTS if _all_held(row for row in self.rows if row.requirement == name)]
         traps = [number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)]
         return {"requirements_held": len(held), "traps_held": len(traps),
-                "longest_silence_ms": round(self.longest_silence_ms, 1), "rows_run_again": self.again,
+                "longest_silence_ms": round(self.longest_silence_ms, 1),
                 "not_held": [row.name for row in self.rows if not row.held], "rows": [asdict(row) for row in self.rows]}
 
 

@@ -58,7 +58,6 @@ class DrilledStation:
         self.targets: list[tuple[float, int, tuple[float, ...]]] = []
         self.reseeds: list[int] = []
         self.deaths: list[tuple[int, int]] = []  # when the interlock was killed, or stopped, and until when
-        self.late: list[tuple[float, str]] = []  # what was long on its way to the interlock, by its own word
         self.stalls: list[tuple[int, int]] = []  # when the whole machine stood still
         self.events = 0
         self.pose, self.moved_at = (), 0.0
@@ -127,8 +126,6 @@ class DrilledStation:
         self.events += 1
         if event.kind == "reseeded":
             self.reseeds.append(to_ns(event.header.stamp))
-        elif event.kind == "late":
-            self.late.append((to_ns(event.header.stamp) / 1e9, event.cause))
 
     def _on_target(self, m: PoseStamped) -> None:
         if m.header.frame_id == ROGUE:

@@ -155,7 +155,7 @@ class Interlock(Node):
         for record in self.output.applied:
             self.applied.publish(messages.applied(record, self.limits.hash))
         self.counts["ticks"] += 1
-        self._publish_events(told, now_ns)
+        self._publish_events(told)
         if self.state.mode is Mode.DISARMED:
             self.clock.clock_stepped = False
             if before.mode is Mode.DISARMED and self.state.still:
@@ -193,13 +193,11 @@ class Interlock(Node):
         set_stamp(self.answer.header.stamp, now_ns)
         self.targets.publish(self.answer)
 
-    def _publish_events(self, events: tuple[Event, ...], now_ns: int) -> None:
+    def _publish_events(self, events: tuple[Event, ...]) -> None:
         """S20: every intervention, on a topic and in the recording."""
-        if self.inputs.late:
-            events, self.inputs.late = (*events, Event("late", self.inputs.late, now_ns)), ""
         for index, event in enumerate(events):
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
-            if event.kind in ("refused", "mode", "reseeded", "late"):
+            if event.kind in ("refused", "mode", "reseeded"):
                 self.desk.log("info", f"{event.kind}: {event.cause}{self._whose(event.cause)}")
             if index < MOST_EVENTS:
                 self.events.publish(messages.safety_event(event, self.output, self.counts["ticks"], self.limits.hash))

@@ -28,7 +28,6 @@ OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
 MOST_AT_ONCE = 10                # messages of one topic a tick
 MOST_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
 FEW_BYTES = 1_024                # of everything else
-LATE_NS, TOLD_NS = 10_000_000, 100_000_000  # on its way for so long is worth a word; so long between two of them
 STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
 
 
@@ -78,7 +77,6 @@ class Inputs:
         self.foreign: tuple[str, ...] = ()
         self.doubled: tuple[str, ...] = ()
         self.commands: tuple[str, ...] = ()
-        self.late, self.late_told_ns = "", 0
         for name in estops:
             self._hear(f"estop/{name}")
         self._hear("enable")
@@ -124,20 +122,12 @@ class Inputs:
                 got = ear.subscription.handle.take_message(ear.kind, True)
                 if got is None:
                     break
-                sent, arrived = got[1]["source_timestamp"], got[1]["received_timestamp"]
-                if sent and arrived - sent > LATE_NS:
-                    self._was_late(ear.topic, arrived - sent)
+                arrived = got[1]["received_timestamp"]
                 if len(got[0]) > FEW_BYTES * 64:  # the next one at the next tick: each costs the time of its copy
                     taken.append((got[0], 0))
                     break
                 taken.append((got[0], min(max(time.time_ns() - arrived, 0), since_ns) if arrived else 0))
         return taken
-
-    def _was_late(self, topic: str, by_ns: int) -> None:
-        """What neither side can help: the machine between them was busy, or their clocks differ."""
-        now = time.monotonic_ns()
-        if now - self.late_told_ns > TOLD_NS:
-            self.late, self.late_told_ns = f"{topic} was on its way for {by_ns / 1e6:.0f} ms", now
 
     def decode(self, topic: str, kind: type, raw: bytes) -> Any:
         """The message, or None for one that is too large or cannot be read; such a command is refused by the core."""
