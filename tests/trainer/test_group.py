@@ -1,0 +1,218 @@
+"""A learner group computes what a learner in one process computes, also when one of its processes dies."""
+
+import copy
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.algorithms import algorithm, sft
+from rlinf_core.algorithms.parts.data_parallel import parallelise
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.trainer.group import LearnerGroup
+from rlinf_core.trainer.ray_cluster import connect, disconnect
+from tests.algorithms.by_hand import SEEING, SMALL
+from tests.algorithms.point import SPEC
+
+CLOSE = 1e-5
+CONFIGS = {
+    "sft": dict(image_shift=2), "iql": SMALL,
+    "rlpd": SMALL | dict(critics=3, critic_warmup=0, actor_every=1, clip_gradient=0.5),
+    "sac_flow": SMALL | dict(actor_every=1, clip_gradient=0.5), "crossq": SMALL | dict(actor_every=1, renorm_warmup=1),
+    "ppo": dict(epochs=2, minibatches=3, decisions=5), "dapo": dict(epochs=2, minibatches=3, group=4)}
+KINDS = {"sac_flow": "flow", "ppo": "gaussian", "dapo": "gaussian"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    yield connect()
+    disconnect()
+
+
+def policy_of(name):
+    torch.manual_seed(0)
+    kind, sizes = KINDS.get(name, "tanh_gaussian"), dict(hidden=(16,), horizon=2 if name in ("rlpd", "sac_flow") else 1)
+    if name == "sft":
+        sizes |= dict(image_features=4, channels=(4,))
+    policy = make_policy(SEEING if name == "sft" else SPEC, policy_kind(kind).Config(**sizes))
+    policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, policy.spec.vector_size)))
+    return policy
+
+
+def config_of(name):
+    return algorithm(name).Config(**(dict(learning_rate=3e-3) | CONFIGS[name]))
+
+
+def alone(name):
+    return algorithm(name).Learner(policy_of(name), config_of(name), 3)
+
+
+def together(name, strategy, **more):
+    return LearnerGroup(name, policy_of(name), config_of(name), 3, size=2, strategy=strategy, **more)
+
+
+def batch_of(name, random, size=24):
+    """Numbers at random; rows differ much, so that it matters which process learns from which."""
+    if name in ("ppo", "dapo"):
+        return rollout_of(random)
+    spec, width = (SEEING, 2) if name == "sft" else (SPEC, 4 if name in ("rlpd", "sac_flow") else 2)
+    batch = {"vectors": random.normal(size=(size, spec.vector_size)), "action": random.uniform(-1, 1, (size, width)),
+             "next/vectors": random.normal(size=(size, spec.vector_size)), "reward": 3 * random.normal(size=size),
+             "discount": (random.random(size) < 0.8)}
+    batch = {key: values.astype(np.float32) for key, values in batch.items()}
+    pictures = {image.name: random.integers(0, 255, (size, *image.shape)).astype(np.uint8) for image in spec.images}
+    return batch | pictures
+
+
+def rollout_of(random, length=5, size=8):
+    """Episodes that end where they like, so that no minibatch divides by two."""
+    def draw(*shape):
+        return torch.from_numpy(random.normal(size=(length, size, *shape)).astype(np.float32))
+
+    ends = torch.from_numpy(random.integers(1, length + 1, size))
+    mask = (torch.arange(length)[:, None] < ends).float()
+    return Rollout({"vectors": draw(2)}, {"vectors": draw(2)}, 0.3 * draw(1, 2), draw(1).abs() - 2.0, 3 * draw(1),
+                   torch.ones(length, size), (draw() > 0.5).float(), (draw() > 0.3).float(), mask, torch.zeros(length, size))
+
+
+def assert_alike(got, expected, place=""):
+    """All numbers of two states."""
+    assert got.keys() == expected.keys(), place
+    for key, value in expected.items():
+        if isinstance(value, dict):
+            assert_alike(got[key], value, f"{place}/{key}")
+        else:
+            far = np.abs(np.asarray(got[key], np.float64) - np.asarray(value, np.float64)).max(initial=0.0)
+            assert far <= CLOSE, (place, key, far)
+
+
+def both_learn(group, learner, batches):
+    for batch in batches:
+        expected, got = learner.update(copy.deepcopy(batch)), group.update(batch)
+        assert got == pytest.approx(expected, abs=CLOSE, rel=CLOSE)
+    assert group.updates == learner.updates
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", ["sft", "rlpd", "sac_flow", "ppo"])
+def test_two_processes_learn_what_one_learns_and_states_go_both_ways(name, strategy):
+    random = np.random.default_rng(1)
+    learner, group = alone(name), together(name, strategy)
+    try:
+        both_learn(group, learner, [batch_of(name, random) for _ in range(3)])
+        state = group.state_dict()
+        assert_alike(state, learner.state_dict())
+
+        one = alone(name)  # from the group to one process, and on
+        one.load_state_dict(state)
+        both_learn(group, one, [batch_of(name, random) for _ in range(2)])
+
+        learner.update(batch_of(name, random))  # and back, after another batch
+        learner.normalise(np.full(learner.modules["actor" if "actor" in learner.modules else "policy"].spec.vector_size, 0.3), 2.0)
+        group.load_state_dict(learner.state_dict())
+        both_learn(group, learner, [batch_of(name, random) for _ in range(2)])
+        assert_alike(group.state_dict(), learner.state_dict())
+        assert_alike(dict(group.sync().state_dict()), dict(policy_in(learner).state_dict()))
+    finally:
+        group.close()
+
+
+def policy_in(learner):
+    return learner.modules["actor"] if "actor" in learner.modules else learner.modules["policy"]
+
+
+@pytest.mark.parametrize("name", ["crossq", "iql", "dapo"])
+def test_statistics_of_the_whole_batch_are_those_of_the_whole_batch(name):
+    random = np.random.default_rng(2)
+    learner, group = alone(name), together(name, "ddp")
+    try:
+        vectors = random.normal(2.0, 3.0, (40, 2)).astype(np.float32)
+        learner.fit_normalisation(vectors)
+        group.fit_normalisation(vectors)
+        both_learn(group, learner, [batch_of(name, random) for _ in range(4)])
+        assert_alike(group.state_dict(), learner.state_dict())
+    finally:
+        group.close()
+
+
+def test_a_process_that_is_killed_comes_back_and_the_result_is_that_of_an_undisturbed_run(cluster, capfd):
+    random = np.random.default_rng(3)
+    batches = [batch_of("rlpd", random) for _ in range(6)]
+    learner, group = alone("rlpd"), together("rlpd", "fsdp", restarts=1)
+    try:
+        both_learn(group, learner, batches[:2])
+        group.sync()
+        both_learn(group, learner, batches[2:4])
+        victim = cluster.get(group.processes[1].pid.remote())
+        large = {key: np.repeat(values, 4000, axis=0) for key, values in batches[4].items()}
+        killing = threading.Timer(0.15, os.kill, (victim, signal.SIGKILL))
+        killing.start()
+        both_learn(group, learner, [large])
+        killing.join()
+        assert "a process died; all 2 start again and repeat 3 calls" in capfd.readouterr().out
+        both_learn(group, learner, batches[5:])
+        assert_alike(group.state_dict(), learner.state_dict())
+
+        os.kill(cluster.get(group.processes[0].pid.remote()), signal.SIGKILL)
+        with pytest.raises(RlinfError, match="one died for the 2. time, and placement.restarts is 1"):
+            group.update(batches[0])
+    finally:
+        group.close()
+
+
+@pytest.mark.parametrize("name, size, message", [
+    ("sft", 25, "algorithm.batch_size: expected a multiple of 2, since 2 processes .* got 25"),
+    ("rlpd", 26, "algorithm.batch_size: expected a multiple of 4, .* in each of two halves; got 26")])
+def test_a_batch_that_does_not_divide_is_refused_before_anything_starts(name, size, message):
+    with pytest.raises(RecipeError, match=message):
+        LearnerGroup(name, policy_of(name), config_of(name).but(batch_size=size), 0, size=2, strategy="ddp")
+
+
+def test_an_algorithm_of_ones_own_learns_in_a_group_and_what_would_split_it_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    random, kind = np.random.default_rng(4), "mine.py"
+    module = algorithm(kind)
+    config = module.Config(name=kind, learning_rate=3e-3)
+    learner, group = module.Learner(policy_of("iql"), config, 3), LearnerGroup(
+        kind, policy_of("iql"), config, 3, size=2, strategy="ddp")
+    try:
+        both_learn(group, learner, [batch_of("iql", random) for _ in range(2)])
+        with pytest.raises(RecipeError, match="batch: expected a multiple of 2, .* got 23"):
+            group.update(batch_of("iql", random, 23))
+        with pytest.raises(RlinfError, match="a step without .*descend"):
+            group.update(batch_of("iql", random) | {"by_hand": np.zeros(24, np.float32)})
+    finally:
+        group.close()
+
+
+MINE = '''
+from rlinf_core.algorithms import sft
+
+class Config(sft.Config):
+    momentum: float = 0.9
+
+class Learner(sft.Learner):
+    def update(self, batch):
+        if "by_hand" in batch:
+            self.optimisers["actor"].step()
+        return super().update(batch)
+'''
+
+
+def test_an_optimiser_of_parts_of_a_module_is_refused_by_name():
+    learner = sft.Learner(policy_of("iql"), sft.Config(), 0)
+    learner.optimisers["actor"] = torch.optim.Adam(learner.actor.head.parameters())
+    with pytest.raises(RecipeError, match="optimiser 'actor' trains whole modules.* it trains parts of actor"):
+        parallelise(learner, "ddp")
+
+
+def test_a_group_that_the_cluster_has_no_room_for_says_what_there_is(monkeypatch):
+    monkeypatch.setattr("rlinf_core.trainer.group.START_S", 0.5)
+    with pytest.raises(RlinfError, match=r"room for 2 processes of 1 CPUs and 1 GPUs each .* 0 GPUs"):
+        LearnerGroup("sft", policy_of("sft"), config_of("sft"), 0, size=2, strategy="ddp", gpus=1, cpus=1)
