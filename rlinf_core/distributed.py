@@ -1,8 +1,8 @@
 """What a process does for its part of a batch, when several learn as one (``rlinf_core.trainer.group``).
 
-Every process is given the whole batch and keeps every N-th row of it: what lies in the first half of a batch lies in the first
-half of each shard. Gradients and metrics are averaged over the processes, so a mean over shards of equal size needs nothing
-more. In one process alone, all of this does nothing.
+Every process is given the whole batch and keeps every N-th row of it: what lies in the first half of a batch lies in the
+first half of each shard. Gradients and metrics are averaged over the processes, so a mean over shards of equal size needs
+nothing more. In one process alone, all of this does nothing.
 """
 
 from __future__ import annotations

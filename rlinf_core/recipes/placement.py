@@ -25,11 +25,12 @@ class Placement(Settings):
     restarts: int = Field(
         3, ge=0, description="times in a run that learners which died are started again and repeat what was lost")
     workers: int = Field(
-        0, ge=0, le=1024, description="rollout workers, each with its share of the environments; 0 plays in the trainer's own "
-        "process")
+        0, ge=0, le=1024, description="rollout workers, each with its share of the environments; 0 plays in the trainer's "
+        "own process")
     mode: Literal["collocated", "disaggregated", "pipelined"] = Field(
-        "collocated", description="learners and workers take turns on the same devices (collocated); each have devices of their "
-        "own (disaggregated); and workers play on while the learners learn, with a policy that is one update older (pipelined)")
+        "collocated", description="learners and workers take turns on the same devices (collocated); each have devices of "
+        "their own (disaggregated); and workers play on while the learners learn, with a policy that is one update older "
+        "(pipelined)")
     learner_gpus: float = Field(0.0, ge=0, description="GPUs of each learner; 0 learns on CPUs")
     worker_gpus: float = Field(0.0, ge=0, description="GPUs of each worker, for its policy and simulators; 0 for none")
 
@@ -39,8 +40,8 @@ class Placement(Settings):
             raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
         for who, count, gpus in (("learner", self.learners, self.learner_gpus), ("worker", self.workers, self.worker_gpus)):
             if gpus and not count:
-                raise ValueError(f"{who}_gpus: expected 0 without {who}s on Ray, got {gpus:g}; the trainer's own process takes "
-                                 "the recipe's device")
+                raise ValueError(f"{who}_gpus: expected 0 without {who}s on Ray, got {gpus:g}; the trainer's own process "
+                                 "takes the recipe's device")
             if gpus % 1 and (self.mode != "collocated" or gpus > 1):
                 raise ValueError(f"{who}_gpus: expected a whole number of GPUs in mode {self.mode}"
                                  f"{' (or a fraction of one)' if self.mode == 'collocated' else ''}, got {gpus:g}")
@@ -74,10 +75,10 @@ def check_placement(placement: Placement, resources: dict[str, float]) -> None:
     where = f"the cluster at {placement.ray}" if placement.ray else "this machine"
     who = f"{placement.learners} learners and {placement.workers} workers"
     if placement.processes > PER_CPU * cpus:
-        raise RecipeError(f"placement: {who} are {placement.processes} processes; {where} has {cpus:g} CPUs, which are enough "
-                          f"for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in placement.ray")
+        raise RecipeError(f"placement: {who} are {placement.processes} processes; {where} has {cpus:g} CPUs, which are "
+                          f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in placement.ray")
     if placement.gpus > gpus:
-        raise RecipeError(f"placement: {who} ask for {placement.learners} x {placement.learner_gpus:g} + {placement.workers} x "
-                          f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
-                          "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger cluster in "
-                          "placement.ray")
+        raise RecipeError(f"placement: {who} ask for {placement.learners} x {placement.learner_gpus:g} + "
+                          f"{placement.workers} x {placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has "
+                          f"{gpus:g}. Lower placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger "
+                          "cluster in placement.ray")

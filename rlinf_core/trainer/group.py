@@ -1,8 +1,8 @@
 """Learners in several processes on Ray that learn as one, and go on when one of them dies.
 
-Every process is given every call: the same batches, in the same order. What the group does is then a function of its state and
-of the calls since. It keeps the newest state here, and the calls since in Ray's store. When a process dies, all start anew from
-that state and the calls are repeated, so that the run's result is that of an undisturbed one.
+Every process is given every call: the same batches, in the same order. What the group does is then a function of its state
+and of the calls since. It keeps the newest state here, and the calls since in Ray's store. When a process dies, all start
+anew from that state and the calls are repeated, so that the run's result is that of an undisturbed one.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ class LostProcess(Exception):
     """A process of the group has died."""
 
 
+def _lost(error: Exception) -> LostProcess:
+    return LostProcess(str(error).partition("\n")[0])
+
+
 class LearnerGroup:
     """N processes that learn as one; to a trainer it is a learner.
 
@@ -67,17 +71,17 @@ class LearnerGroup:
         if hasattr(config, "batch_size"):
             self._check_divides("algorithm.batch_size", config.batch_size)
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
-        made = Made(_anywhere(kind), config.model_dump_json(), json.dumps(policy.describe()), weights, seed, strategy, gpus > 0)
-        self.made = self.ray.put(made)
+        described = json.dumps(policy.describe())
+        self.made = self.ray.put(
+            Made(_anywhere(kind), config.model_dump_json(), described, weights, seed, strategy, gpus > 0))
         self.asked = {"num_cpus": cpus or cpus_each(size), "num_gpus": gpus}
         self.kept: State | None = None
         self.since: list[tuple[str, tuple[Any, ...]]] = []
         self.failures, self.updates, self.processes = 0, 0, []
         try:
-            self._recovering(self._start)
-        except BaseException:
-            self.close()
-            raise
+            self._start()
+        except LostProcess as error:
+            self._recover(error)
 
     def update(self, batch: dict[str, np.ndarray] | Rollout) -> dict[str, float]:
         """One update on a batch, each process on its shard; returns metrics of the whole batch."""
@@ -117,7 +121,10 @@ class LearnerGroup:
     def load_state_dict(self, state: State) -> None:
         """Go on from a state, of a group of any size or of a learner in one process."""
         self.kept, self.since, self.updates = state, [], state["updates"]
-        self._recovering(self._restore)
+        try:
+            self._restore()
+        except LostProcess as error:
+            self._recover(error)
 
     def close(self) -> None:
         """End the processes."""
@@ -134,49 +141,57 @@ class LearnerGroup:
     def _call(self, name: str, *arguments: Any) -> list[Any]:
         """The answers of all processes; the call is remembered until the state that it leads to is kept."""
         self.since.append((name, arguments))
-        return self._recovering(lambda: self._ask(name, *arguments), lambda answers: answers)
+        try:
+            return self._ask(name, *arguments)
+        except LostProcess as error:
+            return self._recover(error)
 
     def _keep(self) -> None:
-        self.kept = self._recovering(lambda: self._ask("state_dict"), lambda _: self._ask("state_dict"))[0]
-        self.since = []
-
-    def _recovering(self, act: Any, after: Any = lambda _: None) -> Any:
-        """What ``act`` brings; where a process dies of it, what ``after`` makes of the answers to the calls repeated."""
-        try:
-            return act()
-        except LostProcess as error:
-            lost = error
+        """Take the state, and forget the calls that led to it."""
         while True:
+            try:
+                self.kept, self.since = self._ask("state_dict")[0], []
+                return
+            except LostProcess as error:
+                self._recover(error)
+
+    def _recover(self, lost: LostProcess) -> list[Any]:
+        """Start all processes anew and repeat the calls since the kept state; the answers to the last of them."""
+        while True:
+            self.close()
             self.failures += 1
             if self.failures > self.restarts:
-                self.close()
-                raise RlinfError(f"learner group: expected {self.size} processes to learn; one died for the {self.failures}. time, "
-                                 f"and placement.restarts is {self.restarts}. The last: {lost}. Memory may have run out: look at "
-                                 "the system's log (dmesg), then resume from the last checkpoint") from lost
-            print(f"learner group: a process died; all {self.size} start again and repeat {len(self.since)} calls", flush=True)
+                raise RlinfError(f"learner group: a process died ({lost}), and placement.restarts = {self.restarts} times "
+                                 f"all {self.size} have started again. Memory may have run out: look at the system's log "
+                                 "(dmesg), then resume from the last checkpoint") from lost
+            print(f"learner group: a process died; all {self.size} start again and repeat {len(self.since)} calls",
+                  flush=True)
             try:
-                self.close()
                 self._start()
-                return after(self._restore())
+                return self._restore()
             except LostProcess as error:
                 lost = error
 
     def _start(self) -> None:
         """Start the processes and let them find each other."""
         ray = self.ray
-        remote = ray.remote(max_restarts=0, **self.asked)(LearnerProcess)
-        self.processes = [remote.remote(rank, self.size) for rank in range(self.size)]
+        self.processes = [self._spawn(rank) for rank in range(self.size)]
         try:
             meeting = ray.get(self.processes[0].open.remote(), timeout=START_S)
+            ray.get([process.__ray_ready__.remote() for process in self.processes], timeout=START_S)
         except ray.exceptions.GetTimeoutError as error:
-            asked, free = self.asked, ray.available_resources()
-            raise RlinfError(f"learner group: expected room for {self.size} processes of {asked['num_cpus']:g} CPUs and "
-                             f"{asked['num_gpus']:g} GPUs each within {START_S:.0f} s; of {resources().get('CPU', 0):g} CPUs and "
-                             f"{resources().get('GPU', 0):g} GPUs {free.get('CPU', 0):g} and {free.get('GPU', 0):g} are free. "
-                             "Ask for fewer in placement, or end what runs on the cluster") from error
+            self.close()
+            all_of, free = (", ".join(f"{there.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+                            for there in (resources(), ray.available_resources()))
+            raise RlinfError(f"learner group: expected room for {self.size} processes of {self.asked['num_cpus']:g} CPU, "
+                             f"{self.asked['num_gpus']:g} GPU each within {START_S:.0f} s; the cluster has {all_of}, of "
+                             f"which {free} are free. Ask for fewer in placement, or end what runs there") from error
         except ray.exceptions.RayActorError as error:
-            raise LostProcess(str(error).partition("\n")[0]) from error
+            raise _lost(error) from error
         self.name = self._ask("join", meeting, self.made)[0]
+
+    def _spawn(self, rank: int) -> Any:
+        return self.ray.remote(**self.asked)(LearnerProcess).remote(rank, self.size)
 
     def _restore(self) -> list[Any]:
         """Bring the kept state and the calls since into the processes; the answers to the last of them."""
@@ -193,10 +208,10 @@ class LearnerGroup:
         try:
             return ray.get([getattr(process, name).remote(*arguments) for process in self.processes])
         except ray.exceptions.RayActorError as error:
-            raise LostProcess(str(error).partition("\n")[0]) from error
+            raise _lost(error) from error
         except ray.exceptions.RayTaskError as error:  # the others of one that died fail too, and may be heard first
             if self._one_is_lost():
-                raise LostProcess(str(error).partition("\n")[0]) from error
+                raise _lost(error) from error
             cause = error.cause if isinstance(error.cause, RlinfError) else None
             raise cause or RlinfError(f"learner group: {name} failed: {error}") from error
 

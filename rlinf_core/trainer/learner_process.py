@@ -58,7 +58,9 @@ class LearnerProcess:
         return self.address, self.listening.getsockname()[1]
 
     def join(self, meeting: tuple[str, int], made: Made) -> str:
-        """Find the others and make the learner; returns the policy's name among its modules."""
+        """Find the others and make the learner; returns the policy's name among its modules. A second time begins anew."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
         device = torch.device("cuda:0" if made.on_gpu else "cpu")  # Ray shows each process its own GPUs alone
         if made.on_gpu:
             torch.cuda.set_device(device)

@@ -15,9 +15,9 @@ _folder: Path | None = None  # of the cluster that this process started
 def connect(address: str = "", **options: Any) -> Any:
     """Start or join a cluster, unless that has been done; returns the module ``ray``.
 
-    A cluster of this machine listens on loopback alone. Ray's processes would listen on every interface, though nobody else can
-    join. RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=1 in the environment asks for that; the variable's name says where Ray's makers
-    thought of it first.
+    A cluster of this machine listens on loopback alone. Ray's processes would listen on every interface, though nobody else
+    can join. RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=1 in the environment asks for that; the variable's name says where Ray's
+    makers thought of it first.
 
     Args:
         address: host:port of a cluster's head, or empty for one of this machine, with the CPUs and GPUs that Ray finds.
@@ -35,9 +35,9 @@ def connect(address: str = "", **options: Any) -> Any:
         try:
             ray.init(address, logging_level="warning", **options)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray and "
-                             f"Python, got: {error}. Start one there (ray start --head), or leave the address empty for this "
-                             "machine alone") from error
+            raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray "
+                             f"and Python, got: {error}. Start one there (ray start --head), or leave the address "
+                             "empty for this machine alone") from error
         return ray
     from ray._private import ray_constants
 

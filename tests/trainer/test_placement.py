@@ -21,7 +21,7 @@ def test_what_a_cluster_has_is_placed(asked, resources):
 
 @pytest.mark.parametrize("asked, resources, message", [
     (dict(learners=8, workers=9), SMALL, "8 learners and 9 workers are 17 processes; this machine has 2 CPUs, .* for 16"),
-    (dict(learners=2, learner_gpus=1.0), SMALL, r"2 learners and 0 workers ask for 2 x 1 \+ 0 x 0 = 2 GPUs; this machine has 0"),
+    (dict(learners=2, learner_gpus=1.0), SMALL, r"2 learners and 0 workers ask for 2 x 1 \+ 0 x 0 = 2 GPUs; .* has 0"),
     (dict(learners=3, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="pipelined", ray="10.0.0.1:6379"), LARGE,
      r"3 x 1 \+ 2 x 1 = 5 GPUs; the cluster at 10.0.0.1:6379 has 4")])
 def test_what_a_cluster_lacks_is_refused_with_both_sides(asked, resources, message):

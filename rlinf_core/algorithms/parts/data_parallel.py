@@ -1,10 +1,10 @@
 """The gradient of all processes of a learner group, by torch's DistributedDataParallel or its FSDP2.
 
-Learners compute losses by methods of their own and not by a module's ``forward``. So what torch wraps, for each optimiser, is a
-module that is given a loss and hands it back: all that torch must be told is that a backward pass comes.
+Learners compute losses by methods of their own and not by a module's ``forward``. So what torch wraps, for each optimiser,
+is a module that is given a loss and hands it back: all that torch must be told is that a backward pass comes.
 
-Under FSDP2 each process keeps a part of gradients and of the optimiser's moments, and of the weights between two updates; an
-update sees whole weights (``whole_weights``).
+Under FSDP2 each process keeps a part of gradients and of the optimiser's moments, and of the weights between two updates;
+an update sees whole weights (``whole_weights``).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Strategy = Literal["ddp", "fsdp"]
 
 
 class Trained(nn.Module):
-    """The modules that one optimiser trains."""
+    """What one optimiser trains: parameters, or whole modules."""
 
-    def __init__(self, modules: list[nn.Module]) -> None:
+    def __init__(self, parts: nn.ParameterList | nn.ModuleList) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(modules)
+        self.parts = parts
 
     def forward(self, loss: Callable[[], Any]) -> Any:
         return loss()
@@ -44,20 +44,15 @@ _backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary() 
 def parallelise(learner: Checkpointed, strategy: Strategy) -> None:
     """From now on ``descend`` takes the gradient of all processes, for every optimiser of the learner.
 
-    An optimiser of scalars alone (a temperature) is replicated under FSDP2 too, which has nothing to cut there.
+    FSDP2 cuts no scalars: an optimiser of one (a temperature) is replicated.
 
     Raises:
-        RecipeError: an optimiser trains parts of a module, or two train the same.
+        RecipeError: under FSDP2 an optimiser trains parts of a module.
     """
     for name, optimiser in learner.optimisers.items():
-        mine = {p for group in optimiser.param_groups for p in group["params"]}
-        modules = {key: module for key, module in learner.modules.items() if mine & {*module.parameters()}}
-        trained = Trained([*modules.values()])
-        if mine != {p for p in trained.parameters() if p.requires_grad}:
-            raise RecipeError(f"placement.learners: expected that optimiser '{name}' trains whole modules, and trains them "
-                              f"alone; it trains parts of {', '.join(modules) or 'none'}. Learn in one process (0)")
-        scalar = any(p.ndim == 0 for p in trained.parameters())
-        _wrapped[optimiser] = _replicated(trained) if strategy == "ddp" or scalar else _sharded(trained, optimiser)
+        mine = [p for group in optimiser.param_groups for p in group["params"]]
+        scalar = any(p.ndim == 0 for p in mine)
+        _wrapped[optimiser] = _replicated(mine) if strategy == "ddp" or scalar else _sharded(learner, name)
         _backward[optimiser] = False
         optimiser.register_step_pre_hook(_check)
         optimiser.register_step_post_hook(_stepped)
@@ -98,17 +93,24 @@ def like(value: Any, kept: Tensor) -> Tensor:
     return distribute_tensor(value.to(kept.device), kept.device_mesh, kept.placements, src_data_rank=None)
 
 
-def _replicated(trained: Trained) -> nn.Module:
+def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(trained, broadcast_buffers=False, find_unused_parameters=True)
+    return DistributedDataParallel(Trained(nn.ParameterList(parameters)), static_graph=True)
 
 
-def _sharded(trained: Trained, optimiser: torch.optim.Optimizer) -> nn.Module:
-    """Shard the modules, and let the optimiser step the shards."""
+def _sharded(learner: Checkpointed, name: str) -> nn.Module:
+    """Shard the modules that an optimiser trains, and let it step the shards."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    optimiser = learner.optimisers[name]
+    mine = {p for group in optimiser.param_groups for p in group["params"]}
+    modules = {key: module for key, module in learner.modules.items() if mine & {*module.parameters()}}
+    trained = Trained(nn.ModuleList(modules.values()))
+    if mine != {p for p in trained.parameters() if p.requires_grad}:
+        raise RecipeError(f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the algorithm trains "
+                          f"parts of {' and '.join(modules) or 'none'}. Set it to ddp")
     device = next(trained.parameters()).device
     before = dict(trained.named_parameters())
     fully_shard(trained, mesh=init_device_mesh(device.type, (world_size(),)))
@@ -120,8 +122,8 @@ def _sharded(trained: Trained, optimiser: torch.optim.Optimizer) -> nn.Module:
 
 def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     if not _backward[optimiser]:
-        raise RlinfError("learner group: an optimiser made a step without rlinf_core.algorithms.parts.learner.descend, by the "
-                         "gradient of one process alone. Let the algorithm step by descend, or learn in one process")
+        raise RlinfError("learner group: an optimiser made a step without rlinf_core.algorithms.parts.learner.descend, by "
+                         "the gradient of one process alone. Let the algorithm step by descend, or learn in one process")
 
 
 def _stepped(optimiser: torch.optim.Optimizer, *_: Any) -> None:
