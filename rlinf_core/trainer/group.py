@@ -191,7 +191,8 @@ class LearnerGroup:
         self.name = self._ask("join", meeting, self.made)[0]
 
     def _spawn(self, rank: int) -> Any:
-        return self.ray.remote(**self.asked)(LearnerProcess).remote(rank, self.size)
+        quiet = {"env_vars": {"TORCH_CPP_LOG_LEVEL": "ERROR"}}  # torch warns where an optimiser has no unused parameters
+        return self.ray.remote(runtime_env=quiet, **self.asked)(LearnerProcess).remote(rank, self.size)
 
     def _restore(self) -> list[Any]:
         """Bring the kept state and the calls since into the processes; the answers to the last of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,11 @@ def connect(address: str = "", **options: Any) -> Any:
     if ray.is_initialized():
         return ray
     if address:
+        host, _, port = address.rpartition(":")
         try:
+            socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would try for minutes
             ray.init(address, logging_level="warning", **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray "
                              f"and Python, got: {error}. Start one there (ray start --head), or leave the address "
                              "empty for this machine alone") from error

@@ -96,7 +96,7 @@ def like(value: Any, kept: Tensor) -> Tensor:
 def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(Trained(nn.ParameterList(parameters)), static_graph=True)
+    return DistributedDataParallel(Trained(nn.ParameterList(parameters)), find_unused_parameters=True)
 
 
 def _sharded(learner: Checkpointed, name: str) -> nn.Module:
