@@ -106,7 +106,7 @@ class LearnerGroup:
         return self.learner.wants_more(self, rollout, rollouts)
 
     def sync(self) -> NetworkPolicy:
-        """Bring the weights as they are now into the policy of this process, and return it."""
+        """Bring the weights as they are now into the policy of this process; returns the policy."""
         if self.since or self.kept is None:
             self._keep()
         self.policy.load_state_dict(self.kept["modules"][self.name])
@@ -125,6 +125,7 @@ class LearnerGroup:
             self._restore()
         except LostProcess as error:
             self._recover(error)
+        self._keep()  # the caller may go on with what it gave
 
     def close(self) -> None:
         """End the processes."""

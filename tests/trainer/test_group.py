@@ -24,8 +24,12 @@ CONFIGS = {
     "sft": dict(image_shift=2), "iql": SMALL,
     "rlpd": SMALL | dict(critics=3, critic_warmup=0, actor_every=1, clip_gradient=0.5),
     "sac_flow": SMALL | dict(actor_every=1, clip_gradient=0.5), "crossq": SMALL | dict(actor_every=1, renorm_warmup=1),
-    "ppo": dict(epochs=2, minibatches=3, decisions=5), "dapo": dict(epochs=2, minibatches=3, group=4)}
-KINDS = {"sac_flow": "flow", "ppo": "gaussian", "dapo": "gaussian"}
+    "ppo": dict(epochs=2, minibatches=3, scale_rewards=True), "async_ppo": dict(epochs=2, minibatches=3),
+    "grpo": dict(epochs=2, minibatches=3, group=4, reference_kl=0.1), "dapo": dict(epochs=2, minibatches=3, group=4),
+    "reinforce": dict(epochs=2, minibatches=3, group=4, beta=0.1), "sac": SMALL | dict(image_shift=2), "dsrl": SMALL,
+    "dagger": {}}
+ON_POLICY = ("ppo", "async_ppo", "grpo", "dapo", "reinforce")
+KINDS = dict.fromkeys(ON_POLICY, "gaussian") | {"sac_flow": "flow", "dsrl": "steered"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,35 +55,39 @@ class Again(LearnerGroup):
 def policy_of(name):
     torch.manual_seed(0)
     kind, sizes = KINDS.get(name, "tanh_gaussian"), dict(hidden=(16,), horizon=2 if name in ("rlpd", "sac_flow") else 1)
-    if name == "sft":
-        sizes |= dict(image_features=4, channels=(4,))
-    policy = make_policy(SEEING if name == "sft" else SPEC, policy_kind(kind).Config(**sizes))
+    policy = make_policy(spec_of(name), policy_kind(kind).Config(**sizes, image_features=4, channels=(4,)))
     policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, policy.spec.vector_size)))
     return policy
 
 
-def config_of(name):
-    return algorithm(name).Config(**(dict(learning_rate=3e-3) | CONFIGS[name]))
+def spec_of(name):
+    return SEEING if name in ("sft", "sac") else SPEC
 
 
-def alone(name):
-    return algorithm(name).Learner(policy_of(name), config_of(name), 3)
+def config_of(name, **changes):
+    return algorithm(name).Config(**(dict(learning_rate=3e-3) | CONFIGS[name] | changes))
 
 
-def together(name, strategy, group=Again, **more):
-    return group(name, policy_of(name), config_of(name), 3, size=2, strategy=strategy, cpus=0.25, **more)
+def alone(name, **changes):
+    return algorithm(name).Learner(policy_of(name), config_of(name, **changes), 3)
+
+
+def together(name, strategy, group=Again, restarts=3, **changes):
+    return group(name, policy_of(name), config_of(name, **changes), 3, size=2, strategy=strategy, restarts=restarts,
+                 cpus=0.25)
 
 
 def batch_of(name, random, size=24):
     """Numbers at random; rows differ much, so that it matters which process learns from which."""
-    if name in ("ppo", "dapo"):
+    if name in ON_POLICY:
         return rollout_of(random)
-    spec, width = (SEEING, 2) if name == "sft" else (SPEC, 4 if name in ("rlpd", "sac_flow") else 2)
+    spec, width = spec_of(name), 4 if name in ("rlpd", "sac_flow") else 2
     batch = {"vectors": random.normal(size=(size, spec.vector_size)), "action": random.uniform(-1, 1, (size, width)),
              "next/vectors": random.normal(size=(size, spec.vector_size)), "reward": 3 * random.normal(size=size),
              "discount": (random.random(size) < 0.8)}
     batch = {key: values.astype(np.float32) for key, values in batch.items()}
-    pictures = {image.name: random.integers(0, 255, (size, *image.shape)).astype(np.uint8) for image in spec.images}
+    pictures = {prefix + image.name: random.integers(0, 255, (size, *image.shape)).astype(np.uint8)
+                for image in spec.images for prefix in ("", "next/")}
     return batch | pictures
 
 
@@ -130,6 +138,10 @@ def test_two_processes_learn_what_one_learns_and_states_go_both_ways(name, strat
     mean = np.full(policy_in(learner).spec.vector_size, 0.3)
     learner.normalise(mean, mean + 1.5)
     group.load_state_dict(learner.state_dict())
+    kept = copy.deepcopy(group.kept)
+    learner.update(batch_of(name, random))
+    assert_alike(group.state_dict(), kept)  # which is the group's own
+    learner.load_state_dict(kept)
     both_learn(group, learner, [batch_of(name, random) for _ in range(2)])
     assert_alike(group.state_dict(), learner.state_dict())
     assert_alike(dict(group.sync().state_dict()), dict(policy_in(learner).state_dict()))
@@ -139,11 +151,17 @@ def policy_in(learner):
     return learner.modules["actor"] if "actor" in learner.modules else learner.modules["policy"]
 
 
-@pytest.mark.parametrize("name", ["crossq", "iql", "dapo"])
-def test_statistics_of_the_whole_batch_are_those_of_the_whole_batch(name):
+@pytest.mark.parametrize("name, strategy, changes", [
+    ("iql", "fsdp", {}), ("sac", "fsdp", {}), ("crossq", "ddp", {}), ("crossq", "fsdp", {}), ("dsrl", "fsdp", {}),
+    ("sft", "fsdp", dict(lora_rank=2)), ("dagger", "ddp", {}), ("async_ppo", "ddp", {}),
+    ("async_ppo", "fsdp", dict(proximal="interpolated")), ("grpo", "fsdp", {}), ("dapo", "ddp", {}),
+    ("reinforce", "fsdp", {}), ("reinforce", "ddp", dict(baseline=True))])
+def test_so_does_every_other_algorithm(name, strategy, changes):
+    if changes.get("lora_rank"):
+        pytest.importorskip("peft")
     random = np.random.default_rng(2)
-    learner, group = alone(name), together(name, "ddp")
-    vectors = random.normal(2.0, 3.0, (40, 2)).astype(np.float32)
+    learner, group = alone(name, **changes), together(name, strategy, **changes)
+    vectors = random.normal(2.0, 3.0, (40, policy_in(learner).spec.vector_size)).astype(np.float32)
     learner.fit_normalisation(vectors)
     group.fit_normalisation(vectors)
     both_learn(group, learner, [batch_of(name, random) for _ in range(4)])

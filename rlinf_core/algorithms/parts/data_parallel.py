@@ -84,8 +84,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def like(value: Any, kept: Tensor) -> Tensor:
-    """The part of ``value`` that this process keeps, where it keeps a part of ``kept``."""
-    value = torch.as_tensor(value)
+    """A copy of ``value``, or the part of it that this process keeps, where it keeps a part of ``kept``."""
+    value = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
     if not hasattr(kept, "full_tensor") or value.shape != kept.shape:
         return value
     from torch.distributed.tensor import distribute_tensor
