@@ -67,7 +67,8 @@ class LearnerGroup:
         self.ray = connect()
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
-        self.multiple = size * (2 if getattr(self.learner, "half_demonstrations", False) else 1)
+        halves = getattr(config, "half_demonstrations", getattr(self.learner, "half_demonstrations", False))
+        self.multiple = size * (2 if halves else 1)
         if hasattr(config, "batch_size"):
             self._check_divides("algorithm.batch_size", config.batch_size)
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
