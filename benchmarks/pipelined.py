@@ -33,7 +33,8 @@ WAYS = {"one_process": (0, False), "one_worker": (1, False), "one_worker_pipelin
 def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> float:
     """Of one run, from its first rollout on."""
     recipe = load_recipe("sim_pick_ppo", [
-        f"simulation.workers={workers}", f"simulation.pipelined={str(pipelined).lower()}", f"simulation.env_steps={steps}",
+        f"placement={{workers: {workers}, mode: {'pipelined' if pipelined else 'collocated'}}}",
+        f"simulation.env_steps={steps}",
         "simulation.evaluate_every=1000000000", "simulation.evaluate_episodes=1", "algorithm.name=async_ppo",
         f"algorithm.epochs={epochs}"])
     times: list[tuple[int, float]] = []

@@ -14,6 +14,7 @@ from rlinf_core.bridge import PORT
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
+from rlinf_core.recipes.placement import Placement
 from rlinf_core.settings.base import Count, Discriminated, Settings
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
@@ -124,11 +125,6 @@ class Simulation(Settings):
     """Training in vectorised simulators, without stations."""
 
     environments: int = Field(0, ge=0, description="simulators stepped together; 0 trains on what stations send")
-    workers: int = Field(
-        0, ge=0, description="rollout workers on Ray, each with its share of the environments; 0 for all of them in this "
-        "process")
-    pipelined: bool = Field(
-        False, description="workers play on with the last policy while the learner learns; the data is one update older")
     interlock: bool = Field(
         True, description="each simulator behind its interlock, as on a station; false plays actions straight, which is "
         "faster")
@@ -159,6 +155,7 @@ class Recipe(Settings):
     sft: SFT = SFT()
     algorithm: Annotated[AlgorithmSettings, ALGORITHM] = RLPD()
     simulation: Simulation = Simulation()
+    placement: Placement = Placement()
     replay: Replay = Replay()
     online: Online = Online()
     evaluate: Evaluate = Evaluate()

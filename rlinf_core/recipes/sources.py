@@ -46,14 +46,14 @@ def check_source(recipe: Recipe) -> None:
     if algorithm.needs_demonstrations and not (recipe.collect.episodes or recipe.collect.recordings):
         raise RecipeError(f"collect.episodes: {algorithm.name} begins with demonstrations, expected at least 1 (or "
                           "collect.recordings), got 0")
+    workers, environments = recipe.placement.workers, simulation.environments
+    if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
+        raise RecipeError(f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no rollouts, got "
+                          f"{workers}")
     if source != SIMULATORS:
         return
-    workers, environments = simulation.workers, simulation.environments
-    if workers and algorithm.learns_from == DEMONSTRATIONS:
-        raise RecipeError(f"simulation.workers: expected 0 for {algorithm.name}, which learns from "
-                          f"{algorithm.learns_from}, got {workers}")
     if workers and environments % workers:
-        raise RecipeError(f"simulation.environments: expected a multiple of simulation.workers = {workers}, got "
+        raise RecipeError(f"simulation.environments: expected a multiple of placement.workers = {workers}, got "
                           f"{environments}")
     size, group = environments // max(workers, 1), algorithm.rollout.get("group", 1)
     if size % group:

@@ -114,7 +114,7 @@ class Data(ABC):
         return self.governor.accepting(self.steps, updates)
 
     @abstractmethod
-    def order(self, learner: Any) -> dict[str, Any]:
+    def order(self) -> dict[str, Any]:
         """How much to ask simulators for: arguments of their rollouts."""
 
     @abstractmethod
@@ -157,7 +157,7 @@ class DemonstrationData(Data):
     def accepting(self, updates: int) -> bool:
         return True
 
-    def order(self, learner: Any) -> dict[str, Any]:
+    def order(self) -> dict[str, Any]:
         return {}
 
     def batch(self) -> Batch:
@@ -210,8 +210,8 @@ class ReplayData(Data):
     def due(self, updates: int, learner: Any) -> int:
         return super().due(updates, learner) if len(self.online) else 0
 
-    def order(self, learner: Any) -> dict[str, Any]:
-        return ({"expert_share": learner.share(self.online.episodes)} if self.labelled else
+    def order(self) -> dict[str, Any]:
+        return ({"expert_share": self.config.share(self.online.episodes)} if self.labelled else
                 {"by_chance": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start})
 
     def batch(self) -> Batch:
@@ -266,10 +266,10 @@ class RolloutData(Data):
             return 0
         if self.stations:  # as many decisions as one environment's rollout has
             return int(sum(float(rollout.mask.sum()) for rollout in self.waiting) >= self.config.rollout["decisions"])
-        players = max(self.recipe.simulation.workers, 1)
+        players = max(self.recipe.placement.workers, 1)
         return int(not learner.wants_more(reduce(Rollout.beside, self.waiting), len(self.waiting) // players))
 
-    def order(self, learner: Any) -> dict[str, Any]:
+    def order(self) -> dict[str, Any]:
         return self.config.rollout
 
     def batch(self) -> Rollout:

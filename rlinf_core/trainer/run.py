@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.parts.learner import Checkpointed
 from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
 from rlinf_core.devices import device_of
 from rlinf_core.errors import RecipeError
@@ -28,7 +29,9 @@ from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.evaluation import EpisodeResult
 from rlinf_core.trainer.experience import Trajectory
 from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.group import LearnerGroup
 from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
+from rlinf_core.trainer.ray_cluster import cpus_each
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings, read_recordings
 from rlinf_core.trainer.sources.simulators import Simulators
@@ -133,16 +136,20 @@ class Run:
 
     def _enter(self, stage: int) -> None:
         self.stage = stage
-        self.learner = algorithm(self.config.name).Learner(self.policy, self.config, self.recipe.seed)
+        if stage:
+            self.learner.sync()
+            self.learner.close()
+        self.learner = learner_for(self.recipe, self.config, self.policy)
         self.owed_from = 0  # updates that it had before this run
 
     def _inherit(self, folder: Path) -> None:
         """Let the learner go on from that of another run; RecipeError if it was of another kind."""
         found = checkpoint.checkpoints(folder / "checkpoints")
         state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
-        if state["modules"].keys() != self.learner.modules.keys():
+        own = self.learner.state_dict()["modules"]
+        if state["modules"].keys() != own.keys():
             raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
-                              f"{', '.join(self.learner.modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
+                              f"{', '.join(own)}, got {', '.join(state['modules']) or 'none'}. Name a run "
                               f"of {self.recipe.algorithm.name}, or a policy file to take the policy alone")
         self.learner.load_state_dict(state)
         self.owed_from = self.learner.updates
@@ -212,7 +219,11 @@ class Run:
         return True
 
     def _take(self) -> None:
-        order = {} if self.source.asynchronous else self.data.order(self.learner)
+        if self.source.asynchronous:
+            order = {}
+        else:
+            order = self.data.order()
+            self.learner.sync()
         brought = self.source.take(self.learner.updates, **order)
         with self.clock("transfer"):
             self.data.put(brought, self.version)
@@ -245,6 +256,7 @@ class Run:
 
     def publish(self) -> None:
         """Write the policy as the next version."""
+        self.learner.sync()
         self.version, self.published_at = self.version + 1, self.updates
         self.data.versions[self.version] = self.updates
         save_policy(self.policy, self.run_dir / "policies" / policy_name(self.version), version=self.version,
@@ -253,6 +265,7 @@ class Run:
     def _evaluate(self) -> dict[str, float]:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
         self.next_evaluation += self.recipe.simulation.evaluate_every
+        self.learner.sync()
         with self.clock("evaluate"):
             episodes = self.judge()
         seconds = time.perf_counter() - self.started
@@ -305,6 +318,15 @@ class Run:
         newest = max((self.run_dir / "policies").glob("policy-*.safetensors"), default=None)
         self.version = max(run["version"], policy_version(newest) if newest else 0)  # stations only take newer ones
         self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]
+
+
+def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Checkpointed | LearnerGroup:
+    """A learner in this process, or as many as the recipe places on Ray, which learn as one."""
+    placement = recipe.placement
+    if not placement.learners:
+        return algorithm(config.name).Learner(policy, config, recipe.seed)
+    return LearnerGroup(config.name, policy, config, recipe.seed, size=placement.learners, strategy=placement.strategy,
+                        restarts=placement.restarts, gpus=placement.learner_gpus, cpus=cpus_each(placement.processes))
 
 
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:

@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 
 from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
+from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
 from rlinf_core.trainer.evaluation import evaluate
+from rlinf_core.trainer.ray_cluster import connect, disconnect, resources
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.simulated import stations
 from rlinf_core.trainer.sources.recordings import Recordings
@@ -37,11 +39,15 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     torch.set_num_threads(1)
     came_from, simulation = source_of(recipe), recipe.simulation
     with ExitStack() as ending:
+        if recipe.placement.processes:
+            connect(recipe.placement.ray)
+            ending.callback(disconnect)
+            check_placement(recipe.placement, resources())
         env = held_out = None
         if came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
             env = held_out = make(recipe, min(simulation.environments or 1, 8))
             ending.callback(held_out.close)
-        if simulation.environments and not simulation.workers:
+        if simulation.environments and not recipe.placement.workers:
             env = make(recipe, simulation.environments)
             ending.callback(env.close)
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -56,6 +62,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         ending.callback(source.close)
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
         run.start(source)
+        ending.callback(lambda: run.learner.close())
         with _told_to_stop(run):
             return run.loop()
 

@@ -213,7 +213,7 @@ def dagger_run(seed=0, gated=False, curve=False) -> Run:
         labels, sources = [], []
 
         def act(observation):
-            drives = random.random() < learner.share(episode)  # noqa: B023
+            drives = random.random() < learner.config.share(episode)  # noqa: B023
             labels.append(expert(observation))  # noqa: B023
             sources.append("operator" if drives else "policy")  # noqa: B023
             return labels[-1][None] if drives else acted(actor, observation, True, draw)  # noqa: B023

@@ -55,8 +55,8 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
 
 @pytest.mark.parametrize("name, changes", [
     ("sac", []), ("ppo", []),
-    pytest.param("sac", ["simulation.workers=2", "simulation.pipelined=true"], marks=pytest.mark.slow),
-    ("ppo", ["algorithm.name=async_ppo", "simulation.workers=2", "simulation.pipelined=true"]),
+    pytest.param("sac", ["placement={workers: 2, mode: pipelined}"], marks=pytest.mark.slow),
+    ("ppo", ["algorithm.name=async_ppo", "placement={workers: 2, mode: pipelined}"]),
 ], ids=["sac", "ppo", "sac, pipelined workers", "async ppo, pipelined workers"])
 def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path):
     """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0."""
@@ -102,8 +102,8 @@ def test_a_run_that_diverges_stops_and_keeps_what_was_good(tmp_path, monkeypatch
     (["algorithm={name: dsrl}"], "policy.kind: dsrl trains steered, got 'tanh_gaussian'"),
     (["algorithm={name: dagger}", "policy.horizon=2"], "policy.horizon: dagger asks the expert at every time step"),
     (["algorithm={name: grpo}", "policy.kind=gaussian", "simulation.environments=3"], "a multiple of algorithm.group = 8"),
-    (["simulation.workers=2", "simulation.environments=3"], "expected a multiple of simulation.workers = 2, got 3"),
-    (["algorithm={name: iql}", "simulation.workers=2"], "iql, which learns from demonstrations"),
+    (["placement.workers=2", "simulation.environments=3"], "expected a multiple of placement.workers = 2, got 3"),
+    (["algorithm={name: iql}", "placement.workers=2"], "expected 0 for iql on simulators, which plays no rollouts"),
     (["algorithm.gama=0.9"], "unknown key 'algorithm.gama'"),
 ])
 def test_what_does_not_go_together_is_refused(overrides, said, tmp_path):
@@ -125,7 +125,7 @@ def test_the_command_trains_the_simulated_arm_and_compare_draws_its_runs(tmp_pat
     assert "expected the folder of a run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("workers", [[], ["simulation.workers=2", "simulation.pipelined=true"]], ids=["here", "on Ray"])
+@pytest.mark.parametrize("workers", [[], ["placement={workers: 2, mode: pipelined}"]], ids=["here", "on Ray"])
 def test_the_same_seed_gives_the_same_run(workers, tmp_path):
     runs = []
     for name in ("a", "b"):

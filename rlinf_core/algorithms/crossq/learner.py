@@ -14,6 +14,7 @@ from rlinf_core.algorithms.crossq.config import Config
 from rlinf_core.algorithms.parts.actor_critic import ActorCritic, critic_loss
 from rlinf_core.algorithms.parts.learner import descend
 from rlinf_core.algorithms.parts.tensors import following
+from rlinf_core.distributed import all_sum, world_size
 from rlinf_core.policies.encoder import Batch
 
 
@@ -34,7 +35,8 @@ class BatchRenorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
             return (x - self.mean) / self.std * self.scale + self.shift
-        mean, std = x.mean(dim=1, keepdim=True), (x.var(dim=1, keepdim=True, unbiased=False) + 1e-3).sqrt()
+        mean, var = moments(x)
+        std = (var + 1e-3).sqrt()
         r, d = torch.ones_like(std), torch.zeros_like(mean)
         if self.steps > self.warmup:
             r = (std.detach() / self.std).clamp(1.0 / self.R_MAX, self.R_MAX)
@@ -44,6 +46,13 @@ class BatchRenorm(nn.Module):
             self.std.lerp_(std, self.momentum)
             self.steps += 1
         return ((x - mean) / std * r + d) * self.scale + self.shift
+
+
+def moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance (E, 1, F) of a batch (E, B, F), over all of its shards."""
+    mine = x.mean(dim=1, keepdim=True)
+    mean = all_sum(mine) / world_size()
+    return mean, all_sum(x.var(dim=1, keepdim=True, unbiased=False) + (mine - mean) ** 2) / world_size()
 
 
 class Critics(nn.Module):

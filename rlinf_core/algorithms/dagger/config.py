@@ -29,6 +29,10 @@ class Config(SFT):
         """A person takes over from a policy that can do something; a script is asked from the beginning."""
         return self.gated
 
+    def share(self, episode: int) -> float:
+        """The expert's share of time steps in an episode."""
+        return max(self.beta * self.beta_decay**episode, self.beta_floor)
+
     def learned_from(self, sources: Sequence[str]) -> np.ndarray:
         """Which time steps of an episode count (T,), by who drove each."""
         return np.array([not self.gated or source == "operator" for source in sources])

@@ -14,7 +14,3 @@ class Learner(SFT):
     """Cloning over all labelled decisions."""
 
     config: Config
-
-    def share(self, episode: int) -> float:
-        """The expert's share of decisions in an episode."""
-        return max(self.config.beta * self.config.beta_decay ** episode, self.config.beta_floor)

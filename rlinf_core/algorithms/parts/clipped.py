@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rlinf_core.distributed import all_sum, world_size
+
 
 def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, low: float, high: float,
                 dual: float = 0.0, weights: Tensor | None = None) -> Tensor:
@@ -32,8 +34,8 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float,
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over what the mask keeps."""
-    return (values * mask).sum() / mask.sum().clamp(min=1.0)
+    """Mean over what the mask keeps, of all shards of a batch once it is averaged over the processes."""
+    return (values * mask).sum() * world_size() / all_sum(mask.sum()).clamp(min=1.0)
 
 
 def to_level(log_probs: Tensor, level: str) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.algorithms.parts.data_parallel import like, synchronised, whole
 from rlinf_core.policies.encoder import Encoder
 
 
@@ -42,18 +43,27 @@ class Checkpointed(ABC):
         for module in self.modules.values():
             yield from (part for part in module.modules() if isinstance(part, Encoder))
 
+    def sync(self) -> None:
+        """Bring the weights into the policy of this process, where they are already; a group of learners must."""
+
+    def close(self) -> None:
+        """End what was started: nothing."""
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the data, as nested dicts of tensors and numbers."""
-        return {"modules": {name: dict(module.state_dict()) for name, module in self.modules.items()},
+        """Everything but the data, as nested dicts of tensors and numbers; whole, also where processes keep parts of it."""
+        return {"modules": {name: {key: whole(value) for key, value in module.state_dict().items()}
+                            for name, module in self.modules.items()},
                 "optimisers": {name: _moments(optimiser) for name, optimiser in self.optimisers.items()},
                 "updates": self.updates, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on as if nothing had happened."""
         for name, module in self.modules.items():
-            module.load_state_dict({key: torch.as_tensor(value) for key, value in state["modules"][name].items()})
+            kept = module.state_dict()
+            module.load_state_dict({key: like(value, kept.get(key)) for key, value in state["modules"][name].items()})
         for name, optimiser in self.optimisers.items():
-            moments = {int(index): {key: torch.as_tensor(value) for key, value in entry.items()}
+            trained = [p for group in optimiser.param_groups for p in group["params"]]
+            moments = {int(index): {key: like(value, trained[int(index)]) for key, value in entry.items()}
                        for index, entry in state["optimisers"][name].items()}
             optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
         self.updates = state["updates"]
@@ -72,11 +82,14 @@ class Scalar(nn.Module):
 
 
 def descend(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
-    """One step down ``loss``, with the gradient's norm clipped over this optimiser's parameters alone; returns the norm."""
+    """One step down ``loss``, with the gradient's norm clipped over this optimiser's parameters alone; returns the norm.
+
+    In a learner group loss, gradient and norm are those of the whole batch.
+    """
     optimiser.zero_grad()
-    loss.backward()
+    synchronised(optimiser, loss).backward()
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    norm = nn.utils.clip_grad_norm_(parameters, clip) if np.isfinite(clip) else 0.0
+    norm = whole(nn.utils.clip_grad_norm_(parameters, clip)) if np.isfinite(clip) else 0.0
     optimiser.step()
     return float(norm)
 
@@ -89,4 +102,5 @@ def follow(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> N
 
 def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """By the number of their parameter; the settings come from the config."""
-    return {str(index): dict(moments) for index, moments in optimiser.state_dict()["state"].items()}
+    return {str(index): {key: whole(value) for key, value in moments.items()}
+            for index, moments in optimiser.state_dict()["state"].items()}

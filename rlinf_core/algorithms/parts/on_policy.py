@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from rlinf_core.algorithms.parts.clipped import masked_mean, policy_loss, to_level
 from rlinf_core.algorithms.parts.learner import Checkpointed, descend
 from rlinf_core.algorithms.parts.settings import OnPolicySettings
+from rlinf_core.distributed import mean, shard
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.gaussian.policy import GaussianActor
 
@@ -132,7 +133,7 @@ class OnPolicy(Checkpointed):
             for index in order.chunk(self.config.minibatches):
                 if len(index) < 2:
                     continue
-                metrics = self.step({name: values[index] for name, values in flat.items()})
+                metrics = self.step({name: values[shard(index)] for name, values in flat.items()})
                 count += 1
                 for name, value in metrics.items():
                     totals[name] = totals.get(name, 0.0) + value
@@ -158,8 +159,8 @@ class OnPolicy(Checkpointed):
         with torch.no_grad():
             ratio = (now - then).exp()
             clipped = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)
-            metrics = {"entropy": bonus.item(), "kl": (ratio - 1.0 - (now - then)).mean().item(),
-                       "clipped": clipped.float().mean().item()}
+            metrics = {"entropy": bonus.item(), "kl": mean(ratio - 1.0 - (now - then)).item(),
+                       "clipped": mean(clipped.float()).item()}
         return loss, metrics
 
     def level(self, log_probs: Tensor, batch: Batch) -> Tensor:

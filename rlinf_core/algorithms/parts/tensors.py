@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
+from rlinf_core.distributed import noise, shard
+
 
 def to_tensors(batch: dict[str, np.ndarray], device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-    """On the device; on the CPU memory is shared where possible (arrays from Ray's store are read-only and are copied)."""
-    return {name: torch.from_numpy(np.require(values, requirements=["C", "W"])).to(device)
+    """This process's shard of a batch, on the device.
+
+    On the CPU memory is shared where possible (arrays from Ray's store are read-only and are copied).
+    """
+    return {name: torch.from_numpy(np.require(shard(values), requirements=["C", "W"])).to(device)
             for name, values in batch.items()}
 
 
@@ -25,7 +32,8 @@ def shift_images(batch: dict[str, torch.Tensor], pixels: int, generator: torch.G
 
 def _shifted(images: torch.Tensor, pixels: int, generator: torch.Generator) -> torch.Tensor:
     size, height, width, _ = images.shape
-    down, right = torch.randint(-pixels, pixels + 1, (2, size, 1), generator=generator, device=images.device)
+    draw = partial(torch.randint, -pixels, pixels + 1)
+    down, right = noise(draw, (2, size, 1), generator, images.device, dim=1)
     rows = (torch.arange(height, device=images.device) + down).clamp(0, height - 1)
     columns = (torch.arange(width, device=images.device) + right).clamp(0, width - 1)
     return images[torch.arange(size, device=images.device)[:, None, None], rows[:, :, None], columns[:, None, :]]

@@ -14,6 +14,7 @@ from rlinf_core.algorithms.parts.clipped import value_loss
 from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
 from rlinf_core.algorithms.parts.running import RunningReturn
 from rlinf_core.algorithms.ppo.config import Config
+from rlinf_core.distributed import mean
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.gaussian.policy import Value
 
@@ -47,7 +48,7 @@ class Learner(OnPolicy):
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
         loss, metrics = super().loss(batch)
         config = self.config
-        value = value_loss(self.value(batch), batch["values"], batch["returns"], config.value_clip, config.huber).mean()
+        value = mean(value_loss(self.value(batch), batch["values"], batch["returns"], config.value_clip, config.huber))
         return loss + config.value_weight * value, metrics | {"value_loss": value.item()}
 
 

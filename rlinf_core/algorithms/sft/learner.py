@@ -12,6 +12,7 @@ from rlinf_core.algorithms.parts import lora
 from rlinf_core.algorithms.parts.learner import Checkpointed, descend
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
 from rlinf_core.algorithms.sft.config import Config
+from rlinf_core.distributed import noise
 from rlinf_core.policies.policy import Batch, NetworkPolicy, Policy
 
 
@@ -19,7 +20,7 @@ def loss(actor: Policy, batch: Batch, noise_floor: float, generator: torch.Gener
     """The policy's imitation loss of demonstrated actions (B, H A), smeared."""
     action = batch["action"]
     if noise_floor:
-        action = action + noise_floor * torch.randn(action.shape, generator=generator, device=action.device)
+        action = action + noise_floor * noise(torch.randn, action.shape, generator, action.device)
     return actor.imitation_loss(batch, action, generator)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.distributed import noise
 from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.gaussian.config import Config
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
@@ -43,7 +44,7 @@ class GaussianActor(NetworkPolicy):
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Chunks (B, H, A) as drawn, and their log-densities (B, H)."""
         mean, log_std = self(batch)
-        actions = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+        actions = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
         return actions, self.log_probs(batch, actions)[0]
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlinf_core.distributed import noise
 from rlinf_core.policies.encoder import Encoder, mlp
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.tanh_gaussian.config import Config
@@ -52,7 +53,7 @@ class Actor(NetworkPolicy):
 def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
              judged: int | None = None) -> tuple[Tensor, Tensor]:
     """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``judged``."""
-    raw = mean + log_std.exp() * torch.randn(mean.shape, generator=generator, device=mean.device)
+    raw = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
     return torch.tanh(raw), log_prob(raw[:, :judged], mean[:, :judged], log_std[:, :judged])
 
 

@@ -15,13 +15,14 @@ import torch
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
 from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS
+from rlinf_core.devices import device_of
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.policy import Policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.trainer.experience import Experience
 from rlinf_core.trainer.progress import Clock
-from rlinf_core.trainer.ray_cluster import start_ray
+from rlinf_core.trainer.ray_cluster import connect, cpus_each
 from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
 from rlinf_core.trainer.vector import VectorEnv
 
@@ -47,7 +48,7 @@ class Simulators:
 
     def __init__(self, recipe: Recipe, env: VectorEnv, policy: Policy, make: Make, clock: Clock) -> None:
         self.recipe, self.env, self.clock = recipe, env, clock
-        kind, workers = KINDS.get(recipe.algorithm.learns_from), recipe.simulation.workers
+        kind, workers = KINDS.get(recipe.algorithm.learns_from), recipe.placement.workers
         self.players: InProcess | OnRay | None = None
         if kind:
             self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(kind(env, policy, recipe.seed))
@@ -68,7 +69,7 @@ class Simulators:
         for part, value in seconds.items():
             self.clock.seconds[part] += value
         self.asked = False
-        if self.recipe.simulation.pipelined:
+        if self.recipe.placement.mode == "pipelined":
             self._ask(updates, order)
         return Experience([trajectory for each in brought for trajectory in each.trajectories],
                           [rollout for each in brought for rollout in each.rollouts], sum(each.steps for each in brought))
@@ -119,8 +120,8 @@ class Worker:
 
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
         torch.set_num_threads(1)
-        self.env = make(recipe, recipe.simulation.environments // recipe.simulation.workers)
-        self.policy = make_policy(self.env.spec, recipe.policy)
+        self.env = make(recipe, recipe.simulation.environments // recipe.placement.workers)
+        self.policy = make_policy(self.env.spec, recipe.policy).to(device_of("cuda" if recipe.placement.worker_gpus else "cpu"))
         self.rollouts = kind(self.env, self.policy, seed, first_scene)
 
     def play(self, order: Order) -> tuple[Experience, float, float]:
@@ -137,19 +138,16 @@ class OnRay:
     """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own."""
 
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: Policy) -> None:
-        import ray
-
-        self.ray, self.recipe, self.policy, self.died = ray, recipe, policy, 0
-        count = recipe.simulation.workers
-        if not ray.is_initialized():
-            start_ray(count + 1)
+        placement = recipe.placement
+        self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
+        self.asked = {"num_cpus": cpus_each(placement.processes), "num_gpus": placement.worker_gpus}
         self.made = (recipe, make, kind)
-        self.workers = [self._worker(index) for index in range(count)]
+        self.workers = [self._worker(index) for index in range(placement.workers)]
         self.pending: list[Any] = []
 
     def _worker(self, index: int) -> Any:
-        number = index + self.died * self.recipe.simulation.workers
-        return self.ray.remote(num_cpus=1)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENES_APART)
+        number = index + self.died * self.recipe.placement.workers
+        return self.ray.remote(**self.asked)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENES_APART)
 
     def start(self, version: int, **amount: Any) -> None:
         """Send every worker the policy as it is now."""
@@ -173,6 +171,8 @@ class OnRay:
         while True:
             try:
                 return self.ray.get(self.pending[index])
+            except self.ray.exceptions.RayTaskError as error:
+                raise RlinfError(f"a rollout worker stopped: {error}") from error
             except self.ray.exceptions.RayActorError as error:
                 self.died += 1
                 if self.died > RESTARTS:

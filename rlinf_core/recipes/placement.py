@@ -1,0 +1,84 @@
+"""Which processes a run has, and what they ask of Ray."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.settings.base import Settings
+
+PER_CPU = 8  # processes that may share one
+
+
+class Placement(Settings):
+    """Processes that learn and processes that play, and their devices. GPUs are asked of Ray as they stand here."""
+
+    ray: str = Field("", description="host:port of a Ray cluster to join; empty for one of this machine, on loopback alone")
+    learners: int = Field(
+        0, ge=0, le=1024, description="processes that learn as one, each on its shard of every batch; 0 learns in the "
+        "trainer's own process")
+    strategy: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="each learner keeps everything (DistributedDataParallel), or a part of weights, gradients and "
+        "moments (FSDP2)")
+    restarts: int = Field(
+        3, ge=0, description="times in a run that learners which died are started again and repeat what was lost")
+    workers: int = Field(
+        0, ge=0, le=1024, description="rollout workers, each with its share of the environments; 0 plays in the trainer's "
+        "own process")
+    mode: Literal["collocated", "disaggregated", "pipelined"] = Field(
+        "collocated", description="learners and workers take turns on the same devices (collocated); each have devices of "
+        "their own (disaggregated); and workers play on while the learners learn, with a policy that is one update older "
+        "(pipelined)")
+    learner_gpus: float = Field(0.0, ge=0, description="GPUs of each learner; 0 learns on CPUs")
+    worker_gpus: float = Field(0.0, ge=0, description="GPUs of each worker, for its policy and simulators; 0 for none")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Placement:
+        if self.mode != "collocated" and not self.workers:
+            raise ValueError(f"workers: expected at least 1 for mode {self.mode}, got 0")
+        for who, count, gpus in (("learner", self.learners, self.learner_gpus), ("worker", self.workers, self.worker_gpus)):
+            if gpus and not count:
+                raise ValueError(f"{who}_gpus: expected 0 without {who}s on Ray, got {gpus:g}; the trainer's own process "
+                                 "takes the recipe's device")
+            if gpus % 1 and (self.mode != "collocated" or gpus > 1):
+                raise ValueError(f"{who}_gpus: expected a whole number of GPUs in mode {self.mode}"
+                                 f"{' (or a fraction of one)' if self.mode == 'collocated' else ''}, got {gpus:g}")
+        if self.learners > 1 and 0 < self.learner_gpus <= 0.5:
+            raise ValueError(f"learner_gpus: expected more than 0.5, since two learners cannot share a GPU (NCCL), got "
+                             f"{self.learner_gpus:g}")
+        return self
+
+    @property
+    def processes(self) -> int:
+        """On Ray."""
+        return self.learners + self.workers
+
+    @property
+    def gpus(self) -> float:
+        """Of all processes on Ray."""
+        return self.learners * self.learner_gpus + self.workers * self.worker_gpus
+
+
+def check_placement(placement: Placement, resources: dict[str, float]) -> None:
+    """Whether a cluster has what a placement asks for, before anything is started.
+
+    Args:
+        placement: what is asked.
+        resources: what there is, by Ray's names (``ray_cluster.resources``).
+
+    Raises:
+        RecipeError: both sides, and what to change.
+    """
+    cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
+    where = f"the cluster at {placement.ray}" if placement.ray else "this machine"
+    who = f"{placement.learners} learners and {placement.workers} workers"
+    if placement.processes > PER_CPU * cpus:
+        raise RecipeError(f"placement: {who} are {placement.processes} processes; {where} has {cpus:g} CPUs, which are "
+                          f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in placement.ray")
+    if placement.gpus > gpus:
+        raise RecipeError(f"placement: {who} ask for {placement.learners} x {placement.learner_gpus:g} + "
+                          f"{placement.workers} x {placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has "
+                          f"{gpus:g}. Lower placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger "
+                          "cluster in placement.ray")

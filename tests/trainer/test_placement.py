@@ -1,0 +1,54 @@
+"""What a placement may say, and what a cluster may lack."""
+
+import pytest
+from pydantic import ValidationError
+
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.recipes.placement import Placement, check_placement
+from rlinf_core.trainer import ray_cluster
+
+SMALL, LARGE = {"CPU": 2.0}, {"CPU": 64.0, "GPU": 4.0}
+
+
+@pytest.mark.parametrize("asked, resources", [
+    (dict(), SMALL), (dict(learners=2, workers=2), SMALL), (dict(learners=2, workers=2, mode="pipelined"), SMALL),
+    (dict(learners=8, workers=8), SMALL),
+    (dict(learners=4, workers=4, learner_gpus=0.6, worker_gpus=0.4), LARGE),
+    (dict(learners=2, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="disaggregated"), LARGE)])
+def test_what_a_cluster_has_is_placed(asked, resources):
+    check_placement(Placement(**asked), resources)
+
+
+@pytest.mark.parametrize("asked, resources, message", [
+    (dict(learners=8, workers=9), SMALL, "8 learners and 9 workers are 17 processes; this machine has 2 CPUs, .* for 16"),
+    (dict(learners=2, learner_gpus=1.0), SMALL, r"2 learners and 0 workers ask for 2 x 1 \+ 0 x 0 = 2 GPUs; .* has 0"),
+    (dict(learners=3, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="pipelined", ray="10.0.0.1:6379"), LARGE,
+     r"3 x 1 \+ 2 x 1 = 5 GPUs; the cluster at 10.0.0.1:6379 has 4")])
+def test_what_a_cluster_lacks_is_refused_with_both_sides(asked, resources, message):
+    with pytest.raises(RecipeError, match=message):
+        check_placement(Placement(**asked), resources)
+
+
+@pytest.mark.parametrize("asked, message", [
+    (dict(mode="pipelined", learners=1), "workers: expected at least 1 for mode pipelined, got 0"),
+    (dict(mode="disaggregated"), "workers: expected at least 1 for mode disaggregated, got 0"),
+    (dict(learner_gpus=1.0), "learner_gpus: expected 0 without learners on Ray, got 1"),
+    (dict(worker_gpus=0.5), "worker_gpus: expected 0 without workers on Ray, got 0.5"),
+    (dict(learners=1, workers=1, mode="disaggregated", worker_gpus=0.5), "worker_gpus: expected a whole number .* got 0.5"),
+    (dict(learners=1, learner_gpus=1.5), "learner_gpus: expected a whole number of GPUs in mode collocated .* got 1.5"),
+    (dict(learners=2, learner_gpus=0.5), "two learners cannot share a GPU"),
+    (dict(strategy="zero"), "'ddp' or 'fsdp'"), (dict(mode="async"), "'collocated', 'disaggregated' or 'pipelined'")])
+def test_a_placement_that_contradicts_itself_is_refused(asked, message):
+    with pytest.raises(ValidationError, match=message):
+        Placement(**asked)
+
+
+def test_processes_share_cpus_where_there_are_more_of_them(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "resources", lambda: SMALL)
+    assert [ray_cluster.cpus_each(processes) for processes in (0, 1, 2, 3, 4)] == [1.0, 1.0, 1.0, 0.666, 0.5]
+
+
+@pytest.mark.parametrize("address, why", [("127.0.0.1:9", "refused"), ("nowhere", "invalid literal")])
+def test_a_cluster_that_is_not_there_is_named(address, why):
+    with pytest.raises(RlinfError, match=f"placement.ray: expected the head of a Ray cluster at {address}, .*{why}"):
+        ray_cluster.connect(address)
