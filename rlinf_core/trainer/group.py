@@ -67,7 +67,7 @@ class LearnerGroup:
         self.ray = connect()
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
-        halves = getattr(config, "half_demonstrations", getattr(self.learner, "half_demonstrations", False))
+        halves = config.half_demonstrations
         self.multiple = size * (2 if halves else 1)
         if hasattr(config, "batch_size"):
             self._check_divides("algorithm.batch_size", config.batch_size)

@@ -31,9 +31,9 @@ def test_dsrl_changes_the_choice_of_noise_and_not_the_flow(random):
 
 
 def test_the_experts_share_falls_to_its_floor_and_gated_decisions_are_the_experts():
-    learner = dagger.Learner(make(), dagger.Config(gated=True))
-    assert (learner.config.share(0), learner.config.share(10), learner.config.share(10**4)) == (0.5, pytest.approx(0.5 * 0.99**10), 0.05)
-    assert learner.config.learned_from(["policy", "operator", "policy"]).tolist() == [False, True, False]
+    config = dagger.Config(gated=True)
+    assert (config.share(0), config.share(10), config.share(10**4)) == (0.5, pytest.approx(0.5 * 0.99**10), 0.05)
+    assert config.learned_from(["policy", "operator", "policy"]).tolist() == [False, True, False]
     assert dagger.Config().learned_from(["policy", "operator"]).tolist() == [True, True]
 
 

@@ -43,10 +43,10 @@ class Checkpointed(ABC):
         for module in self.modules.values():
             yield from (part for part in module.modules() if isinstance(part, Encoder))
 
-    def sync(self) -> None:
+    def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
         """Bring the weights into the policy of this process, where they are already; a group of learners must."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """End what was started: nothing."""
 
     def state_dict(self) -> dict[str, Any]:

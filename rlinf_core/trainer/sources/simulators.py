@@ -121,7 +121,8 @@ class Worker:
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
         torch.set_num_threads(1)
         self.env = make(recipe, recipe.simulation.environments // recipe.placement.workers)
-        self.policy = make_policy(self.env.spec, recipe.policy).to(device_of("cuda" if recipe.placement.worker_gpus else "cpu"))
+        device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
+        self.policy = make_policy(self.env.spec, recipe.policy).to(device)
         self.rollouts = kind(self.env, self.policy, seed, first_scene)
 
     def play(self, order: Order) -> tuple[Experience, float, float]:
