@@ -91,9 +91,8 @@ def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
 
 
 def test_the_expert_drives_its_share_of_the_time_steps_and_labels_all_of_them():
-    rollouts = ExpertRollouts(Points(50), make(), seed=3)
     for share in (0.5, 0.1):
-        played = rollouts.play(40, expert_share=share).trajectories
+        played = ExpertRollouts(Points(50), make(), seed=3).play(40, expert_share=share).trajectories
         drivers = np.concatenate([episode.sources for episode in played]) == "operator"
         assert 0.7 * share < drivers.mean() < 1.3 * share
         for episode in played:

@@ -5,6 +5,7 @@ Asked for before what came is learned from, workers play while the learner learn
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -124,6 +125,10 @@ class Worker:
         device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
         self.policy = make_policy(self.env.spec, recipe.policy).to(device)
         self.rollouts = kind(self.env, self.policy, seed, first_scene)
+
+    def pid(self) -> int:
+        """Of its process."""
+        return os.getpid()
 
     def play(self, order: Order) -> tuple[Experience, float, float]:
         """What was ordered, and the seconds spent to simulate and in all."""

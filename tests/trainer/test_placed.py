@@ -1,0 +1,79 @@
+"""Runs whose learners and rollout workers are processes on Ray: what they become is what one process makes of them."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+from rlinf_core.cli.compare import read_evaluations
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies.files import load_policy
+from rlinf_core.trainer.ray_cluster import disconnect
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import SPEC, Points
+from tests.trainer.test_simulators import recipe_of
+
+RLPD = ("algorithm={name: rlpd, batch_size: 16, critic_hidden: [16], critics: 2, critic_warmup: 0}", "policy.hidden=[16]",
+        "collect.episodes=2", "sft.steps=6", "sft.batch_size=16", "simulation.env_steps=60", "simulation.start_steps=20",
+        "simulation.evaluate_every=30", "simulation.evaluate_episodes=4", "simulation.updates_per_step=0.25")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_ray_afterwards():
+    yield
+    disconnect()
+
+
+def points(recipe, size):
+    return Points(size)
+
+
+def weights(folder):
+    policy = load_policy(max((folder / "policies").iterdir()), SPEC)
+    return torch.cat([value.flatten().float() for value in policy.state_dict().values()])
+
+
+@pytest.mark.timeout(280)
+def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(tmp_path):
+    alone = train(recipe_of("sac", *RLPD), tmp_path / "alone", points)
+    killed = []
+
+    def tell(run, entry):
+        if run.last_stage and run.learner.updates >= 8 and not killed:
+            pid = ray.get(run.learner.processes[1].pid.remote())
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+
+    placed = train(recipe_of("sac", *RLPD, "placement={learners: 2}"), tmp_path / "placed", points, tell)
+    assert killed and placed["updates"] == alone["updates"] == 10
+    assert torch.allclose(weights(tmp_path / "alone"), weights(tmp_path / "placed"), atol=1e-5)
+    for one, two in zip(*(read_evaluations(tmp_path / name) for name in ("alone", "placed")), strict=True):
+        assert one["return"] == pytest.approx(two["return"], abs=1e-4)
+        assert {name for name in one if "loss" in name} == {name for name in two if "loss" in name}
+        assert all(one[name] == pytest.approx(two[name], abs=1e-4) for name in one if "loss" in name)
+
+
+@pytest.mark.timeout(280)
+def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, capsys):
+    killed = []
+
+    def tell(run, entry):
+        if not killed and run.data.steps > 40:
+            worker = run.source.players.workers[0]
+            killed.append(ray.get(worker.pid.remote()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    last = train(recipe_of("sac", "placement.workers=1", "simulation.env_steps=200", "simulation.start_steps=100",
+                           "simulation.evaluate_every=200", "policy.hidden=[16]"), tmp_path, points, tell)
+    assert killed and last["env_steps"] == 200 and last["updates"] == 100
+    assert "a rollout worker died and is replaced (1 of 3)" in capsys.readouterr().out
+    assert np.isfinite(weights(tmp_path)).all()
+
+
+def test_a_placement_that_this_machine_lacks_is_refused_before_a_folder_is_made(tmp_path):
+    with pytest.raises(RecipeError, match="ask for 2 x 1 .* GPUs; this machine has 0"):
+        train(recipe_of("sac", *RLPD, "placement={learners: 2, learner_gpus: 1}"), tmp_path / "run", points)
+    assert not (tmp_path / "run").exists()
