@@ -81,7 +81,7 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
 def only_one(tmp_path_factory):
     with peer_in(tmp_path_factory.mktemp("station"), 65) as peer:
         station = Watched(peer)
-        station.reach(SafetyState.ARMED)  # once, by its script
+        station.reach(SafetyState.ARMED, 60)  # once, by its script
         yield station
 
 
