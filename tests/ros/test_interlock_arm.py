@@ -213,7 +213,7 @@ def test_s24_after_a_stall_it_is_within_its_limits_by_measured_time(arm):
             arm.peer.for_s(0.02)
         os.kill(process.pid, signal.SIGCONT)
         if pause > 1.0:
-            arm.peer.spin(lambda: arm.states[-1].state in (HOLD, FAULT) and arm.states[-1].cause, what="a stop with a cause")
+            arm.peer.spin(lambda: arm.states[-1].state in (HOLD, FAULT) and arm.states[-1].cause, what="a reasoned stop")
         arm.peer.for_s(0.6)
         if arm.states[-1].state == FAULT:
             arm.peer.spin(lambda: arm.clear(arm.states[-1].cause).success, what="the fault to be cleared")

@@ -34,7 +34,7 @@ def free_port():
 
 
 class Run:
-    """A tiny demo under a supervisor, as ``rlinf demo`` runs it; or its station alone, with a bridge that takes episodes."""
+    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, or its station and a bridge alone."""
 
     def __init__(self, folder, *overrides, domain, trainer=True):
         self.folder, self.trainer, self.bridge = folder, trainer, None
