@@ -145,7 +145,7 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     """Real time is what a robot has: fixed-rate timers, images that come when they come, a policy from pixels."""
     with Run(tmp_path, "station.lockstep=false", "station.observe_cameras=[front, wrist]", "station.image_size=[32, 32]",
              "collect.episodes=1", "sft.steps=20", "online.max_env_steps=60", "online.min_transitions=40",
-             "online.updates_per_step=0.1", "evaluate.episodes=1", domain=89) as run:
+             "online.updates_per_step=0.1", "online.slice_episodes=1", "evaluate.episodes=1", domain=89) as run:
         run.finish()
         result = run.events("result")[0]
     assert result["env_steps"] >= 60
@@ -200,8 +200,8 @@ def versions(folder):
 
 def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidence):
     """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
-    with Run(tmp_path, "online.max_env_steps=2500", "online.max_minutes=6", "checkpoint.every_minutes=0.1",
-             domain=82) as run:
+    with Run(tmp_path, "online.max_env_steps=2500", "online.max_minutes=6", "online.updates_per_step=0.5",
+             "checkpoint.every_minutes=0.1", domain=82) as run:
         run.wait(lambda: len(online(run)) >= 2, 150, "the online phase")
         for name in ("policy", "recorder", "uplink", "operator", "environment", "trainer"):
             before = len(online(run))
