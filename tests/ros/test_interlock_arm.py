@@ -41,8 +41,10 @@ def disarmed(only_one):
     peer.spin(lambda: arm.states[-1].state != FAULT or arm.clear(arm.states[-1].cause).success, what="the fault to go")
     if abs(arm.x - HOME_X) > 1e-3:
         arm.arm()
-        arm.send(HOME_X - arm.x, dt=max(0.1, abs(HOME_X - arm.x) / 0.1))
-        peer.spin(lambda: abs(arm.x - HOME_X) < 1e-3, what="the way home")
+    while abs(way := HOME_X - arm.x) > 1e-3:  # limits may cut some of it short
+        seconds = max(0.1, abs(way) / 0.15)
+        arm.send(way, dt=seconds)
+        peer.for_s(seconds + 0.2)
     arm.arm(False)
     arm.reach(DISARMED)
     peer.for_s(0.1)

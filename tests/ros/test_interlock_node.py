@@ -178,9 +178,10 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     deactivate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_DEACTIVATE))
     assert not ask(changing, deactivate).success, "armed, it stays active"
     peer.for_s(0.2)
-    assert states[-1].state == SafetyState.ACTIVE
+    peer.spin(lambda: states[-1].state == SafetyState.ACTIVE, what="motion to go on")
     ask(arming, SetBool.Request(data=False))
-    peer.for_s(1.0)
+    peer.spin(lambda: states[-1].state == SafetyState.DISARMED, what="the disarming")
+    peer.for_s(0.3)
     assert set_limit("joint_speed", 0.5).successful, "disarmed, it may be loosened"
     assert ask(changing, deactivate).success
     peer.for_s(0.2)
