@@ -19,8 +19,9 @@ from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.robot import load_robot, robots
-from rlinf_core.training.playing import play, single
-from rlinf_core.training.stations import simulated_station
+from rlinf_core.trainer.evaluation import play
+from rlinf_core.trainer.simulated import simulated_station
+from rlinf_core.trainer.vector import single
 
 if TYPE_CHECKING:
     from sim_bridges.vector import SimulatedStation, Stations
@@ -191,8 +192,7 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
               "pictures (96, 128, 3) that show more than one colour and another scene otherwise")
 
 
-def _faces(recipe: Recipe, guarded: SimulatedStation, episodes: int, station: bool, figures: dict[str, Any]
-           ) -> Iterator[Row]:
+def _faces(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: bool, figures: dict[str, Any]) -> Iterator[Row]:
     from sim_bridges.vector import SimulatedStation, Stations
 
     scenes = range(recipe.collect.first_seed, recipe.collect.first_seed + episodes)
@@ -219,7 +219,7 @@ def _faces(recipe: Recipe, guarded: SimulatedStation, episodes: int, station: bo
     if agreed is not None:
         yield Row("what we call success is the simulator's too", agreed >= 0.9, f"{agreed:.0%} of our successes",
                   "90 %: is 'task' in robot.yaml what the simulator's own measure is about?")
-    if station:
+    if ros:
         played = _through_the_station(recipe, scenes)
         faces["station"] = [success for success, _ in played]
         same = sum(one == (other.success, other.steps) for one, other in zip(played, results, strict=True))
