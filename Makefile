@@ -31,10 +31,10 @@ demo: setup      ## record demonstrations, train, evaluate before and after, wri
 	$(VENV)/bin/rlinf demo $(DEMO)
 
 test: simulators ## the test suite without the slow runs
-	scripts/run_tests.sh -m "not slow"
+	scripts/test_all.sh "not slow"
 
 test-all: simulators $(APART)  ## everything, the simulators of their own environments included
-	scripts/run_tests.sh
+	scripts/test_all.sh
 
 mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)
 	$(VENV)/bin/python scripts/mutants.py --seed 0 --json benchmarks/results/mutants.json

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +20,11 @@ from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.robot import load_robot, robots
 from rlinf_core.trainer.evaluation import play
-from rlinf_core.trainer.simulated import simulated_station, stations
+from rlinf_core.trainer.simulated import simulated_station
 from rlinf_core.trainer.vector import single
+
+if TYPE_CHECKING:
+    from sim_bridges.vector import SimulatedStation, Stations
 
 PATIENCE_S = 90.0  # with a station that does nothing
 
@@ -98,7 +101,7 @@ def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
     yield from _motion(simulator, load_limits(robot.limits))
     yield from _pictures(simulator, robot.cameras)
     if alone.task.channels <= simulator.channels().keys() | {f"camera/{name}/image" for name in robot.cameras}:
-        yield from _faces(recipe, episodes, station, figures)
+        yield from _faces(recipe, alone, episodes, station, figures)
 
 
 def _motion_of(simulator: Any, seed: int) -> np.ndarray:
@@ -189,12 +192,14 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
               "pictures (96, 128, 3) that show more than one colour and another scene otherwise")
 
 
-def _faces(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]) -> Iterator[Row]:
+def _faces(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: bool, figures: dict[str, Any]) -> Iterator[Row]:
+    from sim_bridges.vector import SimulatedStation, Stations
+
     scenes = range(recipe.collect.first_seed, recipe.collect.first_seed + episodes)
     faces: dict[str, list[bool]] = {}
-    for name, override in (("vectorised", "false"), ("vectorised_interlock", "true")):
-        vector = stations(load_recipe_like(recipe, f"simulation.interlock={override}"), 1)
-        started = time.perf_counter()
+    straight = SimulatedStation(guarded.simulator, guarded.task, guarded.limits, guarded=False)
+    for name, face in (("vectorised", straight), ("vectorised_interlock", guarded)):
+        vector, started = Stations(lambda: face, 1), time.perf_counter()  # noqa: B023
 
         def decide(_: Observation) -> ActionChunk:
             return single(vector.expert())  # noqa: B023
@@ -203,19 +208,18 @@ def _faces(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
         seconds = time.perf_counter() - started
         figures[f"{name}_steps_per_s"] = sum(result.steps for result in results) / seconds
         faces[name] = [result.success for result in results]
-        vector.close()
     own = station_robot(recipe).task == recipe.station.task  # its measure of success is about this one alone
-    agreed = _agreement(recipe, scenes) if own else None
+    agreed = _agreement(guarded, scenes) if own else None
     yield Row("the script solves the task", np.mean(faces["vectorised_interlock"]) >= 0.7,
               "; ".join(f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
                         for name, won in faces.items()), "70 % behind the interlock")
     most = 0.5 * np.mean(faces["vectorised_interlock"])
-    yield Row("random actions do not", (chance := _chance(recipe, scenes)) <= most, f"{chance:.0%}",
+    yield Row("random actions do not", (chance := _chance(vector, scenes)) <= most, f"{chance:.0%}",
               f"at most {most:.0%}, half of what the script solves")
     if agreed is not None:
         yield Row("what we call success is the simulator's too", agreed >= 0.9, f"{agreed:.0%} of our successes",
                   "90 %: is 'task' in robot.yaml what the simulator's own measure is about?")
-    if station:
+    if ros:
         played = _through_the_station(recipe, scenes)
         faces["station"] = [success for success, _ in played]
         same = sum(one == (other.success, other.steps) for one, other in zip(played, results, strict=True))
@@ -231,9 +235,9 @@ def load_recipe_like(recipe: Recipe, *overrides: str) -> Recipe:
                                     "station.lockstep=true", *overrides])
 
 
-def _agreement(recipe: Recipe, scenes: range) -> float | None:
+def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
     """Share of our successes that the simulator calls so too; None where it has no opinion."""
-    alone, opinions = simulated_station(recipe), []
+    opinions = []
     for scene in scenes:
         alone.reset(scene)
         last = False
@@ -245,14 +249,13 @@ def _agreement(recipe: Recipe, scenes: range) -> float | None:
     return None if not opinions or opinions[0] is None else float(np.mean(opinions))
 
 
-def _chance(recipe: Recipe, scenes: range) -> float:
-    random, vector = np.random.default_rng(0), stations(recipe, 1)
+def _chance(vector: Stations, scenes: range) -> float:
+    random = np.random.default_rng(0)
 
     def decide(observation: Observation) -> ActionChunk:
         return single(random.uniform(-1, 1, (len(observation), vector.spec.action.dim)))
 
     results = play(vector, decide, 1, scenes)
-    vector.close()
     return float(np.mean([result.success for result in results]))
 
 

@@ -1,5 +1,6 @@
 """One node of the station as a process, with the test as everybody else."""
 
+import contextlib
 import time
 
 import pytest
@@ -38,8 +39,16 @@ class Peer:
         rclpy.try_shutdown(context=self.context)
 
 
+@contextlib.contextmanager
+def peer_in(folder, domain):
+    peer = Peer(folder, domain)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
 @pytest.fixture
 def peer(tmp_path, request):
-    peer = Peer(tmp_path, request.node.get_closest_marker("domain").args[0])
-    yield peer
-    peer.close()
+    with peer_in(tmp_path, request.node.get_closest_marker("domain").args[0]) as peer:
+        yield peer

@@ -1,5 +1,7 @@
 """What the tests of nodes stand in with: a robot side, a policy and the people around it."""
 
+import math
+
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from rlinf_msgs.srv import ResetFault
@@ -8,6 +10,7 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
+from rlinf.stamps import to_ns
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.station import station_processes
 
@@ -94,3 +97,18 @@ class Arm:
     def reach(self, state, cause=""):
         self.peer.spin(lambda: self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause),
                        what=f"{state} {cause}")
+
+
+def fastest(targets):
+    """By their stamps [m/s]."""
+    def place(m):
+        return m.pose.position.x, m.pose.position.y, m.pose.position.z
+
+    pairs = list(zip(targets, targets[1:], strict=False))
+    assert all(to_ns(a.header.stamp) < to_ns(b.header.stamp) for a, b in pairs)
+    return max(math.dist(place(a), place(b)) / ((to_ns(b.header.stamp) - to_ns(a.header.stamp)) / 1e9) for a, b in pairs)
+
+
+def longest_gap_s(targets):
+    stamps = [to_ns(m.header.stamp) for m in targets]
+    return max(b - a for a, b in zip(stamps, stamps[1:], strict=False)) / 1e9

@@ -23,6 +23,7 @@ from rlinf_core.trainer.rollouts import demonstrate
 from rlinf_core.trainer.simulated import stations
 from rlinf_core.trainer.vector import single
 from tests.algorithms.toy import acted
+from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
 
@@ -83,9 +84,43 @@ class Watched:
         return steps
 
 
-@pytest.mark.domain(152)
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    """All but the uplink, started once; ``play`` has a policy's scenes played there."""
+    with peer_in(tmp_path_factory.mktemp("station"), 151) as peer:
+        statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+        updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
+            start(peer, name, *REACH)
+        runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+        peer.spin(lambda: statuses and updates.get_subscription_count() and runner.server_is_ready(), 60, "the station")
+
+        def played(policy):
+            version = statuses[-1].version + 1
+            file = save_policy(policy, peer.supervisor.run_dir / f"{version}.safetensors")
+            updates.publish(PolicyUpdate(version=version, path=str(file)))
+            recorded(peer, runner, "evaluate", [SCENES[0] - 1])  # of the version before it, if there was one
+            chunks.clear()
+            recordings = recorded(peer, runner, "evaluate", SCENES)
+            assert {recording.policy_version for recording in recordings} == {version}
+            return recordings, list(chunks)
+
+        yield played
+
+
+def recorded(peer, runner, mode, scenes):
+    """An episode of each scene."""
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=len(scenes), mode=mode, first_seed=scenes[0]))
+    peer.spin(sent.done, what="the goal")
+    answer = sent.result().get_result_async()
+    peer.spin(answer.done, 120, "the episodes")
+    result = answer.result().result
+    assert result.success, result.message
+    return [read_episode(peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids]
+
+
 @pytest.mark.parametrize("execute", [1, 4, 8])
-def test_a_station_plays_the_same_chunks_to_the_last_bit_as_the_vectorised_environment(execute, env, cloned, peer):
+def test_a_station_plays_the_same_chunks_to_the_last_bit_as_the_vectorised_environment(execute, env, cloned, station):
     """Actions, observations, rewards and success of whole episodes, with chunks of eight of which some are played."""
     policy, watched, decisions = with_execute(cloned, execute), Watched(env), []
 
@@ -95,29 +130,15 @@ def test_a_station_plays_the_same_chunks_to_the_last_bit_as_the_vectorised_envir
 
     expected = play(watched, decide, execute, SCENES)
     assert sum(decisions) == sum(-(-episode.steps // execute) for episode in expected)
-    file = save_policy(policy, peer.supervisor.run_dir / "policy.safetensors")
-    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
-    for name in ("sim_bridge", "interlock", "environment", "operator", "recorder"):
-        start(peer, name, *REACH)
-    start(peer, "policy", *REACH, policy_file=str(file))
-    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(lambda: statuses and statuses[-1].version == 0 and runner.server_is_ready(), 60, "the station")
-    count = 1 + len(SCENES)  # nodes may still be finding each other in the first
-    sent = runner.send_goal_async(RunEpisodes.Goal(count=count, mode="evaluate", first_seed=SCENES[0] - 1))
-    peer.spin(sent.done, what="the goal")
-    answer = sent.result().get_result_async()
-    peer.spin(answer.done, 120, "the episodes")
-    result = answer.result().result
-    assert result.success, result.message
-    recordings = [read_episode(peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids[1:]]
+    recordings, chunks = station(policy)
     assert {(chunk.horizon, chunk.execute) for chunk in chunks} == {(8, execute)}
     begun_ns = recordings[0].stamps_ns[0]
     assert sum(to_ns(chunk.observation_stamp) >= begun_ns for chunk in chunks) == sum(decisions)
-    for recorded, episode, (vectors, played, rewards) in zip(recordings, expected, watched.episodes, strict=True):
-        assert (recorded.success, len(recorded)) == (episode.success, episode.steps)
-        assert np.array_equal(recorded.requested, np.array(played))
-        seen = np.concatenate([recorded.observations[item.name] for item in env.spec.vectors], axis=1)
-        assert np.array_equal(seen, np.array(vectors)) and np.array_equal(recorded.rewards, np.array(rewards, np.float32))
+    for recording, episode, (vectors, played, rewards) in zip(recordings, expected, watched.episodes, strict=True):
+        assert (recording.success, len(recording)) == (episode.success, episode.steps)
+        assert np.array_equal(recording.requested, np.array(played))
+        seen = np.concatenate([recording.observations[item.name] for item in env.spec.vectors], axis=1)
+        assert np.array_equal(seen, np.array(vectors)) and np.array_equal(recording.rewards, np.array(rewards, np.float32))
     assert {episode.success for episode in expected} == {True, False} or execute < 8, "both are seen"
 
 
@@ -136,15 +157,10 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
         start(peer, name, *REACH[:1], *strict)
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
     peer.spin(runner.server_is_ready, 60, "the station")
-    sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration", first_seed=SCENES[0] - 1))
-    peer.spin(sent.done, what="the goal")
-    answer = sent.result().get_result_async()
-    peer.spin(answer.done, 60, "the episodes")
-    result = answer.result().result
-    assert (result.episodes, result.successes) == (2, 0)
-    recorded = read_episode(peer.supervisor.run_dir / "spool/closed" / result.episode_ids[1])
-    assert (recorded.success, recorded.failure, recorded.truncated) == (False, True, False)
-    assert recorded.discounts[-1] == 0.0 and not recorded.rewards.any() and len(recorded) < task["max_steps"]
+    recorded(peer, runner, "demonstration", [SCENES[0] - 1])  # nodes may still be finding each other
+    failed, = recorded(peer, runner, "demonstration", SCENES[:1])
+    assert (failed.success, failed.failure, failed.truncated) == (False, True, False)
+    assert failed.discounts[-1] == 0.0 and not failed.rewards.any() and len(failed) < task["max_steps"]
 
 
 @pytest.mark.domain(153)

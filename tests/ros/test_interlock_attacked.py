@@ -5,26 +5,21 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
-from geometry_msgs.msg import PoseStamped
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rlinf_msgs.msg import ActionChunk, SafetyEvent
-from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.recipes import load_recipe
 from rlinf_core.station import ONCE, station_processes
 from rlinf_core.supervisor import command_line
-from tests.ros.stand import Arm, listen
+from tests.ros.stand import Arm, fastest, longest_gap_s
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
@@ -40,34 +35,11 @@ def launch(peer, module="rlinf.interlock", **parameters):
     return peer.supervisor.start(replace(process, module=module, restart=ONCE, parameters=settings))
 
 
-@pytest.fixture
-def arm(peer):
-    arm = Arm(peer, streams=False)
-    arm.child = launch(peer)
-    peer.spin(lambda: arm.targets, what="targets")
-    return arm
-
-
 def set_limit(arm, name, value):
     client = arm.peer.node.create_client(SetParameters, "interlock/set_parameters")
     wanted = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
     request = SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=wanted)])
     return arm.ask(client, request).results[0]
-
-
-def fastest(targets):
-    """By their stamps [m/s]."""
-    def place(m):
-        return m.pose.position.x, m.pose.position.y, m.pose.position.z
-
-    pairs = list(zip(targets, targets[1:], strict=False))
-    assert all(to_ns(a.header.stamp) < to_ns(b.header.stamp) for a, b in pairs)
-    return max(math.dist(place(a), place(b)) / ((to_ns(b.header.stamp) - to_ns(a.header.stamp)) / 1e9) for a, b in pairs)
-
-
-def longest_gap_s(targets):
-    stamps = [to_ns(m.header.stamp) for m in targets]
-    return max(b - a for a, b in zip(stamps, stamps[1:], strict=False)) / 1e9
 
 
 @pytest.mark.domain(84)
@@ -111,7 +83,8 @@ def test_s25_a_memory_that_cannot_be_written_is_a_refusal(peer, tmp_path):
 
 
 @pytest.mark.domain(84)
-def test_s25_shutdown_in_motion_brakes_and_then_ends(arm):
+def test_s25_shutdown_in_motion_brakes_and_then_ends(peer):
+    arm, child = Arm(peer, streams=False), launch(peer)
     arm.arm()
     for _ in range(6):
         arm.send(0.02)
@@ -119,8 +92,8 @@ def test_s25_shutdown_in_motion_brakes_and_then_ends(arm):
     changing = arm.peer.node.create_client(ChangeState, "interlock/change_state")
     shutdown = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVE_SHUTDOWN))
     assert arm.ask(changing, shutdown).success
-    arm.peer.spin(lambda: arm.child.popen.poll() is not None, what="its end")
-    assert arm.child.popen.returncode == 0
+    peer.spin(lambda: child.popen.poll() is not None, what="its end")
+    assert child.popen.returncode == 0
     xs = [m.pose.position.x for m in arm.targets]
     assert xs[-1] == xs[-2] > 0.53, "it came to rest before it ended"
     assert fastest(arm.targets) <= 0.25 + 1e-6
@@ -188,115 +161,6 @@ def _drain(read):
         pass
 
 
-@pytest.mark.domain(83)
-def test_s23_who_publishes_commands_beside_the_interlock_is_a_fault_by_name(arm):
-    arm.arm()
-    arm.send(0.0)
-    arm.reach(ACTIVE)
-    rogue = arm.peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
-    arm.reach(FAULT, "foreign_publisher:target_pose")
-    answer = arm.clear("foreign_publisher:target_pose")
-    assert not answer.success and "/station_a/peer" in answer.message
-    arm.peer.node.destroy_publisher(rogue)
-    arm.peer.spin(lambda: arm.clear("foreign_publisher:target_pose").success, what="the rogue to be gone")
-
-
-@pytest.mark.domain(83)
-def test_s14_s23_a_pressed_estop_is_not_released_by_another_publisher(arm):
-    arm.arm()
-    arm.pressed = True
-    arm.reach(FAULT, "estop:pendant")
-    spoof = arm.peer.node.create_publisher(Bool, "estop/pendant", profile("estop/pendant"))
-    arm.heard = False  # even if the pressed one falls silent
-    for _ in range(30):
-        spoof.publish(Bool(data=False))
-        assert not arm.clear("estop:pendant").success
-        arm.peer.for_s(0.02)
-    assert arm.states[-1].state == FAULT
-
-
-@pytest.mark.domain(82)
-def test_s06_a_message_that_calls_itself_the_operator_has_no_authority_by_that(arm):
-    arm.arm()
-    arm.enabled = False
-    arm.peer.for_s(0.1)
-    start = arm.x
-    for number in range(1, 12):
-        arm.say["policy/action"].publish(ActionChunk(
-            source="operator", session="x", seq=number, dt=0.1, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
-            data=[0.01, 0.0, 0.0], observation_stamp=arm.peer.node.get_clock().now().to_msg()))
-        arm.peer.for_s(0.05)
-    assert arm.x == start and arm.states[-1].source == ""
-    other = arm.peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
-    arm.enabled = True
-    arm.peer.for_s(0.2)
-    arm.send(0.0)
-    arm.peer.for_s(0.2)
-    answer = arm.ask(arm.arming, SetBool.Request(data=True))
-    assert not answer.success and "two_publishers:policy/action" in answer.message
-    arm.peer.node.destroy_publisher(other)
-
-
-@pytest.mark.domain(82)
-def test_s21_s22_arming_says_which_input_is_missing_or_foreign(arm):
-    arm.felt = False
-    arm.peer.for_s(0.5)
-    answer = arm.ask(arm.arming, SetBool.Request(data=True))
-    assert not answer.success and "silent:wrench" in answer.message and "unlimited" in answer.message
-    arm.felt = True
-    arm.pose.header.frame_id = "camera"
-    arm.peer.for_s(0.3)
-    answer = arm.ask(arm.arming, SetBool.Request(data=True))
-    assert not answer.success and "one in the frame 'camera'" in answer.message
-    arm.pose.header.frame_id = "base_link"
-    arm.arm()
-    arm.streams = True
-    arm.reach(ACTIVE)
-    arm.felt = False
-    arm.reach(HOLD, "silent:wrench")
-
-
-@pytest.mark.domain(81)
-def test_s25_messages_of_any_size_are_refused_unread(arm):
-    events = listen(arm.peer, SafetyEvent, "safety/events")
-    arm.arm()
-    arm.peer.for_s(0.2)
-    arm.targets.clear()
-    stamp = arm.peer.node.get_clock().now().to_msg()
-    many = ActionChunk(source="policy", session="policy", seq=1, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp)
-    many.joint_names = [f"joint_{index}" for index in range(100_000)]
-    long = ActionChunk(source="policy", session="policy", seq=2, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp,
-                       horizon=10**6, dim=1, data=[0.0] * 10**6)
-    for chunk in (many, long, many):
-        arm.say["policy/action"].publish(chunk)
-    arm.reach(FAULT, "invalid_command")
-    arm.peer.for_s(0.5)
-    assert [e.cause for e in events if e.kind == "refused"][:3] == ["size"] * 3
-    assert longest_gap_s(arm.targets) < 0.5
-
-
-@pytest.mark.domain(81)
-def test_s24_after_a_stall_it_is_within_its_limits_by_measured_time(arm):
-    arm.arm()
-    for pause in (0.05, 0.3, 1.5):
-        for _ in range(8):
-            arm.send(0.02)
-            arm.peer.for_s(0.05)
-        os.kill(arm.child.popen.pid, signal.SIGSTOP)
-        end = time.monotonic() + pause
-        while time.monotonic() < end:
-            arm.peer.for_s(0.02)
-        os.kill(arm.child.popen.pid, signal.SIGCONT)
-        arm.peer.for_s(0.1)
-        if pause > 1.0:
-            assert arm.states[-1].state in (HOLD, FAULT) and arm.states[-1].cause
-        arm.peer.for_s(0.5)
-        if arm.states[-1].state == FAULT:
-            arm.peer.spin(lambda: arm.clear(arm.states[-1].cause).success, what="the fault to be cleared")
-            arm.arm()
-    assert fastest(arm.targets) <= 0.25 + 1e-6
-
-
 @pytest.mark.domain(80)
 def test_s04_a_clock_that_is_set_by_an_hour_moves_nothing(peer):
     arm = Arm(peer, streams=False)
@@ -321,13 +185,3 @@ def test_s04_a_clock_that_is_set_by_an_hour_moves_nothing(peer):
         arm.arm(False)
         arm.reach(DISARMED)
         arm.arm()
-
-
-@pytest.mark.domain(80)
-def test_s23_one_interlock_a_station_however_it_is_started(arm):
-    command = [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-r", "__ns:=/station_a", "-p",
-               "limits_file:=robots/franka_fr3/limits.yaml"]
-    result = subprocess.run(command, env=arm.peer.supervisor.environment, capture_output=True, text=True, timeout=30,
-                            check=False)
-    assert result.returncode == 1 and "another one commands station '/station_a'" in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1

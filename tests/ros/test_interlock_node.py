@@ -1,6 +1,5 @@
 """The interlock as a process on the real middleware, with this test as robot side, policy and operator."""
 
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent, SafetyState
+from rlinf_msgs.msg import ActionChunk, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool
@@ -24,81 +23,6 @@ from tests.ros.stand import Arm, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
-
-
-@pytest.fixture
-def arm(peer):
-    """An arm under the FR3's limits, armed; the test sends the chunks."""
-    arm = Arm(peer, streams=False)
-    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
-    arm.arm()
-    arm.reach(ARMED)
-    return arm
-
-
-@pytest.mark.domain(85)
-def test_s02_s12_a_policy_that_falls_silent_is_answered_with_a_stop_and_a_held_target(arm):
-    for _ in range(5):
-        arm.send(0.01)
-        arm.peer.for_s(0.1)
-    assert arm.x > 0.52
-    arm.reach(HOLD, "stale_command")
-    arm.peer.for_s(0.5)
-    count, held = len(arm.targets), arm.x
-    arm.peer.for_s(0.5)
-    assert len(arm.targets) - count > 30, "it holds by publishing, never by silence"
-    assert {target.pose.position.x for target in arm.targets[count:]} == {held}
-
-
-@pytest.mark.domain(85)
-def test_s05_nan_is_held_at_once_and_three_latch_until_reset_by_name(arm):
-    for _ in range(3):
-        arm.send(math.nan)
-    arm.reach(FAULT, "invalid_command")
-    answer = arm.ask(arm.arming, SetBool.Request(data=True))
-    assert not answer.success and "FAULT 'invalid_command' stands" in answer.message
-    answer = arm.clear("e_stop")
-    assert not answer.success and "FAULT 'invalid_command' stands" in answer.message
-    arm.peer.spin(lambda: arm.clear("invalid_command").success, what="the reset")
-    arm.reach(DISARMED)
-    assert len({target.pose.position.x for target in arm.targets}) == 1, "the arm never moved"
-
-
-@pytest.mark.domain(85)
-def test_s03_a_robot_side_that_falls_silent_faults(arm):
-    arm.streams = True
-    arm.reach(ACTIVE)
-    arm.known = False
-    arm.reach(FAULT, "stale_state")
-
-
-@pytest.mark.domain(85)
-def test_s06_s16_the_operator_takes_over_and_the_record_says_so(arm):
-    applied = listen(arm.peer, Applied, "applied")
-    arm.send(0.01)
-    arm.reach(ACTIVE)
-    arm.send(-0.01, source="operator")
-    arm.peer.spin(lambda: arm.states[-1].source == "operator", what="the operator")
-    arm.send(0.01)
-    arm.peer.for_s(0.15)
-    assert {record.source for record in applied} == {"policy", "operator"}
-    assert arm.states[-1].dropped >= 1
-    assert all(len(record.limits_hash) == 12 for record in applied)
-
-
-@pytest.mark.domain(85)
-def test_trap09_the_end_of_an_episode_drops_the_rest_of_the_chunk(arm):
-    episodes = arm.peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
-    arm.peer.spin(episodes.get_subscription_count, what="the interlock to listen to episodes")
-    arm.send(0.2, dt=2.0)
-    arm.reach(ACTIVE)
-    arm.peer.for_s(0.1)
-    episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="e"))
-    arm.reach(ARMED)
-    arm.peer.for_s(0.5)
-    held = arm.x
-    arm.peer.for_s(0.3)
-    assert arm.x == held < 0.62, "of 20 cm in two seconds"
 
 
 def test_the_node_refuses_to_start_without_limits(tmp_path):
@@ -254,9 +178,10 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     deactivate = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_DEACTIVATE))
     assert not ask(changing, deactivate).success, "armed, it stays active"
     peer.for_s(0.2)
-    assert states[-1].state == SafetyState.ACTIVE
+    peer.spin(lambda: states[-1].state == SafetyState.ACTIVE, what="motion to go on")
     ask(arming, SetBool.Request(data=False))
-    peer.for_s(1.0)
+    peer.spin(lambda: states[-1].state == SafetyState.DISARMED, what="the disarming")
+    peer.for_s(0.3)
     assert set_limit("joint_speed", 0.5).successful, "disarmed, it may be loosened"
     assert ask(changing, deactivate).success
     peer.for_s(0.2)

@@ -184,8 +184,9 @@ def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
         assert not chunks, "hands off: the policy goes on"
         os.write(terminal, b"e")
         peer.spin(lambda: asked, what="arming")
-        os.write(terminal, b"w")
-        peer.for_s(0.1)
+        for _ in range(6):  # as a terminal repeats a key that is held
+            os.write(terminal, b"w")
+            peer.for_s(0.05)
         steps.publish(step_of(spec))
         peer.spin(lambda: chunks, what="the takeover")
         peer.for_s(0.6)

@@ -15,23 +15,30 @@ from rlinf.qos import profile
 from rlinf_core.recipes import load_recipe
 from rlinf_core.station import operator_process
 from rlinf_core.supervisor import command_line
+from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
-SCRIPTED = "station.operator.kind=scripted"
+SCRIPTED, PATIENCE_S = "station.operator.kind=scripted", 5.0
 
 
 class Watched:
     """A simulated station with its scripted operator, and what is heard of it."""
 
-    def __init__(self, peer, *names):
+    def __init__(self, peer):
         self.peer, self.states = peer, listen(peer, SafetyState, "safety")
+        self.enables, self.episodes = listen(peer, Bool, "enable"), listen(peer, EpisodeEvent, "episode")
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
-        for name in ("sim_bridge", "interlock", "environment", "operator", *names):
+        for name in ("sim_bridge", "interlock", "operator", "recorder"):
             start(peer, name, SCRIPTED)
+        start(peer, "environment", SCRIPTED, patience_s=PATIENCE_S)
+
+    def begin(self):
+        """From here on, ``log`` has what was logged."""
+        self.begun = {path.stem: path.stat().st_size for path in (self.peer.supervisor.run_dir / "logs").iterdir()}
 
     def log(self, name):
-        return (self.peer.supervisor.run_dir / f"logs/{name}.log").read_text()
+        return (self.peer.supervisor.run_dir / f"logs/{name}.log").read_text()[self.begun[name]:]
 
     def reach(self, state, timeout_s=30):
         self.peer.spin(lambda: self.states and self.states[-1].state == state, timeout_s, f"state {state}")
@@ -70,18 +77,35 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     assert not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
 
 
-@pytest.mark.domain(65)
-def test_a_disarming_stands_until_a_person_arms_again(peer):
-    station = Watched(peer)
-    station.reach(SafetyState.ARMED)
+@pytest.fixture(scope="module")
+def only_one(tmp_path_factory):
+    with peer_in(tmp_path_factory.mktemp("station"), 65) as peer:
+        station = Watched(peer)
+        station.reach(SafetyState.ARMED, 60)  # once, by its script
+        yield station
+
+
+@pytest.fixture
+def station(only_one):
+    """One station for all, armed: by a person, where the test before left it disarmed."""
+    if only_one.states[-1].state == SafetyState.DISARMED:
+        only_one.arm(True)
+    only_one.reach(SafetyState.ARMED)
+    only_one.begin()
+    return only_one
+
+
+def test_a_disarming_stands_until_a_person_arms_again(station):
+    peer = station.peer
     station.arm(False)
     station.reach(SafetyState.DISARMED)
-    station.stays(SafetyState.DISARMED, 4.0)
+    station.stays(SafetyState.DISARMED, 3.0)
     assert station.log("operator").count("disarmed; arm it again: ros2 service call /station_a/interlock/arm") == 1
     operator = peer.supervisor.children["operator"].popen
     operator.kill()  # nor does the one that comes after it
-    peer.spin(lambda: any("operator ended" in event for event in peer.supervisor.events), what="another operator")
-    station.stays(SafetyState.DISARMED, 6.0)
+    peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == 2, 40, "another operator to say it")
+    assert peer.supervisor.events == ["operator ended (killed by SIGKILL) and was started again"]
+    station.stays(SafetyState.DISARMED, 3.0)
     assert station.log("operator").count("disarmed; arm it again") == 2
     station.arm(True)
     station.reach(SafetyState.ARMED)
@@ -90,11 +114,8 @@ def test_a_disarming_stands_until_a_person_arms_again(peer):
     station.stays(SafetyState.DISARMED, 3.0)
 
 
-@pytest.mark.domain(66)
-def test_what_a_person_lets_go_stays_let_go(peer):
-    station = Watched(peer)
-    station.reach(SafetyState.ARMED)
-    enables = listen(peer, Bool, "enable")
+def test_what_a_person_lets_go_stays_let_go(station):
+    peer, enables = station.peer, station.enables
     say = peer.node.create_publisher(Bool, "enable", profile("enable"))
     peer.spin(lambda: enables and say.get_subscription_count() >= 2, what="the enable")
     say.publish(Bool(data=False))
@@ -104,12 +125,11 @@ def test_what_a_person_lets_go_stays_let_go(peer):
     assert not enables[before:], "nobody holds it for them"
     say.publish(Bool(data=True))
     peer.spin(lambda: len(enables) > before + 2, what="the script to hold it again")
+    peer.node.destroy_publisher(say)
 
 
-@pytest.mark.domain(67)
-def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(peer):
-    station = Watched(peer)
-    station.reach(SafetyState.ARMED)
+def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(station):
+    peer, died = station.peer, len(station.peer.supervisor.events)
     robot = peer.node.create_publisher(*_robot_fault())
     peer.spin(lambda: robot.get_subscription_count(), what="the interlock's ear")
     robot.publish(_robot_fault()[0](data="reflex"))
@@ -122,7 +142,8 @@ def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(peer):
     peer.spin(lambda: station.ask(clearing, ResetFault.Request(cause="robot:reflex")).success, what="the reset")
     station.reach(SafetyState.DISARMED)
     station.stays(SafetyState.DISARMED, 3.0)
-    assert not peer.supervisor.events, "nothing died"
+    assert len(peer.supervisor.events) == died, "nothing died"
+    peer.node.destroy_publisher(robot)
 
 
 def _robot_fault():
@@ -131,20 +152,18 @@ def _robot_fault():
     return String, "robot/fault", profile("robot/fault")
 
 
-@pytest.mark.domain(68)
-def test_an_environment_that_waits_for_a_person_says_so_and_waits_as_long_as_it_takes(peer):
-    station = Watched(peer, "recorder")
-    station.reach(SafetyState.ARMED)
+def test_an_environment_that_waits_for_a_person_says_so_and_waits_as_long_as_it_takes(station):
+    peer = station.peer
     station.arm(False)
     station.reach(SafetyState.DISARMED)
-    events, runner = listen(peer, EpisodeEvent, "episode"), ActionClient(peer.node, RunEpisodes, "run_episodes")
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
     peer.spin(runner.server_is_ready, what="the environment")
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration"))
     peer.spin(sent.done, what="the goal")
     answer = sent.result().get_result_async()
-    end = time.monotonic() + 35  # longer than it has patience with machines
+    end = time.monotonic() + 2 * PATIENCE_S + 3  # longer than it has patience with machines
     peer.spin(lambda: time.monotonic() > end, 60)
-    assert "disarmed; arm it again" in station.log("environment") and not answer.done() and not events
+    assert "disarmed; arm it again" in station.log("environment") and not answer.done() and not station.episodes
     station.arm(True)
     peer.spin(answer.done, 60, "the episode")
     assert answer.result().result.success
