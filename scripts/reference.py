@@ -111,17 +111,17 @@ def _limits() -> list[str]:
         rows.append(f"| `{item.name}` | {item.metadata['unit'] or '1'} | {between} | {default} | "
                     f"{item.metadata['meaning']} |")
     return ["## Limits", "",
-            "`limits.yaml` beside the robot's YAML, read at the interlock's start; `docs/limits.schema.json` is for editors.",
-            "`extends: ../other/limits.yaml` takes what it does not say from another file, which extends none. Its own",
-            "`maximum.yaml` and that of the other file both bind it; unknown keys are refused, and the hash is of all values.",
+            "`limits.yaml` beside `robot.yaml`, read at the interlock's start; `docs/limits.schema.json` is for editors.",
+            "`extends: ../other/limits.yaml` takes what it does not say from another file, which extends none. The",
+            "`maximum.yaml` beside it and beside the other both bind it, and the hash is of all values in force.",
             "Each is a parameter `limits.<key>` of the interlock: tightened at any time, loosened only while DISARMED.", "",
             "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
 
 
 def _robots() -> list[str]:
-    lines = ["## Robot", "", "`robots/<robot>/robot.yaml`, `sim_bridges/<simulator>/<robot>/robot.yaml`, or a folder of one's "
-             "own; `docs/robot.schema.json` is for "
-             f"editors. Robots: {', '.join(f'`{name}`' for name in robots())}.", "", *HEAD, *_rows(Robot), "",
+    lines = ["## Robot", "", "`robots/<robot>/robot.yaml`, `sim_bridges/<simulator>/<robot>/robot.yaml`, or a folder of "
+             f"one's own; `docs/robot.schema.json` is for editors. Robots: {', '.join(f'`{name}`' for name in robots())}.",
+             "", *HEAD, *_rows(Robot), "",
              "### Options of the simulators", "",
              "From each simulator's signature; those that are not named here have none.", ""]
     for name in simulators():

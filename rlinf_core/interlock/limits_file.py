@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.interlock.limits import FIXED, HIGHER, MODES, TABLE, Limits, loosened
+from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened
 from rlinf_core.settings.reading import read
 
 UNLIMITED = "unlimited"
@@ -128,9 +128,7 @@ def _maximum(beside: Path, path: str | Path, lines: dict[str, str], limits: Limi
 
 
 def _tightest(tighter: str, values: Sequence[Any]) -> Any:
-    """Of the maxima of one limit, number by number."""
-    if tighter == FIXED:
-        return values[0]
+    """Of the maxima of one limit, number by number; what is fixed is the same in all."""
     if isinstance(values[0], tuple):
         return tuple(_tightest(tighter, numbers) for numbers in zip(*values, strict=True))
     return (max if tighter == HIGHER else min)(values)

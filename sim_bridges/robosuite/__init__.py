@@ -25,8 +25,8 @@ class Simulator:
 
     Args:
         task: one of its environments for one arm, e.g. Lift, Stack, PickPlaceCan, NutAssemblySquare, Door.
-        object: what ``object_pose`` is of: an object, body or site of that environment.
-        goal: what ``goal_pose`` is of, likewise; default: a point above where the object was.
+        object: what object_pose is of: an object, body or site of that environment.
+        goal: what goal_pose is of, likewise; default: a point above where the object was.
         robot: one of robosuite's arms, e.g. Panda, UR5e, Sawyer, IIWA, Kinova3.
         gripper: one of its grippers whose fingers slide, e.g. PandaGripper; default: the robot's own.
     """
@@ -41,7 +41,7 @@ class Simulator:
         from robosuite.models.grippers import GRIPPER_MAPPING
         from robosuite.models.robots.robot_model import REGISTERED_ROBOTS
 
-        tasks = [name for name in robosuite.ALL_ENVIRONMENTS if not name.startswith("TwoArm")]
+        tasks = [name for name in robosuite.ALL_ENVIRONMENTS if name != "Wipe" and not name.startswith("TwoArm")]
         for key, name, known in (("task", task, tasks), ("robot", robot, REGISTERED_ROBOTS),
                                  ("gripper", gripper, ("default", *filter(None, GRIPPER_MAPPING)))):
             if name not in known:
@@ -102,18 +102,19 @@ class Simulator:
         self._above = np.array([*start[:2], below + GOAL_M, 0.0, 0.0, 0.0, 1.0])
 
     def _find(self, name: str) -> object:
-        """MuJoCo's view of a body or a site by name, or of what robosuite names after it; None without a name."""
+        """MuJoCo's view of an object, body or site by name; None without a name."""
         model = self.scene.model
-        bodies = {model.body(index).name: index for index in range(1, model.nbody)}
-        sites = {model.site(index).name: index for index in range(model.nsite)}
+        bodies = [model.body(index).name for index in range(1, model.nbody)]
+        sites = [model.site(index).name for index in range(model.nsite)]
         if not name:
             return None
-        if (index := bodies.get(name, bodies.get(f"{name}_main"))) is not None:
-            return self.scene.data.body(index)
+        for body in (name, f"{name}_main", f"{name}_root"):  # so robosuite calls an object's first body
+            if body in bodies:
+                return self.scene.data.body(body)
         if name not in sites:
             known = [key.removesuffix("_main") for key in (*bodies, *sites) if not key.startswith(OWN)]
             raise _unknown("object" if name == self._names[0] else "goal", name, known)
-        return self.scene.data.site(sites[name])
+        return self.scene.data.site(name)
 
     def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),

@@ -103,8 +103,9 @@ def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
     ("maniskill", {"task": 3}, "'task': expected a text, got int 3"),
     ("robosuite", {"robot": "UR5"}, "robot: expected one of"),
     ("robosuite", {"task": "Stak"}, "task: expected one of Lift, Stack, "),
-    ("robosuite", {"task": "Stack"}, "object: expected one of table, "),
-    ("robosuite", {"goal": "cuba"}, "goal: expected one of "),
+    ("robosuite", {"task": "Stack"}, "object: expected one of table, cubeA, cubeB, "),
+    ("robosuite", {"goal": "cuba"}, "goal: expected one of table, cube, "),
+    ("robosuite", {"task": "Wipe"}, "task: expected one of Lift, Stack, "),
     ("robosuite", {"robot": "UR5e"}, "expected one with two fingers that slide, e.g. PandaGripper; got Robotiq85Gripper"),
 ])
 def test_a_wrong_name_is_answered_with_what_is_there(name, options, said):
