@@ -16,10 +16,10 @@ PURPOSE = {  # in the order in which one needs them
     "trainer": "rlinf train, demo, sweep, compare, identify, reports",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
     "vla": "LoRA, vision-language-action policies",
-    "maniskill": "robots/panda_maniskill",
-    "robosuite": "robots/panda_robosuite",
-    "metaworld": "robots/sawyer_metaworld",
-    "gymnasium-robotics": "robots/fetch",
+    "maniskill": "sim_bridges/maniskill",
+    "robosuite": "sim_bridges/robosuite",
+    "metaworld": "sim_bridges/metaworld",
+    "gymnasium-robotics": "sim_bridges/gymnasium_robotics",
     "test": "make test",
 }
 NAMED_OTHERWISE = {"hydra": "hydra-core", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}

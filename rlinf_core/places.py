@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1]
+SOURCE = Path(__file__).resolve().parents[1]  # of our packages: in a clone its root
 NODES = SOURCE / "ros_ws/src/rlinf"  # where the package rlinf lies in a clone
 
 

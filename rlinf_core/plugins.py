@@ -61,19 +61,18 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
     return getattr(module, attribute) if attribute else module
 
 
-def place(group: str, name: str, folder: Path, ending: str, where: str) -> Path:
-    """The file or folder called ``name``: a path, one in ``folder``, an entry point, or ``package.module:PATH``.
+def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
+    """The file or folder called ``name``: a path, one of ``ours``, an entry point, or ``package.module:PATH``.
 
-    A reference that names a module alone means its folder. Arguments as of ``find``; ``ending`` is that of the files.
+    A reference that names a module alone means its folder. Arguments as of ``find``.
     """
-    point = installed(group).get(name)
-    path = Path(name).expanduser() if "/" in name else folder / f"{name}{ending}"
-    if path.exists():
+    path = Path(name).expanduser() if "/" in name else ours.get(name)
+    if path is not None and path.exists():
         return path.resolve()
-    if point is not None or ("/" not in name and ("." in name or ":" in name)):
+    if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
         found = find(group, name, {}, where)
         return Path(found.__file__).resolve().parent if isinstance(found, ModuleType) else Path(found).resolve()
-    known = names(group, (entry.name.removesuffix(ending) for entry in folder.iterdir()))
+    known = names(group, ours)
     raise RecipeError(f"{where}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
 
 

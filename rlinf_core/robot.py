@@ -1,4 +1,4 @@
-"""A robot: what ``robots/<name>/robot.yaml`` says."""
+"""A robot: what its robot.yaml says. Real ones are in ``robots``, simulated ones in the folder of their simulator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError
-from rlinf_core.places import shared
+from rlinf_core.places import SOURCE, shared
 from rlinf_core.settings.base import Count, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import read
@@ -45,7 +45,7 @@ class Robot(Settings):
 
 
 def load_robot(name: str) -> Robot:
-    """A robot by the name of its folder in robots/, by path, or by entry point (``rlinf_core.plugins``).
+    """A robot by the name of its folder, by path, or by entry point (``rlinf_core.plugins``).
 
     Raises:
         RecipeError: no such robot, or what is wrong in its YAML, with file and line.
@@ -68,7 +68,7 @@ def load_robot(name: str) -> Robot:
 
 def robot_folder(name: str) -> Path:
     """Where a robot is; RecipeError names the nearest known one."""
-    folder = plugins.place("robots", name, shared() / "robots", "", "station.robot")
+    folder = plugins.place("robots", name, _ours(), "station.robot")
     if not (folder / "robot.yaml").is_file():
         raise RecipeError(f"station.robot: expected a folder with a robot.yaml, got '{name}'")
     return folder
@@ -76,4 +76,10 @@ def robot_folder(name: str) -> Path:
 
 def robots() -> list[str]:
     """Names of all robots."""
-    return plugins.names("robots", [path.parent.name for path in (shared() / "robots").glob("*/robot.yaml")])
+    return plugins.names("robots", _ours())
+
+
+def _ours() -> dict[str, Path]:
+    """The folders of the robots that come with rlinf, by their names."""
+    found = (*(shared() / "robots").glob("*/robot.yaml"), *(SOURCE / "sim_bridges").glob("*/*/robot.yaml"))
+    return {path.parent.name: path.parent for path in found}

@@ -20,7 +20,7 @@ from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.environment import TaskFile  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
-from rlinf_core.interlock.limits import schema as limits_schema  # noqa: E402
+from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
 from rlinf_core.policies import kinds, policy_kind  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
 from rlinf_core.rewards import REWARD  # noqa: E402
@@ -111,14 +111,17 @@ def _limits() -> list[str]:
         rows.append(f"| `{item.name}` | {item.metadata['unit'] or '1'} | {between} | {default} | "
                     f"{item.metadata['meaning']} |")
     return ["## Limits", "",
-            "`robots/<robot>/limits.yaml`, read at the interlock's start; `docs/limits.schema.json` is for editors.",
+            "`limits.yaml` beside `robot.yaml`, read at the interlock's start; `docs/limits.schema.json` is for editors.",
+            "`extends: ../other/limits.yaml` takes what it does not say from another file, which extends none. The",
+            "`maximum.yaml` beside it and beside the other both bind it, and the hash is of all values in force.",
             "Each is a parameter `limits.<key>` of the interlock: tightened at any time, loosened only while DISARMED.", "",
             "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
 
 
 def _robots() -> list[str]:
-    lines = ["## Robot", "", "`robots/<robot>/robot.yaml`, or a folder of one's own; `docs/robot.schema.json` is for "
-             f"editors. Robots: {', '.join(f'`{name}`' for name in robots())}.", "", *HEAD, *_rows(Robot), "",
+    lines = ["## Robot", "", "`robots/<robot>/robot.yaml`, `sim_bridges/<simulator>/<robot>/robot.yaml`, or a folder of "
+             f"one's own; `docs/robot.schema.json` is for editors. Robots: {', '.join(f'`{name}`' for name in robots())}.",
+             "", *HEAD, *_rows(Robot), "",
              "### Options of the simulators", "",
              "From each simulator's signature; those that are not named here have none.", ""]
     for name in simulators():

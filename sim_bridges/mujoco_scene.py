@@ -54,6 +54,14 @@ class Scene:
         pose[:3], pose[3:6], pose[6] = self.to_base(position), turned[1:], turned[0]
         return pose
 
+    def pose_of(self, thing: object) -> np.ndarray:
+        """(7,) of a body or a site, as ``data.body(name)`` and ``data.site(name)`` show it."""
+        if hasattr(thing, "xquat"):
+            return self.pose(thing.xpos, thing.xquat)
+        quaternion = np.empty(4)
+        self._mujoco.mju_mat2Quat(quaternion, thing.xmat)
+        return self.pose(thing.xpos, quaternion)
+
     def tool_pose(self) -> np.ndarray:
         """(7,) of the tool's site."""
         quaternion = np.empty(4)

@@ -1,4 +1,4 @@
-"""What every simulator file provides, and where to find it by name: one file each, deleted by deleting the file."""
+"""What every simulator provides, and where to find it by name: one folder each, with its robots, deleted by deleting it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Simulator(Protocol):
 
 
 def simulators() -> list[str]:
-    """Names of all simulators: of our files that say which package they need, and of entry points."""
+    """Names of all simulators: of our folders, and of entry points."""
     return plugins.names("simulators", _ours())
 
 
@@ -107,8 +107,7 @@ def build(name: str, options: dict[str, Any]) -> Simulator:
 
 
 def _ours() -> dict[str, str]:
-    return {path.stem: f"sim_bridges.{path.stem}" for path in Path(__file__).parent.glob("*.py")
-            if "\nPACKAGE, INSTALL = " in path.read_text()}
+    return {path.parent.name: f"sim_bridges.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py")}
 
 
 def _tuples(value: Any) -> Any:

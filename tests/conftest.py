@@ -19,7 +19,7 @@ def task():
 
 @pytest.fixture(scope="session")
 def limits():
-    return load_limits("robots/franka_sim/limits.yaml")
+    return load_limits("sim_bridges/franka_mujoco/franka_sim/limits.yaml")
 
 
 @pytest.fixture

@@ -27,7 +27,8 @@ def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_f
     for name, schema in said.items():
         assert json.loads((ROOT / f"docs/{name}.schema.json").read_text()) == schema, "run python scripts/reference.py"
     kinds = {"recipe": ROOT.glob("configs/*.yaml"), "task": ROOT.glob("configs/tasks/*.yaml"),
-             "robot": ROOT.glob("robots/*/robot.yaml"), "limits": ROOT.glob("robots/*/limits.yaml")}
+             **{name: [*ROOT.glob(f"robots/*/{name}.yaml"), *ROOT.glob(f"sim_bridges/*/*/{name}.yaml")]
+                for name in ("robot", "limits")}}
     for name, files in kinds.items():
         for path in files:
             if path.stem != "drill":

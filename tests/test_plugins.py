@@ -94,7 +94,7 @@ my_task = mine:TASK
 def mine(tmp_path, monkeypatch):
     """An installed package with a part of every kind."""
     package = tmp_path / "mine"
-    shutil.copytree("robots/franka_sim", package / "arm")
+    shutil.copytree("sim_bridges/franka_mujoco/franka_sim", package / "arm")
     (package / "arm/__init__.py").write_text("")
     (package / "arm/robot.yaml").write_text(
         (package / "arm/robot.yaml").read_text().replace("franka_mujoco", "mine") + "options: {noise_m: 0.001}\n")

@@ -84,8 +84,8 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
             raise RecipeError(f"robot '{name}': expected 'task' in its robot.yaml, or --task, got neither")
         return load_recipe("sim_rlpd", [f"station.robot='{name}'", f"station.task='{task or found.task}'",
                                         "station.lockstep=true"])
-    raise RecipeError(f"simulator '{simulator}': expected a robot in robots/ that says 'simulator: {simulator}', found none"
-                      ". Name yours with --robot")
+    raise RecipeError(f"simulator '{simulator}': expected a robot that says 'simulator: {simulator}', found none. Name "
+                      "yours with --robot")
 
 
 def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]) -> Iterator[Row]:

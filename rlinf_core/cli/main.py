@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="whether a simulator keeps what the robot interface promises")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("name", help="its name, e.g. maniskill")
-    check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first of robots/)")
+    check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first that does)")
     check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
     check.add_argument("--episodes", type=int, default=10, help="scenes that the task's script plays (default: 10)")
     check.add_argument("--no-station", action="store_true", help="leave out the station over ROS")

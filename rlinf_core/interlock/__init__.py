@@ -1,7 +1,8 @@
 """The interlock's pure core: what may move, decided once per tick. Not a functional-safety certified device."""
 
 from rlinf_core.interlock.core import step
-from rlinf_core.interlock.limits import Limits, load_limits, loosened, loosest, with_values
+from rlinf_core.interlock.limits import Limits, loosened
+from rlinf_core.interlock.limits_file import load_limits, loosest, with_values
 from rlinf_core.interlock.state import State, adopt
 from rlinf_core.interlock.types import Applied, Chunk, EStop, Event, Inputs, Mode, Output
 from rlinf_core.interlock.watch import enabled, standing_faults, unready

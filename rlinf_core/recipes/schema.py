@@ -37,8 +37,8 @@ class Station(Settings):
         "station_a", pattern="^[A-Za-z][A-Za-z0-9_]*$", description="its ROS namespace, and the prefix of its episodes' "
         "ids: letters, digits and _")
     robot: str = Field(
-        "franka_sim", min_length=1, description="a folder of robots/, an entry point, or the path of one; ./path from the "
-        "file that says it")
+        "franka_sim", min_length=1, description="a folder of robots/ or of a simulator (sim_bridges/<simulator>/), an "
+        "entry point, or the path of one; ./path from the file that says it")
     task: str = Field(
         "peg_insertion", min_length=1, description="a file of configs/tasks/, an entry point, or the path of one, likewise")
     lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")

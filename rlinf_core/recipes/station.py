@@ -7,7 +7,7 @@ from pathlib import Path
 from rlinf_core import plugins
 from rlinf_core.environment import Task, load_task
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.interlock.limits import load_limits
+from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.places import shared
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.sources import check_source
@@ -28,7 +28,8 @@ def check_recipe(recipe: Recipe) -> None:
 
 def task_file(recipe: Recipe) -> Path:
     """Path of the recipe's task; RecipeError names the nearest known one."""
-    return plugins.place("tasks", recipe.station.task, shared() / "configs/tasks", ".yaml", "station.task")
+    ours = {path.stem: path for path in (shared() / "configs/tasks").glob("*.yaml")}
+    return plugins.place("tasks", recipe.station.task, ours, "station.task")
 
 
 def station_task(recipe: Recipe) -> Task:

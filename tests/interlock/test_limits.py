@@ -10,7 +10,8 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
 from tests.interlock.conftest import limits
 
-GOOD = yaml.safe_load(Path("robots/franka_sim/limits.yaml").read_text())
+SIMULATED = "sim_bridges/franka_mujoco/franka_sim/limits.yaml"
+GOOD = yaml.safe_load(Path(SIMULATED).read_text())
 
 
 def load(tmp_path, **changes):
@@ -60,6 +61,6 @@ def test_a_limit_that_stands_twice_is_refused_and_no_pydantic_is_loaded(tmp_path
     path.write_text(yaml.safe_dump(GOOD) + "speed: 0.1\n")
     with pytest.raises(RecipeError, match=rf"limits.yaml, line {len(path.read_text().splitlines())}: 'speed' stands twice"):
         load_limits(path)
-    code = ("import sys; from rlinf_core.interlock import load_limits; load_limits('robots/franka_sim/limits.yaml'); "
+    code = (f"import sys; from rlinf_core.interlock import load_limits; load_limits('{SIMULATED}'); "
             "print([name for name in ('pydantic', 'torch', 'ray', 'hydra') if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

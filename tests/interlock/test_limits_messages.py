@@ -12,7 +12,8 @@ import yaml
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import limits as module
 from rlinf_core.interlock import load_limits, loosened, loosest, with_values
-from rlinf_core.interlock.limits import TABLE, Limits, schema
+from rlinf_core.interlock.limits import TABLE, Limits
+from rlinf_core.interlock.limits_file import schema
 
 SCHEMA = json.loads(Path("docs/limits.schema.json").read_text())
 GOOD = """\
@@ -169,7 +170,7 @@ def test_the_ends_of_a_range_belong_to_it_and_nothing_beyond(name):
 
 def test_the_schema_is_the_published_one_and_takes_the_shipped_files():
     assert json.loads(json.dumps(schema())) == SCHEMA
-    files = sorted(Path("robots").glob("*/limits.yaml"))
+    files = [*Path("robots").glob("*/limits.yaml"), *Path("sim_bridges").glob("*/*/limits.yaml")]
     for path in files:
         jsonschema.validate(yaml.safe_load(path.read_text()), SCHEMA)
     assert len(files) > 5

@@ -159,7 +159,7 @@ ROBOTS = [
 @pytest.mark.parametrize("text, said", ROBOTS)
 def test_a_robot(tmp_path, capsys, text, said):
     folder = tmp_path / "mine"
-    shutil.copytree("robots/franka_sim", folder)
+    shutil.copytree("sim_bridges/franka_mujoco/franka_sim", folder)
     changed = yaml.safe_load(text)
     kept = [line for line in (folder / "robot.yaml").read_text().splitlines() if line.split(":")[0] not in changed]
     (folder / "robot.yaml").write_text("\n".join([*kept, text]) + "\n")
@@ -173,7 +173,7 @@ def test_a_robot(tmp_path, capsys, text, said):
 
 def test_a_robot_names_the_line(tmp_path):
     folder = tmp_path / "mine"
-    shutil.copytree("robots/franka_sim", folder)
+    shutil.copytree("sim_bridges/franka_mujoco/franka_sim", folder)
     lines = (folder / "robot.yaml").read_text().splitlines()
     (folder / "robot.yaml").write_text("\n".join([*lines, "estop: [pendant]"]) + "\n")
     with pytest.raises(RecipeError, match=rf"^robot .*robot.yaml, line {len(lines) + 1}: unknown key 'estop'"):
@@ -223,7 +223,7 @@ def test_a_task(tmp_path, capsys, text, said):
 
 def test_limits_are_read_with_everything_else(tmp_path, capsys):
     folder, out = tmp_path / "mine", tmp_path / "run"
-    shutil.copytree("robots/franka_sim", folder)
+    shutil.copytree("sim_bridges/franka_mujoco/franka_sim", folder)
     (folder / "limits.yaml").write_text((folder / "limits.yaml").read_text() + "sped: 1.0\n")
     assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 1
     assert "unknown limit 'sped' (did you mean 'speed'?)" in capsys.readouterr().err and not out.exists()

@@ -98,7 +98,7 @@ def test_cameras_see_the_socket_move(simulator):
 
 def one_station():
     return SimulatedStation(Simulator(), load_task("configs/tasks/peg_insertion.yaml"),
-                            load_limits("robots/franka_sim/limits.yaml"))
+                            load_limits("sim_bridges/franka_mujoco/franka_sim/limits.yaml"))
 
 
 def test_the_vectorised_environment_is_the_station_stepped_together():

@@ -102,12 +102,36 @@ def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
     ("franka_mujoco", {"pose_noise": 0.1}, "unknown key 'pose_noise' (did you mean 'pose_noise_m'?)"),
     ("maniskill", {"task": 3}, "'task': expected a text, got int 3"),
     ("robosuite", {"robot": "UR5"}, "robot: expected one of"),
+    ("robosuite", {"task": "Stak"}, "task: expected one of Lift, Stack, "),
+    ("robosuite", {"task": "Stack"}, "object: expected one of table, cubeA, cubeB, "),
+    ("robosuite", {"goal": "cuba"}, "goal: expected one of table, cube, "),
+    ("robosuite", {"task": "Wipe"}, "task: expected one of Lift, Stack, "),
     ("robosuite", {"robot": "UR5e"}, "expected one with two fingers that slide, e.g. PandaGripper; got Robotiq85Gripper"),
 ])
 def test_a_wrong_name_is_answered_with_what_is_there(name, options, said):
     with pytest.raises(RecipeError) as error:
         make(name, **options)
     assert said in str(error.value)
+
+
+def test_another_environment_of_robosuite_has_its_own_things():
+    """Bodies and sites by their names, as robosuite's own observations have them; without a goal, above the object."""
+    stack = make("robosuite", task="Stack", object="cubeA", goal="cubeB")
+    stack.reset(3)
+    own, channels = stack.env._get_observations(force_update=True), stack.channels()
+    for name, cube in (("object_pose", "cubeA"), ("goal_pose", "cubeB")):
+        assert stack.scene.to_world(channels[name][:3]) == pytest.approx(own[f"{cube}_pos"]), name
+    assert channels["task/success"] == [0.0]
+    a, b = (stack.env.sim.data.get_joint_qpos(cube.joints[0]) for cube in (stack.env.cubeA, stack.env.cubeB))
+    stack.env.sim.data.set_joint_qpos(stack.env.cubeA.joints[0], np.concatenate([b[:2], [b[2] + 0.0455], b[3:]]))
+    for _ in range(10):
+        stack.advance(None)
+    assert not np.allclose(a, b) and stack.channels()["task/success"] == [1.0] and stack.succeeded()
+    door = make("robosuite", task="Door", object="Door_handle")
+    channels = door.channels()
+    assert door.scene.to_world(channels["object_pose"][:3]) == pytest.approx(
+        door.env.sim.data.site_xpos[door.env.door_handle_site_id])
+    assert channels["goal_pose"][:2] == pytest.approx(channels["object_pose"][:2])
 
 
 def test_an_action_of_another_shape_names_both():
@@ -124,7 +148,7 @@ def test_another_tick_than_the_simulators_is_refused(tmp_path):
         from sim_bridges.vector import SimulatedStation
 
         SimulatedStation(make("gymnasium_robotics"), load_task("configs/tasks/pick_cube.yaml"),
-                         load_limits("robots/franka_sim/limits.yaml"))
+                         load_limits("sim_bridges/franka_mujoco/franka_sim/limits.yaml"))
 
 
 def test_a_second_task_on_one_simulator(capsys):
@@ -136,7 +160,7 @@ def test_a_second_task_on_one_simulator(capsys):
 
 def test_what_is_not_kept_says_what_was_expected(tmp_path, capsys):
     folder = tmp_path / "small"
-    shutil.copytree("robots/franka_sim", folder)
+    shutil.copytree("sim_bridges/franka_mujoco/franka_sim", folder)
     limits = (folder / "limits.yaml").read_text()
     (folder / "limits.yaml").write_text(re.sub(r"box_high: .*", "box_high: [0.31, -0.24, 0.01]", limits))
     command = ["check", "sim", "franka_mujoco", "--robot", str(folder), "--episodes", "1", "--no-station", "--task"]

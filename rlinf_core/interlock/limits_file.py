@@ -1,0 +1,214 @@
+"""A limits YAML: reading and checking it, with the line of every mistake; needs neither pydantic nor anything of a station.
+
+It may extend another, which may extend none: ``extends: ../limits.yaml``. Its own values go first. The maxima beside either
+file bind both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.interlock.limits import HIGHER, MODES, TABLE, Limits, loosened
+from rlinf_core.settings.reading import read
+
+UNLIMITED = "unlimited"
+EXTENDS = "extends"
+MAXIMUM_FILE = "maximum.yaml"
+Values = dict[str, Any]
+
+
+def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits", most: Limits | None = None) -> Limits:
+    """``limits`` with some values replaced, checked as if they stood in a file; RecipeError says what is wrong.
+
+    With ``most``, nothing may become looser than that (see ``loosest``).
+    """
+    _check_known(where, {}, changes)
+    values = {name: _checked(where, TABLE[name], value) for name, value in changes.items()}
+    changed = replace(limits, **values)
+    _check_together(where, {}, asdict(changed))
+    for name in loosened(most, changed) if most is not None else ():
+        raise RecipeError(f"{where}: '{name}' {getattr(changed, name)} is looser than the robot's own "
+                          f"{getattr(most, name)}")
+    return changed
+
+
+def load_limits(path: str | Path) -> Limits:
+    """Read and check a limits YAML and the robot's own maxima; RecipeError names file, line, key and fix."""
+    return _load(path)[0]
+
+
+def loosest(path: str | Path) -> Limits:
+    """How loose the limits of this file may ever be set: the robot's own maxima, and the file's value where it has none."""
+    limits, maxima = _load(path)
+    names = {name for maximum in maxima for name in maximum}
+    return replace(limits, **{name: _tightest(TABLE[name].metadata["tighter"], [
+        maximum[name] for maximum in maxima if name in maximum]) for name in names})
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a limits YAML, for editors."""
+    properties = {}
+    for name, item in TABLE.items():
+        unit, size = item.metadata["unit"], item.metadata["size"]
+        low, high = item.metadata["range"][0], item.metadata["range"][-1]
+        text = {"description": f"{item.metadata['meaning']}{f' [{unit}]' if unit else ''}"}
+        number = {"type": "number", "minimum": low, "maximum": high}
+        if name == "joint_names":
+            properties[name] = text | {"type": "array", "items": {"type": "string"}}
+        elif name == "frame":
+            properties[name] = text | {"type": "string", "minLength": 1}
+        elif name == "control_mode":
+            properties[name] = text | {"enum": list(MODES)}
+        elif size == 1:
+            properties[name] = text | {"anyOf": [number, {"const": UNLIMITED}]}
+        else:
+            length = {"minItems": size, "maxItems": size} if size else {}
+            properties[name] = text | {"type": "array", "items": number} | length
+    properties[EXTENDS] = {"type": "string", "description": "a limits YAML whose values hold where this one has none; a "
+                           "path from here"}
+    whole = {"required": [name for name, item in TABLE.items() if _required(item)]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Limits of one robot", "type": "object",
+            "additionalProperties": False, "properties": properties, "anyOf": [{"required": [EXTENDS]}, whole]}
+
+
+def _load(path: str | Path) -> tuple[Limits, list[Values]]:
+    """The limits that a file and what it extends say, and the robot's own maxima beside each of the two."""
+    values, lines, base = _read(path)
+    folders = {Path(path).parent: None}
+    if base is not None:
+        below, below_lines, further = _read(base)
+        if further is not None:
+            raise RecipeError(f"limits {below_lines[EXTENDS]}: '{EXTENDS}': expected none in what another file extends "
+                              f"({lines[EXTENDS]})")
+        values, lines, folders = below | values, below_lines | lines, folders | {base.parent: None}
+    for name, item in TABLE.items():
+        if name not in values and _required(item):
+            raise RecipeError(f"limits {path}: '{name}' is missing: {item.metadata['meaning']}; expected {_expected(item)}")
+    _check_together(path, lines, {item.name: item.default for item in TABLE.values() if not _required(item)} | values)
+    limits, maxima = Limits(**values), []
+    for beside in (folder / MAXIMUM_FILE for folder in folders):
+        if beside.exists():
+            maxima.append(_maximum(beside, path, lines, limits))
+    return limits, maxima
+
+
+def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
+    """The checked values of a limits YAML, the place of each key, and the file that it extends, if it does."""
+    said = read(path, "limits")
+    data = {name: list(value) if isinstance(value, tuple) else value for name, value in said.data.items()}
+    lines = {key[0]: place.removeprefix("limits ") for key, place in said.places.items() if len(key) == 1}
+    base = _base(path, lines[EXTENDS], data.pop(EXTENDS)) if EXTENDS in data else None
+    _check_known(path, lines, data, (EXTENDS,))
+    return {name: _checked(_at(path, lines, name), TABLE[name], value) for name, value in data.items()}, lines, base
+
+
+def _base(path: str | Path, where: str, said: Any) -> Path:
+    """The file that ``path`` extends."""
+    folder = Path(path).parent
+    if not isinstance(said, str) or not (folder / said).is_file():
+        raise RecipeError(f"limits {where}: '{EXTENDS}': expected the path of a limits YAML, from {folder}, got {said!r}")
+    return (folder / said).resolve()
+
+
+def _maximum(beside: Path, path: str | Path, lines: dict[str, str], limits: Limits) -> Values:
+    """The robot's own maxima, as far as they apply; nothing in ``path`` is looser."""
+    data, places, base = _read(beside)
+    if base is not None:
+        raise RecipeError(f"limits {places[EXTENDS]}: '{EXTENDS}': expected none in {MAXIMUM_FILE}")
+    own = {name: value for name, value in data.items() if getattr(limits, name) != ()}
+    for name in loosened(replace(limits, **own), limits):
+        raise RecipeError(f"limits {_at(path, lines, name)}: '{name}' {getattr(limits, name)} is looser than the robot's "
+                          f"own {own[name]} ({Path(places[name]).name})")
+    return own
+
+
+def _tightest(tighter: str, values: Sequence[Any]) -> Any:
+    """Of the maxima of one limit, number by number; what is fixed is the same in all."""
+    if isinstance(values[0], tuple):
+        return tuple(_tightest(tighter, numbers) for numbers in zip(*values, strict=True))
+    return (max if tighter == HIGHER else min)(values)
+
+
+def _at(path: str | Path, lines: dict[str, str], name: str) -> str:
+    return lines.get(name, str(path))
+
+
+def _check_known(path: str | Path, lines: dict[str, str], data: Values, more: tuple[str, ...] = ()) -> None:
+    for key in data:
+        if key not in TABLE:
+            raise RecipeError(f"limits {_at(path, lines, str(key))}: unknown limit '{key}'"
+                              f"{nearest(str(key), (*TABLE, *more))}")
+
+
+def _required(item: Any) -> bool:
+    return item.default is MISSING
+
+
+def _expected(item: Any) -> str:
+    size, unit = item.metadata["size"], item.metadata["unit"]
+    if item.name == "control_mode":
+        return f"one of {', '.join(MODES)}"
+    if item.name == "joint_names":
+        return "a list of names, one per joint"
+    if item.name == "frame":
+        return "the name of a frame"
+    low, high = item.metadata["range"]
+    words = {0: "a list of one number per joint", 1: "a number", 3: "three numbers", 4: "four numbers"}
+    return f"{words[size]} in [{low}, {high}] {unit}".strip()
+
+
+def _checked(where: str, item: Any, raw: Any) -> Any:
+    """``raw`` as the table keeps it."""
+    words = {"control_mode": raw in MODES, "frame": isinstance(raw, str) and raw != "",
+             "joint_names": isinstance(raw, list | tuple) and all(isinstance(name, str) for name in raw)}
+    number = item.metadata["size"] == 1 and item.name not in words
+    if number and raw == UNLIMITED:
+        return math.inf
+    if not (words[item.name] if item.name in words else _numbers_fit(item, raw)):
+        spelled = f" (or '{UNLIMITED}', spelled out)" if number else ""
+        meant = nearest(str(raw), MODES) if item.name == "control_mode" else ""
+        raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}{spelled}, got {raw!r}{meant}")
+    if item.name in words:
+        return raw if isinstance(raw, str) else tuple(raw)
+    return float(raw) if number else tuple(map(float, raw))
+
+
+def _numbers_fit(item: Any, raw: Any) -> bool:
+    (low, high), size, several = item.metadata["range"], item.metadata["size"], isinstance(raw, list | tuple)
+    values = raw if several else [raw]
+    return several == (size != 1) and len(values) == (size or len(values)) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high for value in values)
+
+
+def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, Any]) -> None:
+    """What no limit can be checked for alone."""
+
+    def refuse(name: str, problem: str) -> None:
+        raise RecipeError(f"limits {_at(path, lines, name)}: {problem}")
+
+    for index, axis in enumerate("xyz"):
+        low, high = values["box_low"][index], values["box_high"][index]
+        if not low < high:
+            refuse("box_low", f"box is inverted in {axis}: box_low {low} must be below box_high {high}")
+    names, low, high = values["joint_names"], values["joint_low"], values["joint_high"]
+    if not len(names) == len(low) == len(high):
+        refuse("joint_low", f"joint_names has {len(names)} entries, joint_low {len(low)} and joint_high {len(high)}; "
+                            "expected one per joint in each, or none of the three")
+    margin = values["joint_margin"]
+    for index, name in enumerate(names):
+        if not low[index] + margin < high[index] - margin:
+            refuse("joint_low", f"the range of {name} is inverted or thinner than its margins: joint_low {low[index]}, "
+                                f"joint_high {high[index]}, joint_margin {margin}")
+    if values["control_mode"] == "joint_delta" and not low:
+        refuse("control_mode", "control_mode joint_delta needs joint_names, joint_low and joint_high")
+    size = math.hypot(*values["orientation"])
+    if abs(size - 1.0) > 1e-3:
+        refuse("orientation", f"'orientation': expected a unit quaternion x y z w, got one of length {size:.4f}")
+    for smaller, larger in (("stale_state", "lost_state"), ("contact_force", "contact_fault")):
+        if values[smaller] > values[larger]:
+            refuse(smaller, f"'{smaller}' {values[smaller]} must not exceed '{larger}' {values[larger]}")

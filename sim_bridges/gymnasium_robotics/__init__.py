@@ -1,0 +1,76 @@
+"""Gymnasium-Robotics: the Fetch robot picks a block up and brings it to a goal. The tool follows a mocap body.
+
+Plappert et al. 2018, arXiv 1802.09464. Of its ``step``, observation and reward, half of its time, are left out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rlinf_core.errors import RecipeError
+from sim_bridges.mujoco_scene import Scene
+
+PACKAGE, INSTALL = "gymnasium_robotics", "make simulators"
+STEP_M = 0.05  # of one whole action
+
+
+class Simulator:
+    """See ``sim_bridges.simulator.Simulator``; ticks of 50 ms, 25 of MuJoCo's.
+
+    Args:
+        task: FetchPickAndPlace-v4, FetchPush-v4 or FetchSlide-v4.
+    """
+
+    tick_s = 0.05
+    cameras = ("front", "video")
+    joint_names = tuple(f"robot0:{name}_joint" for name in (
+        "shoulder_pan", "shoulder_lift", "upperarm_roll", "elbow_flex", "forearm_roll", "wrist_flex", "wrist_roll"))
+
+    def __init__(self, task: str = "FetchPickAndPlace-v4") -> None:
+        import gymnasium
+        import gymnasium_robotics
+
+        gymnasium.register_envs(gymnasium_robotics)
+        self.env = gymnasium.make(task).unwrapped
+        if not getattr(self.env, "has_object", False):
+            raise RecipeError(f"gymnasium_robotics: expected a Fetch task with an object, got '{task}'")
+        self.env.n_substeps = round(self.tick_s / self.env.model.opt.timestep)
+        self.env.reset(seed=0)
+        base = self.env.data.body("robot0:base_link").xpos.copy()
+        self.scene = Scene(self.env.model, self.env.data, "robot0:grip", base, cameras={
+            "front": "external_camera_0", "video": "external_camera_0"})
+        self._joints = [self.env.model.joint(name).qposadr[0] for name in self.joint_names]
+        self._fingers = [self.env.model.joint(f"robot0:{side}_gripper_finger_joint").qposadr[0] for side in "rl"]
+        self._block = self.env.data.site("object0")
+
+    def reset(self, seed: int) -> None:
+        self.env.reset(seed=seed)
+        self._command = self.tcp_pose(), self.opening()
+
+    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+        pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
+                                       self._command[1] if opening is None else opening)
+        way = self.scene.to_world(pose[:3]) - self.env.data.site_xpos[self.scene.tool]
+        grip = width / 2 - self.env.data.qpos[self._fingers].mean()
+        action = np.append(np.clip(way / STEP_M, -1.0, 1.0), np.clip(grip, -1.0, 1.0))
+        self.env._set_action(action)
+        self.env._mujoco_step(action)
+
+    def tcp_pose(self) -> np.ndarray:
+        return self.scene.tool_pose()
+
+    def opening(self) -> float:
+        return float(max(self.env.data.qpos[self._fingers].sum(), 0.0))
+
+    def channels(self) -> dict[str, np.ndarray]:
+        data = self.env.data
+        return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
+                "joint_states": data.qpos[self._joints].copy(), "gripper/state": np.array([self.opening()]),
+                "object_pose": self.scene.pose_of(self._block),
+                "goal_pose": np.concatenate([self.scene.to_base(self.env.goal), [0.0, 0.0, 0.0, 1.0]])}
+
+    def succeeded(self) -> bool:
+        return bool(self.env._is_success(self._block.xpos, self.env.goal))
+
+    def render(self, camera: str, height: int, width: int) -> np.ndarray:
+        return self.scene.render(camera, height, width)
