@@ -5,8 +5,9 @@ import pytest
 import torch
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
+from rlinf.conversions import action_chunk
 from rlinf.qos import profile
 from rlinf_core.algorithms.parts.on_policy import Rollout
 from rlinf_core.episodes import read_episode
@@ -105,3 +106,31 @@ def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environme
         assert np.array_equal(recorded_seen, seen["vectors"])
         assert episode.chunks.drawn.shape[1] == policy.latent_size == 12 and episode.chunks.log_probs.shape[1] == 1
     assert {(chunk.drawn_dim, len(chunk.drawn), len(chunk.log_probs)) for chunk in chunks} == {(12, 12, 1)}
+
+
+@pytest.mark.domain(154)
+def test_what_a_person_does_is_no_chunk_of_the_policy(env, peer):
+    """Somebody commands at the time steps 3 to 5, and the policy goes on where it is handed back."""
+    policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-3.0)).eval()
+    teleop = peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+    station, begun = Station(peer, policy), []
+
+    def take_over(step):
+        if step.step_index in (3, 4, 5):
+            begun.append(step)
+            chunk = action_chunk(env.spec, np.zeros(3), source="operator", session="person", seq=len(begun), version=-1,
+                                 observation_stamp=step.header.stamp)
+            teleop.publish(chunk)
+
+    peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
+    (episode,) = station.episodes("train", 1)
+    check_episode(episode, env.spec, 1000)
+    chunks, theirs = episode.chunks, [step for step, source in enumerate(episode.sources) if source == "operator"]
+    assert set(theirs) >= {3, 4, 5}
+    rollout = rollout_of(episode, env.spec, policy.config)
+    counted = [step for start, played in zip(chunks.starts, chunks.played, strict=True)
+               for step in range(start, start + played)]
+    assert len(counted) == len(set(counted)) and not set(counted) & set(theirs)
+    assert counted[:3] == [0, 1, 2] and all(episode.sources[step] == "policy" for step in counted)
+    assert rollout.steps[:2, 0].tolist() == [2, 1] and rollout.ended[:2, 0].tolist() == [0, 1]
+    assert counted[-1] == len(episode) - 1 and len(counted) >= len(episode) - len(theirs) - 5
