@@ -53,18 +53,25 @@ def played_chunks(where: str, sent: list[Any], applied: list[Any], stamps: np.nd
         versions=np.array([chunk.policy_version for chunk in kept], np.int64))
 
 
+def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
+    """The time step of each applied action; -1 before the first one.
+
+    In real time the two drift apart by some milliseconds: what begins in the last quarter of a time step is of the next.
+    """
+    begins = np.array([to_ns(record.header.stamp) for record in records], np.int64)
+    from_then_on = np.append(stamps[:1], stamps[1:] - np.diff(stamps) // 4)
+    return (np.searchsorted(from_then_on, begins, side="right") - 1).tolist()
+
+
 def _owners(chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray) -> dict[int, tuple[int, str, int]]:
     """Whose action the policy's last one of each time step was: its chunk and its index in it.
 
-    In real time windows and time steps drift apart by some milliseconds, so an action is of the nearest time step. Until a
-    new chunk arrives, the one before goes on within the same time step; the new one is the last.
+    Until a new chunk arrives, the one before goes on within the same time step; the new one is the last.
     """
-    between = (stamps[:-1] + stamps[1:]) // 2
     owners: dict[int, tuple[int, str, int]] = {}
-    for record in applied:
-        if record.source == "policy" and (record.seq, record.session) in chunks:
-            step = int(np.searchsorted(between, to_ns(record.header.stamp), side="right"))
-            owners[step] = max(owners.get(step, (-1, "", 0)), (record.seq, record.session, record.index))
+    records = [record for record in applied if record.source == "policy" and (record.seq, record.session) in chunks]
+    for step, record in zip(steps_of(stamps, records), records, strict=True):
+        owners[step] = max(owners.get(step, (-1, "", 0)), (record.seq, record.session, record.index))
     return owners
 
 

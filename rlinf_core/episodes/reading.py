@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.episodes.chunks import played_chunks
+from rlinf_core.episodes.chunks import played_chunks, steps_of
 from rlinf_core.episodes.messages import PACKAGE, store_for, to_ns
 from rlinf_core.episodes.sums import SUMS, verify
 from rlinf_core.episodes.types import Episode
@@ -127,8 +127,8 @@ def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> E
     count = len(steps) - 1
     requested, executed = np.zeros((count, dim)), np.zeros((count, dim))
     sources, limits = [""] * count, [()] * count
-    for record in sorted(applied, key=lambda r: (to_ns(r.header.stamp), r.seq, r.index)):
-        k = int(np.searchsorted(stamps, to_ns(record.header.stamp), side="right")) - 1
+    ordered = sorted(applied, key=lambda record: (record.source == "operator", record.seq, record.index))
+    for k, record in zip(steps_of(stamps, ordered), ordered, strict=True):
         if not 0 <= k < count:
             continue
         requested[k] = record.requested

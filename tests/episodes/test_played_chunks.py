@@ -10,11 +10,11 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.chunks import played_chunks
-from rlinf_core.episodes.messages import to_ns
+from rlinf_core.episodes.messages import to_ns, typestore
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError
-from tests.messages import record
+from tests.messages import raw_messages, record, write_raw
 
 MS = 1_000_000
 LOCKSTEP = tuple(range(0, 600, 100))  # [ms], five transitions
@@ -161,6 +161,24 @@ def test_a_recording_says_what_was_drawn_to_the_last_bit(spool, task):
     assert chunks.drawn.dtype == np.float32 and np.array_equal(chunks.drawn, [expected, expected + np.float32(4)])
     assert np.array_equal(chunks.log_probs, [-expected[:2], -expected[:2] - np.float32(4)])
     check_episode(episode, task.spec, 100)
+
+
+def test_in_real_time_actions_are_of_the_time_steps_that_they_were_meant_for(spool, task):
+    """Every other time step comes 4 ms late; and until the second chunk is there, the first one goes on."""
+    def late(topic, number, message):
+        if topic == "timestep" and number % 2:
+            message.header.stamp.nanosec += 4 * MS
+
+    messages, kind = raw_messages(task.spec, chunk=(4, 2), change=late), "rlinf_msgs/msg/Applied"
+    (first,) = [raw for topic, _, ns, raw in messages if topic == "/station/applied" and ns == 100 * MS]
+    more = typestore().deserialize_cdr(first, kind)
+    more.index, more.header.stamp.nanosec, more.requested = 2, 203 * MS, np.full(3, 0.5)
+    messages.append(("/station/applied", kind, 203 * MS, bytes(typestore().serialize_cdr(more, kind))))
+    episode = read_episode(write_raw(spool, "a-1", messages).close())
+    assert episode.sources == ("policy",) * 5
+    assert episode.requested[:, 2] == pytest.approx([0.0, 0.001, 0.002, 0.003, 0.004])
+    assert episode.executed[:, 0] == pytest.approx([0.01, 0.01, 0.02, 0.01, 0.01])
+    assert (episode.chunks.starts.tolist(), episode.chunks.played.tolist()) == ([0, 2, 4], [2, 2, 1])
 
 
 def test_a_recording_without_what_was_drawn_is_read_as_before(spool, task, monkeypatch):
