@@ -317,18 +317,27 @@ def one(r: Random, way: Way, name: str, place: str) -> str:
 def verdict(taken: Episode | None, original: Episode | None) -> str:
     if taken is None:
         return "refused"
-    values = [*taken.observations.values(), taken.requested, taken.executed, taken.rewards, taken.discounts]
-    if not all(np.isfinite(value).all() and np.abs(value.astype(float)).max() <= 1e6 for value in values):
+    values = [*taken.observations.values(), taken.requested, taken.executed, taken.rewards, taken.discounts,
+              *drawn(taken).values()]
+    if not all(np.isfinite(value).all() and np.abs(value.astype(float)).max(initial=0.0) <= 1e6 for value in values):
         return "silent_changes"
     if original is None:
         return "valid"
     return "accepted_unchanged" if same(taken, original) else "silent_changes"
 
 
+def drawn(episode: Episode) -> dict[str, np.ndarray]:
+    """What is said of the policy's chunks."""
+    chunks = vars(episode.chunks) if episode.chunks else {}
+    return {name: np.asarray(value) for name, value in chunks.items() if value is not None}
+
+
 def same(one: Episode, other: Episode) -> bool:
     arrays = ("requested", "executed", "rewards", "discounts", "stamps_ns")
     facts = ("id", "mode", "success", "policy_version", "spec_hash", "sources", "limits")
     return (all(np.array_equal(getattr(one, name), getattr(other, name)) for name in arrays)
+            and drawn(one).keys() == drawn(other).keys()
+            and all(np.array_equal(value, drawn(other)[name]) for name, value in drawn(one).items())
             and all(getattr(one, name) == getattr(other, name) for name in facts)
             and one.observations.keys() == other.observations.keys()
             and all(np.array_equal(value, other.observations[name]) for name, value in one.observations.items()))
@@ -338,7 +347,7 @@ def ways(root: Path) -> Iterator[Way]:
     task = load_task(ROOT / "configs/tasks/peg_insertion.yaml")
     seen = task.with_images({"front": (8, 8)})
     for number, (spec, how) in enumerate([
-            (task.spec, {"steps": 5}), (task.spec, {"steps": 20, "sources": {3: "operator"}}),
+            (task.spec, {"steps": 5}), (task.spec, {"steps": 20, "sources": {3: "operator"}, "chunk": (4, 2)}),
             (task.spec, {"steps": 2, "mode": "demonstration"}), (seen.spec, {"steps": 6})]):
         yield Way(root / str(number), spec, how)
 

@@ -89,7 +89,7 @@ TOPICS = (
           receivers="policy, operator, recorder; interlock in lockstep", rate="control rate", depth=50, recorded=EPISODE,
           meaning="observation, reward, how the episode ended"),
     Topic(name="policy/action", type="rlinf_msgs/msg/ActionChunk", sender="policy", receivers="interlock, recorder",
-          rate="each chunk", recorded=EPISODE, meaning="what the policy wants"),
+          rate="each chunk", recorded=EPISODE, meaning="what the policy wants, and what it drew for it"),
     Topic(name="teleop/action", type="rlinf_msgs/msg/ActionChunk", sender="operator", receivers="interlock, recorder",
           rate="each decision", recorded=EPISODE, meaning="what a person wants, who goes first"),
     Topic(name="applied", type="rlinf_msgs/msg/Applied", sender="interlock", receivers="environment, recorder",

@@ -8,11 +8,12 @@ NS = 1_000_000_000
 
 
 def raw_messages(spec, episode_id="a-1", steps=5, success=True, mode="train", start=0.0, sources=None, leave=(),
-                 change=None, failure=False, store=None):
+                 change=None, failure=False, store=None, chunk=None):
     """The messages of an episode of ``steps`` transitions, as (topic, type, ns, CDR).
 
     ``leave`` names what is left out (``ended``, ``applied``, the third ``timestep``); ``change`` may change each message,
-    given its topic and its number on that topic. ``store`` knows other definitions of the messages than today's.
+    given its topic and its number on that topic. ``store`` knows other definitions of the messages than today's. With
+    ``chunk``, a horizon and how many actions are played, the policy's chunks are recorded, and actions are theirs.
     """
     store = store or typestore()
     types = store.types
@@ -33,6 +34,7 @@ def raw_messages(spec, episode_id="a-1", steps=5, success=True, mode="train", st
                  policy_version=4, spec_hash=spec.hash, detail="")
     put("episode", "EpisodeEvent", 0, kind=0, steps=0, success=False, failure=False,
         truncated=False, **event)
+    horizon, execute = chunk or (1, 1)
     vector, image = types["rlinf_msgs/msg/NamedVector"], types["sensor_msgs/msg/Image"]
     for k in range(steps + 1):
         ns, last = k * NS // 10, k == steps
@@ -44,9 +46,16 @@ def raw_messages(spec, episode_id="a-1", steps=5, success=True, mode="train", st
                 discount=0.0 if last and (success or failure) else 1.0, terminated=last and (success or failure),
                 truncated=last and not (success or failure), success=last and success, failure=last and failure,
                 episode_id=episode_id, step_index=k, mode=mode, instruction="do it", vectors=vectors, images=images)
+        if chunk and not last and k % execute == 0:
+            put("policy/action", "ActionChunk", ns, source="policy", session="s", seq=k // execute + 1, policy_version=4,
+                observation_stamp=stamp_type(ns // NS, ns % NS), dt=0.1, control_mode="tcp_delta", joint_names=[],
+                horizon=horizon, dim=3, execute=execute, data=np.zeros(3 * horizon), drawn_dim=3,
+                drawn=np.arange(3 * horizon, dtype=np.float32) / 7 + k,
+                log_probs=-np.arange(horizon, dtype=np.float32) / 7 - k)
         if not last and "applied" not in leave:
-            put("applied", "Applied", ns, source=(sources or {}).get(k, "policy"), session="s", seq=k + 1,
-                index=0, policy_version=4, observation_stamp=stamp_type(0, 0), requested=np.array([0.02, 0.0, 0.001 * k]),
+            put("applied", "Applied", ns, source=(sources or {}).get(k, "policy"), session="s", seq=k // execute + 1,
+                index=k % execute, policy_version=4, observation_stamp=stamp_type(0, 0),
+                requested=np.array([0.02, 0.0, 0.001 * k]),
                 executed=np.array([0.01, 0.0, 0.001 * k]), limits=["speed"] if k == 1 else [], limits_hash="beef")
     if "ended" not in leave:
         put("episode", "EpisodeEvent", steps * NS // 10, kind=1, steps=steps, success=success, failure=failure,

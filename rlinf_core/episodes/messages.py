@@ -10,6 +10,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from rlinf_core.places import message_sources
 
 PACKAGE = "rlinf_msgs"
+NS = 1_000_000_000
 
 
 @cache
@@ -32,3 +33,8 @@ def store_for(definitions: tuple[tuple[str, str], ...]) -> Any:
         types |= get_types_from_msg(text, name)
     store.register({name: fields for name, fields in types.items() if name.startswith(PACKAGE)})
     return store
+
+
+def to_ns(stamp: Any) -> int:
+    """Nanoseconds of a builtin_interfaces/Time."""
+    return stamp.sec * NS + stamp.nanosec

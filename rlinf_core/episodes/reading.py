@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.episodes.messages import PACKAGE, store_for
+from rlinf_core.episodes.chunks import played_chunks, steps_of
+from rlinf_core.episodes.messages import PACKAGE, store_for, to_ns
 from rlinf_core.episodes.sums import SUMS, verify
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
 
-NS = 1_000_000_000
 LAST = 2
 ENDED = 1
 TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Applied",
-         "episode": f"{PACKAGE}/msg/EpisodeEvent"}
+         "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
 MOST_MESSAGES = 200_000
 MOST_DEFINITIONS = 1 << 16  # characters
 MOST_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
@@ -60,7 +60,7 @@ def _episode(folder: Path, messages: Messages) -> Episode:
     sizes = {len(values) for record in messages["applied"] for values in (record.requested, record.executed)}
     if len(sizes) > 1:
         raise EpisodeError(f"episode {folder}: expected actions of one size, got {sorted(sizes)}. It is not trained on")
-    return _assemble(steps, messages["applied"], ended[-1])
+    return _assemble(steps, messages, ended[-1], f"episode {folder}")
 
 
 def _recorded(folder: Path) -> Iterator[Raw]:
@@ -102,14 +102,14 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 
 def _read(raws: Iterator[Raw]) -> Messages:
-    """What is on the three topics that make an episode, once each."""
+    """What is on the topics that make an episode, once each."""
     messages: dict[str, dict[bytes, Any]] = {topic: {} for topic in TYPES}
     stations: set[str] = set()
     for name, kind, definition, raw in raws:
-        station, _, topic = name.rpartition("/")
-        if topic not in TYPES:
+        topic = next((topic for topic in TYPES if name.endswith(f"/{topic}")), "")
+        if not topic:
             continue
-        stations.add(station)
+        stations.add(name.removesuffix(f"/{topic}"))
         if kind != TYPES[topic] or len(definition) > MOST_DEFINITIONS or len(stations) > 1:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations)}/{topic}' of {TYPES[topic]}")
         key = blake2b(raw).digest()
@@ -120,14 +120,15 @@ def _read(raws: Iterator[Raw]) -> Messages:
     return {topic: list(found.values()) for topic, found in messages.items()}
 
 
-def _assemble(steps: list[Any], applied: list[Any], ended: Any) -> Episode:
-    stamps = np.array([_ns(step.header.stamp) for step in steps])
+def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> Episode:
+    applied = messages["applied"]
+    stamps = np.array([to_ns(step.header.stamp) for step in steps])
     dim = len(applied[0].requested) if applied else 0
     count = len(steps) - 1
     requested, executed = np.zeros((count, dim)), np.zeros((count, dim))
     sources, limits = [""] * count, [()] * count
-    for record in sorted(applied, key=lambda r: (_ns(r.header.stamp), r.seq, r.index)):
-        k = int(np.searchsorted(stamps, _ns(record.header.stamp), side="right")) - 1
+    ordered = sorted(applied, key=lambda record: (record.source == "operator", record.seq, record.index))
+    for k, record in zip(steps_of(stamps, ordered), ordered, strict=True):
         if not 0 <= k < count:
             continue
         requested[k] = record.requested
@@ -142,7 +143,8 @@ def _assemble(steps: list[Any], applied: list[Any], ended: Any) -> Episode:
         limits_hash=applied[0].limits_hash if applied else "", instruction=steps[0].instruction,
         observations=_observations(steps), requested=requested, executed=executed, sources=tuple(sources),
         limits=tuple(limits), rewards=np.array([s.reward for s in steps[1:]], np.float32),
-        discounts=np.array([s.discount for s in steps[1:]], np.float32), stamps_ns=stamps)
+        discounts=np.array([s.discount for s in steps[1:]], np.float32), stamps_ns=stamps,
+        chunks=played_chunks(where, messages["policy/action"], applied, stamps, sources))
 
 
 def _observations(steps: list[Any]) -> dict[str, np.ndarray]:
@@ -157,10 +159,6 @@ def _pixels(image: Any) -> np.ndarray:
     if image.encoding != "rgb8":
         raise ValueError(f"image '{image.header.frame_id}' is {image.encoding}, not rgb8")
     return np.asarray(image.data, np.uint8).reshape(image.height, image.width, 3)
-
-
-def _ns(stamp: Any) -> int:
-    return stamp.sec * NS + stamp.nanosec
 
 
 def _short(numbers: list[int]) -> str:

@@ -8,6 +8,44 @@ import numpy as np
 
 
 @dataclass(frozen=True)
+class PlayedChunks:
+    """The D chunks of the policy that were played in an episode of T transitions, in their order.
+
+    A chunk counts if its first action was played in the time step that it answers, with nobody else commanding. One that
+    came too late, or was never played, does not; its time steps belong to no chunk.
+
+    Attributes:
+        starts: (D,) the time step that each answers.
+        played: (D,) of its actions, until the next chunk began, somebody else commanded, the arm was held or the episode
+            ended; 1 to ``execute``.
+        execute: actions of a chunk that are meant to be played.
+        drawn: (D, L) float32, what was drawn to make each: its actions as drawn, one after another, or latent noise.
+        log_probs: (D, execute) of those actions, (D, 1) of all that was drawn, or None where the policy said none.
+        versions: (D,) of the policy that made each.
+    """
+
+    starts: np.ndarray
+    played: np.ndarray
+    execute: int
+    drawn: np.ndarray
+    log_probs: np.ndarray | None
+    versions: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def decided(self, length: int) -> np.ndarray:
+        """Whether a chunk began at each of so many time steps, (T,); a replay's ``counts``."""
+        return np.isin(np.arange(length), self.starts)
+
+    def latents(self, length: int) -> np.ndarray:
+        """What was drawn for the chunk that began at each of so many time steps, (T, L); zeros elsewhere."""
+        latents = np.zeros((length, self.drawn.shape[1]), np.float32)
+        latents[self.starts] = self.drawn
+        return latents
+
+
+@dataclass(frozen=True)
 class Episode:
     """T transitions between T + 1 time steps.
 
@@ -21,6 +59,8 @@ class Episode:
         rewards: (T,).
         discounts: (T,); 0 where the task ended, 1 otherwise, a time limit included.
         stamps_ns: (T + 1,) times of the time steps.
+        chunks: of the policy, and what it drew to make them; None where none says what was drawn, as in demonstrations and
+            in recordings of before.
     """
 
     id: str
@@ -42,6 +82,7 @@ class Episode:
     rewards: np.ndarray
     discounts: np.ndarray
     stamps_ns: np.ndarray
+    chunks: PlayedChunks | None = None
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -23,7 +23,7 @@ def check_episode(episode: Episode, spec: StationSpec, longest: int) -> None:
         longest: transitions that the replay can hold.
     """
     faults = list(_of_the_whole(episode, spec, longest)) or [
-        *_of_observations(episode, spec), *_of_actions(episode, spec), *_of_rewards(episode)]
+        *_of_observations(episode, spec), *_of_actions(episode, spec), *_of_rewards(episode), *_of_chunks(episode)]
     if faults:
         raise EpisodeError(f"episode {episode.id}: {'; '.join(faults)}. It is not trained on")
 
@@ -74,6 +74,18 @@ def _of_rewards(episode: Episode) -> Iterator[str]:
         yield f"discounts: expected {float(episode.truncated)} at its end, got {episode.discounts[-1]}"
     if not ((episode.discounts >= 0.0) & (episode.discounts <= 1.0)).all():
         yield "discounts: expected values from 0 to 1, got others"
+
+
+def _of_chunks(episode: Episode) -> Iterator[str]:
+    chunks = episode.chunks
+    if chunks is None:
+        return
+    yield from _of_values("what the policy drew", chunks.drawn)
+    if chunks.log_probs is not None:
+        yield from _of_values("log-probabilities", chunks.log_probs)
+    others = set(chunks.versions.tolist()) - {episode.policy_version}
+    if others:
+        yield f"chunks: expected them of the episode's policy, version {episode.policy_version}, got {min(others)}"
 
 
 def _of_values(name: str, values: np.ndarray) -> Iterator[str]:

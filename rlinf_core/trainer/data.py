@@ -189,6 +189,8 @@ class ReplayData(Data):
         return fate
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+        if self.policy.latent_size and trajectory.latents is None:
+            return "without latent noise"
         self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents)
         if trajectory.station and not self.governor.is_fresh(trajectory.version, newest):
             return "stale"

@@ -16,7 +16,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.parts.learner import Checkpointed
-from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
+from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, ROLLOUTS, AlgorithmSettings
 from rlinf_core.devices import device_of
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies import make_policy
@@ -59,7 +59,8 @@ class Run:
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
         self.data = data_for(recipe, self.policy, governor_for(recipe, station_task(recipe).max_steps))
-        self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed)
+        self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
+                             recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None)
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress = Progress(run_dir)

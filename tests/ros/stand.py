@@ -71,11 +71,11 @@ class Arm:
         if self.streams:
             self.send(0.0, 0.0, 0.001)
 
-    def send(self, x, y=0.0, z=0.0, source="policy", dt=0.1):
+    def send(self, x, y=0.0, z=0.0, source="policy", dt=0.1, **said):
         self.seq += 1
         self.say["teleop/action" if source == "operator" else "policy/action"].publish(ActionChunk(
             source=source, session=source, seq=self.seq, dt=dt, control_mode="tcp_delta", horizon=1, dim=3, execute=1,
-            data=[x, y, z], observation_stamp=self.peer.node.get_clock().now().to_msg()))
+            data=[x, y, z], observation_stamp=self.peer.node.get_clock().now().to_msg(), **said))
 
     @property
     def x(self):

@@ -1,5 +1,6 @@
 """One interlock for one arm under the FR3's limits, started once; before each test it stands disarmed where it began."""
 
+import array
 import math
 import os
 import signal
@@ -194,12 +195,26 @@ def test_s25_messages_of_any_size_are_refused_unread(arm):
     many.joint_names = [f"joint_{index}" for index in range(100_000)]
     long = ActionChunk(source="policy", session="policy", seq=2, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp,
                        horizon=10**6, dim=1, data=[0.0] * 10**6)
-    for chunk in (many, long, many):
+    noisy = ActionChunk(source="policy", session="policy", seq=3, dt=0.1, control_mode="tcp_delta", observation_stamp=stamp,
+                        horizon=1, dim=3, data=[0.0] * 3, drawn=[0.0] * 10**6, drawn_dim=10**6)
+    for chunk in (many, long, noisy):
         arm.say["policy/action"].publish(chunk)
     arm.reach(FAULT, "invalid_command")
     arm.peer.for_s(0.5)
     assert [e.cause for e in arm.events if e.kind == "refused"][:3] == ["size"] * 3
     assert longest_gap_s(arm.targets) < 0.5
+
+
+def test_s25_what_was_drawn_for_a_chunk_is_not_looked_at(arm):
+    """Whatever is said of it, within the size that any chunk may have."""
+    said = dict(drawn=array.array("f", [math.nan, math.inf] * 8000), drawn_dim=2**32 - 1,
+                log_probs=array.array("f", [-math.inf] * 8000))
+    arm.arm()
+    before = arm.states[-1].refused
+    for _ in range(5):
+        arm.send(0.01, **said)
+        arm.peer.for_s(0.1)
+    assert arm.states[-1].state == ACTIVE and arm.states[-1].refused == before and arm.x > 0.52
 
 
 def test_s24_after_a_stall_it_is_within_its_limits_by_measured_time(arm):

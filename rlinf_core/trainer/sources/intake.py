@@ -14,8 +14,10 @@ from rlinf_core.durable import set_aside
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import StationSpec
-from rlinf_core.trainer.experience import Trajectory
+from rlinf_core.trainer.experience import TRAIN, Trajectory
+from rlinf_core.trainer.rollouts_recorded import rollout_of
 
 REFUSED = "refused"
 
@@ -28,10 +30,13 @@ class Intake:
         spec: of the stations it serves; other episodes are refused by name.
         longest: transitions of the longest episode that there is room for.
         use_executed: learn from what the interlock let through instead of what was asked for.
+        rollouts_of: the policy whose decisions an on-policy learner takes; None for others.
     """
 
-    def __init__(self, run_dir: Path, spec: StationSpec, longest: int, use_executed: bool = False) -> None:
-        self.run_dir, self.spec, self.longest, self.use_executed = run_dir, spec, longest, use_executed
+    def __init__(self, run_dir: Path, spec: StationSpec, longest: int, use_executed: bool = False,
+                 rollouts_of: PolicySettings | None = None) -> None:
+        self.run_dir, self.spec, self.longest = run_dir, spec, longest
+        self.use_executed, self.rollouts_of = use_executed, rollouts_of
         self.ids: dict[str, str] = {}  # of episodes, to what became of them
 
     @property
@@ -55,7 +60,7 @@ class Intake:
 
     def _inserted(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
         try:
-            fate = insert(trajectory_of(self.read(folder), self.spec, self.use_executed))
+            fate = insert(trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of))
         except EpisodeError as error:
             fate = f"{REFUSED}: {error}"
         except Exception as error:  # no recording may stop a trainer, now and at every restart
@@ -89,12 +94,18 @@ class Intake:
         self.ids = dict(state["ids"])
 
 
-def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = False) -> Trajectory:
-    """A recorded episode as learners take it."""
+def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = False,
+                  rollouts_of: PolicySettings | None = None) -> Trajectory:
+    """A recorded episode as learners take it; arguments as of ``Intake``."""
     names = [item.name for item in spec.vectors]
     observations = {"vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(np.float32)}
     observations |= {image.name: episode.observations[image.name] for image in spec.images}
     si = episode.executed if use_executed else episode.requested
-    return Trajectory(observations, np.clip(spec.action.from_si(si), -1.0, 1.0), episode.rewards, episode.discounts,
-                      episode.success, episode.mode, episode.sources, episode.policy_version, id=episode.id,
-                      station=episode.station)
+    chunks, length, rollout = episode.chunks, len(episode), None
+    if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
+        rollout = rollout_of(episode, spec, rollouts_of)
+    return Trajectory(
+        observations, np.clip(spec.action.from_si(si), -1.0, 1.0), episode.rewards, episode.discounts, episode.success,
+        episode.mode, episode.sources, episode.policy_version, chunks.decided(length) if chunks else None,
+        chunks.latents(length) if chunks else None, rollout if rollout and len(rollout.mask) else None, episode.id,
+        episode.station)

@@ -55,3 +55,15 @@ def action_chunk(spec: StationSpec, actions: np.ndarray, *, source: str, session
                           control_mode=spec.action.control_mode, horizon=si.shape[0], dim=si.shape[1], execute=execute)
     message.data = si.ravel().tolist()
     return message
+
+
+def fill_drawn(message: ActionChunk, drawn: np.ndarray, log_probs: np.ndarray | None) -> None:
+    """Put what was drawn for a chunk into its message: (horizon, D) with (horizon,) log-probabilities or one, or (D,)."""
+    message.drawn, message.drawn_dim = _floats(drawn), drawn.shape[-1]
+    if log_probs is not None:
+        message.log_probs = _floats(log_probs)
+
+
+def _floats(values: np.ndarray) -> array.array:
+    """As float32 to the last bit; rclpy takes an array as it is, and looks at every number of a list."""
+    return array.array("f", np.asarray(values, np.float32).tobytes())

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
-from rlinf.conversions import action_chunk, observation_of
+from rlinf.conversions import action_chunk, fill_drawn, observation_of
 from rlinf.episode_ids import request_of
 from rlinf.qos import profile
 from rlinf.spinning import ControlNode, run
@@ -115,6 +115,8 @@ class PolicyNode(ControlNode):
         chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
                              seq=self.seq, version=self.status.version, observation_stamp=step.header.stamp,
                              execute=decided.execute)
+        fill_drawn(chunk, decided.drawn[0].numpy(force=True),
+                   None if decided.log_probs is None else decided.log_probs[0].numpy(force=True))
         chunk.header.stamp = self.get_clock().now().to_msg()
         self.actions.publish(chunk)
         self.times_ms.append(1e3 * (time.perf_counter() - started))

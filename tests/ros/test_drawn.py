@@ -1,0 +1,136 @@
+"""What a policy draws at a station is recorded, and is what it draws in the vectorised environment, to the last bit."""
+
+import numpy as np
+import pytest
+import torch
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
+
+from rlinf.conversions import action_chunk
+from rlinf.qos import profile
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.validation import check_episode
+from rlinf_core.policies import gaussian, make_policy, steered
+from rlinf_core.policies.files import save_policy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.trainer.rollouts_recorded import rollout_of
+from rlinf_core.training.rollouts import Collector
+from rlinf_core.training.sources import Player
+from rlinf_core.training.stations import stations
+from tests.ros.stand import listen, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")
+FIRST, COUNT, VERSION = 1_000_000, 3, 2
+SEED = 5 + VERSION  # a station draws anew with each version
+
+
+@pytest.fixture
+def env():
+    """Behind the interlock's core; as in a policy's process, torch computes in one thread."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    env = stations(load_recipe("sim_rlpd", ["station.task=reach", "simulation.interlock=true"]), 1)
+    yield env
+    env.close()
+
+
+class Station:
+    """A whole station over ROS that plays a policy."""
+
+    def __init__(self, peer, policy):
+        self.peer, statuses = peer, listen(peer, PolicyStatus, "policy/status")
+        for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
+            start(peer, name, *REACH)
+        updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+        peer.spin(lambda: statuses and self.runner.server_is_ready(), 60, "the station")
+        file = str(save_policy(policy, peer.supervisor.run_dir / "policy.safetensors"))
+        updates.publish(PolicyUpdate(version=VERSION - 1, path=file))
+        peer.spin(lambda: statuses[-1].version == VERSION - 1, what="the policy")
+        self.episodes("train", 1)  # nodes may still be finding each other
+        updates.publish(PolicyUpdate(version=VERSION, path=file))
+        peer.spin(lambda: statuses[-1].version == VERSION, what="its next version")
+
+    def episodes(self, mode, count):
+        """The recordings of so many."""
+        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode=mode, first_seed=FIRST))
+        self.peer.spin(sent.done, what="the goal")
+        answer = sent.result().get_result_async()
+        self.peer.spin(answer.done, 120, "the episodes")
+        result = answer.result().result
+        assert result.success, result.message
+        return [read_episode(self.peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids]
+
+
+@pytest.mark.domain(153)
+def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(env, peer):
+    """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its log-probabilities, all there is."""
+    policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-1.0)).eval()
+    collector = Collector(env, policy, SEED, FIRST)
+    collector.version = VERSION
+    station = Station(peer, policy)
+    for episode in station.episodes("train", COUNT):
+        check_episode(episode, env.spec, 1000)
+        expected, got = collector.play(group=1), rollout_of(episode, env.spec, policy.config)
+        assert len(episode.chunks) == -(-len(episode) // 2) and episode.chunks.drawn.shape[1] == 4 * 3
+        for name, value in vars(expected).items():
+            pairs = [(value[key], getattr(got, name)[key]) for key in value] if isinstance(value, dict) else [
+                (value, getattr(got, name))]
+            assert all(torch.equal(one, other) for one, other in pairs), name
+        assert isinstance(got, Rollout) and got.log_probs.abs().min() > 0 and got.actions.std() > 0.1
+    (evaluated,) = station.episodes("evaluate", 1)
+    assert evaluated.chunks.log_probs is None and len(evaluated.chunks) == -(-len(evaluated) // 2)
+
+
+@pytest.mark.domain(153)
+def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environment(env, peer):
+    """Of a steered flow: the noise, and at which time steps it was drawn."""
+    sizes = steered.Config(hidden=(32,), steering=(16,), horizon=4, execute=2)
+    policy = make_policy(env.spec, sizes).eval()
+    player, chunks = Player(env, policy, SEED, FIRST), listen(peer, ActionChunk, "policy/action")
+    recorded = Station(peer, policy).episodes("train", COUNT)
+    for episode in recorded:
+        check_episode(episode, env.spec, 1000)
+        player.observation, ended = None, []
+        while not ended:
+            ended = player.play(1)
+        (seen, _, rewards, _, decided, latents), = ended
+        player.first_scene += 1
+        length = len(rewards)
+        assert len(episode) == length and np.array_equal(episode.chunks.decided(length), decided)
+        assert np.array_equal(episode.chunks.latents(length)[decided], latents[decided]) and latents[decided].std() > 0.1
+        recorded_seen = np.concatenate([episode.observations[item.name] for item in env.spec.vectors], axis=1)
+        assert np.array_equal(recorded_seen, seen["vectors"])
+        assert episode.chunks.drawn.shape[1] == policy.latent_size == 12 and episode.chunks.log_probs.shape[1] == 1
+    assert {(chunk.drawn_dim, len(chunk.drawn), len(chunk.log_probs)) for chunk in chunks} == {(12, 12, 1)}
+
+
+@pytest.mark.domain(154)
+def test_what_a_person_does_is_no_chunk_of_the_policy(env, peer):
+    """Somebody commands at the time steps 3 to 5, and the policy goes on where it is handed back."""
+    policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-3.0)).eval()
+    teleop = peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+    station, begun = Station(peer, policy), []
+
+    def take_over(step):
+        if step.step_index in (3, 4, 5):
+            begun.append(step)
+            chunk = action_chunk(env.spec, np.zeros(3), source="operator", session="person", seq=len(begun), version=-1,
+                                 observation_stamp=step.header.stamp)
+            teleop.publish(chunk)
+
+    peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
+    (episode,) = station.episodes("train", 1)
+    check_episode(episode, env.spec, 1000)
+    chunks, theirs = episode.chunks, [step for step, source in enumerate(episode.sources) if source == "operator"]
+    assert set(theirs) >= {3, 4, 5}
+    rollout = rollout_of(episode, env.spec, policy.config)
+    counted = [step for start, played in zip(chunks.starts, chunks.played, strict=True)
+               for step in range(start, start + played)]
+    assert len(counted) == len(set(counted)) and not set(counted) & set(theirs)
+    assert counted[:3] == [0, 1, 2] and all(episode.sources[step] == "policy" for step in counted)
+    assert rollout.steps[:2, 0].tolist() == [2, 1] and rollout.ended[:2, 0].tolist() == [0, 1]
+    assert counted[-1] == len(episode) - 1 and len(counted) >= len(episode) - len(theirs) - 5
