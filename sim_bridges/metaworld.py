@@ -5,6 +5,8 @@ Yu et al. 2019, arXiv 1910.10897; version 3 by the Farama Foundation. Of its ``s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError, nearest
@@ -32,7 +34,8 @@ class Simulator:
 
         if task not in TASKS:
             raise RecipeError(f"metaworld: expected one of {', '.join(TASKS)}; got '{task}'{nearest(task, TASKS)}")
-        self.env = TASKS[task]()
+        made: Any = TASKS[task]
+        self.env = made()
         self.env._freeze_rand_vec, self.env._set_task_called, self.env.seeded_rand_vec = False, True, True
         self.reset(0)
         self.scene = Scene(self.env.model, self.env.data, "endEffector", yaw=np.pi / 2,

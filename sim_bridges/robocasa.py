@@ -6,6 +6,8 @@ script (https://robocasa.ai/docs). The base stands still: moving it is not part 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError, nearest
@@ -38,17 +40,17 @@ class Simulator(robosuite.Simulator):
 
     def _begin(self) -> None:
         self.instruction = self.env.get_ep_meta()["lang"]
-        self._object, self._goal = (self._index(name) for name in self._names)
+        self._object, self._fixture = (self._index(name) for name in self._names)
 
     def _index(self, name: str) -> int:
         if name in self.env.obj_body_id:
             return self.env.obj_body_id[name]
-        fixture = getattr(self.env, name, None)
+        fixture: Any = getattr(self.env, name, None)
         if not hasattr(fixture, "root_body"):
             raise RecipeError(f"robocasa: '{name}': expected an object ({', '.join(self.env.obj_body_id)}) or an "
                               "attribute of the task that holds a fixture")
         return self.env.sim.model.body_name2id(fixture.root_body)
 
     def channels(self) -> dict[str, np.ndarray]:
-        return self._of_the_robot() | {"object_pose": self._body(self._object), "goal_pose": self._body(self._goal),
+        return self._of_the_robot() | {"object_pose": self._body(self._object), "goal_pose": self._body(self._fixture),
                                        "task/success": np.array([float(self.succeeded())])}

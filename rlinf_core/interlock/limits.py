@@ -98,6 +98,7 @@ class Limits:
     @cached_property
     def groups(self) -> tuple[Group, ...]:
         """What moves together: the tool's position and its rotation, or the joints; then the gripper, if there is one."""
+        moving: tuple[Group, ...]
         gripper = (Group("gripper", self.tick, self.gripper_speed, low=(0.0,), high=(self.gripper_width,)),)
         if self.control_mode == "joint_delta":
             margin = self.joint_margin
@@ -174,11 +175,11 @@ def loosest(path: str | Path) -> Limits:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a limits YAML, for editors."""
-    properties = {}
+    properties: dict[str, Any] = {}
     for name, item in TABLE.items():
         unit, size = item.metadata["unit"], item.metadata["size"]
         low, high = item.metadata["range"][0], item.metadata["range"][-1]
-        text = {"description": f"{item.metadata['meaning']}{f' [{unit}]' if unit else ''}"}
+        text: dict[str, Any] = {"description": f"{item.metadata['meaning']}{f' [{unit}]' if unit else ''}"}
         number = {"type": "number", "minimum": low, "maximum": high}
         if name == "joint_names":
             properties[name] = text | {"type": "array", "items": {"type": "string"}}
@@ -200,7 +201,7 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, str]]:
     """The values of a limits YAML, and the place of each key."""
     said = read(path, "limits")
     data = {name: list(value) if isinstance(value, tuple) else value for name, value in said.data.items()}
-    return data, {key[0]: place.removeprefix("limits ") for key, place in said.places.items() if len(key) == 1}
+    return data, {str(key[0]): place.removeprefix("limits ") for key, place in said.places.items() if len(key) == 1}
 
 
 def _at(path: str | Path, lines: dict[str, str], name: str) -> str:
