@@ -64,7 +64,7 @@ class Simulator:
 
     def opening(self) -> float:
         data = self.env.data
-        return float(max(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos) - PADS_M, 0.0))
+        return max(float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M, 0.0)
 
     def channels(self) -> dict[str, np.ndarray]:
         quaternion = np.asarray(self.env._get_quat_objects()).ravel()[:4]  # xyzw

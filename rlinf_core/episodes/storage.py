@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
-from rosbags.rosbag2.writer import StorageWriter
+
+if TYPE_CHECKING:
+    from rosbags.rosbag2.writer import StorageWriter
 
 
 class CheckedMcap:

@@ -55,8 +55,11 @@ def test_status_says_what_the_station_says(peer):
     peer.node.create_timer(0.1, lambda: say["timestep"].publish(TimeStep(episode_id="e-9", step_index=4, mode="train")))
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
-    code, said = rlinf(peer, "status", domain=52)
-    lines = {line[:16].strip(): line[17:] for line in said.splitlines()}
+    for _ in range(5):  # on a busy machine a chunk may be late
+        code, said = rlinf(peer, "status", domain=52)
+        lines = {line[:16].strip(): line[17:] for line in said.splitlines()}
+        if lines["interlock"].startswith("ACTIVE"):
+            break
     assert code == 0 and lines["interlock"] == "ACTIVE policy commands" and "waiting for you" not in lines
     assert lines["policy"] == "version 7, answers in 1.5 ms; refused the last update: too old"
     assert lines["trainer"] == "away: refused; 3 episodes wait to be sent"
@@ -67,10 +70,13 @@ def test_status_says_what_the_station_says(peer):
 def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
     start(peer, "interlock", "station.lockstep=false", estops=["pendant"])
     arm = Arm(peer)
-    peer.spin(lambda: arm.targets, what="targets")
+    arm.arm()
+    arm.arm(False)
+    arm.reach(SafetyState.DISARMED)
     code, said = rlinf(peer, "arm", domain=53)
-    assert code == 0 and said.startswith("arming: the interlock is A")
-    assert rlinf(peer, "fault", "reset", domain=53)[1].startswith("rlinf: no fault stands: the interlock is A")
+    assert code == 0 and said.startswith("arming: the interlock is ") and "DISARMED" not in said
+    code, said = rlinf(peer, "fault", "reset", domain=53)
+    assert code == 1 and said.startswith("rlinf: no fault stands: the interlock is ")
     arm.pressed = True
     arm.reach(SafetyState.FAULT, "estop:pendant")
     reset = ["fault", "reset", "--cause", "estop:pendant"]

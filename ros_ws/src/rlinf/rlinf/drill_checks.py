@@ -200,7 +200,7 @@ def envelope(drill: Drill) -> None:
     tick_ns = round(limits.tick * NS)
     bound = np.array([group.speed, group.acceleration, group.jerk]) + [1e-9, 1e-8, 1e-4]
     for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
-        rest = [before[:3]] * 3
+        rest: list[tuple[float, ...]] = [before[:3]] * 3
         placed = _between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
                                                            for start, end in drill.deaths)
         if placed:
