@@ -39,8 +39,9 @@ test-all: simulators $(APART)  ## everything, the simulators of their own enviro
 mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)
 	$(VENV)/bin/python scripts/mutants.py --seed 0 --json benchmarks/results/mutants.json
 
-lint: setup      ## ruff, and whether uv.lock is that of pyproject.toml
+lint: setup      ## ruff, types, and whether uv.lock is that of pyproject.toml
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
 	$(VENV)/bin/uv lock --check -q
 
 clean:           ## remove what was built, keep runs/

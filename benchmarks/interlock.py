@@ -97,7 +97,7 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
     from std_srvs.srv import SetBool
 
     from rlinf.qos import profile
-    from rlinf.spinning import single_threaded
+    from rlinf.workarounds import single_threaded
     from rlinf_core.station import RESPAWN, Process
     from rlinf_core.supervisor import Supervisor
 

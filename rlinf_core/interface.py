@@ -8,6 +8,7 @@ documentation (docs/reference.md, Topics) are made from this table; no ROS is ne
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rlinf_core.errors import RlinfError, nearest
 
@@ -49,7 +50,7 @@ class Topic:
 
 
 def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: str, package: str = "geometry_msgs",
-           receivers: str = "environment", **changes: object) -> Topic:
+           receivers: str = "environment", **changes: Any) -> Topic:
     row = Topic(name=name, type=f"{package}/msg/{kind}", sender="robot side", receivers=receivers, rate=rate,
                 meaning=meaning, per_arm=True, channel=channel, newest=True)
     return replace(row, **changes)

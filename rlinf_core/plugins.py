@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -71,7 +72,7 @@ def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
         return path.resolve()
     if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
         found = find(group, name, {}, where)
-        return Path(found.__file__).resolve().parent if isinstance(found, ModuleType) else Path(found).resolve()
+        return Path(inspect.getfile(found)).resolve().parent if isinstance(found, ModuleType) else Path(found).resolve()
     known = names(group, ours)
     raise RecipeError(f"{where}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
 
@@ -79,7 +80,7 @@ def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
 def beside(said: Document, key: Key, folder: Path) -> None:
     """Let a ``file.py:name`` that a config says be found from the config's own folder."""
     *way, last = key
-    holder = said.data
+    holder: Any = said.data
     for part in way:
         holder = holder.get(part) if isinstance(holder, dict) else None
     name = holder.get(last) if isinstance(holder, dict) else None
@@ -102,6 +103,8 @@ def _of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

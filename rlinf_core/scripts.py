@@ -50,7 +50,7 @@ def make_script(task: Task, noise: float = 0.12, seed: int = 0) -> Script:
     if task.script is None:
         raise RecipeError(f"script: expected in the task's file 'script: {{kind: ...}}', one of {', '.join(scripts())}, or "
                           "one of your own; got none. Say which script shows how it is done, or demonstrate it yourself")
-    return script(task.script.kind)(task.spec.action, noise=noise, seed=seed, **values(task.script, "kind"))
+    return script(dict(task.script)["kind"])(task.spec.action, noise=noise, seed=seed, **values(task.script, "kind"))
 
 
 SCRIPT = Discriminated("kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -114,7 +115,7 @@ class StationSpec:
     def vector_size(self) -> int:
         return sum(spec.size for spec in self.vectors)
 
-    def flatten(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+    def flatten(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
         """Concatenate the vectors of ``observation`` in declared order, float32 (vector_size,)."""
         return np.concatenate([observation[spec.name].ravel() for spec in self.vectors]).astype(np.float32, copy=False)
 
@@ -131,9 +132,9 @@ class StationSpec:
                          "low": tuple(map(float, item["low"])), "high": tuple(map(float, item["high"]))})
             for item in data["observation"]
         )
-        action = ActionSpec(**{key: tuple(value) if isinstance(value, list) else value
-                               for key, value in data["action"].items()})
-        return cls(observation, action, float(data["control_hz"]), data.get("instruction", ""))
+        action: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
+                                  for key, value in data["action"].items()}
+        return cls(observation, ActionSpec(**action), float(data["control_hz"]), data.get("instruction", ""))
 
     @property
     def hash(self) -> str:

@@ -51,7 +51,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     station, robot, spec = recipe.station, station_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     memory = Path.home() / ".ros/rlinf" / f"{station.name}.interlock"  # of the robot, not of the run
-    eyes = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
+    eyes: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
     processes = []
     if robot.driver == "simulator":
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+import rlinf_core  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.environment import TaskFile  # noqa: E402
@@ -54,20 +57,27 @@ def page() -> str:
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
                       *_commands(), *_recipes(), *_algorithms(), *_policies(), *_robots(), *_limits(), *_tasks(),
-                      *_topics(),
-                      *_messages()])
+                      *_topics(), *_messages(), *_python()])
 
 
 def _commands() -> list[str]:
     lines, parser = ["## Commands", ""], _parser()
     actions = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    for name, command in {"rlinf": parser, **{f"rlinf {key}": value for key, value in actions.choices.items()}}.items():
+    below = {f"rlinf {key}": value for key, value in actions.choices.items()}
+    for name, command in {"rlinf": parser, **dict(_below(below))}.items():
         command.prog = name
         text = io.StringIO()
         with contextlib.redirect_stdout(text):
             command.print_help()
         lines += [f"### `{name}`", "", "```", text.getvalue().rstrip(), "```", ""]
     return lines
+
+
+def _below(commands: dict[str, argparse.ArgumentParser]) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Commands, and those of their own below them instead."""
+    for name, command in commands.items():
+        own = next((a for a in command._actions if isinstance(a, argparse._SubParsersAction)), None)
+        yield from _below({f"{name} {key}": value for key, value in own.choices.items()}) if own else [(name, command)]
 
 
 def _recipes() -> list[str]:
@@ -163,6 +173,29 @@ def _messages() -> list[str]:
         if path.suffix in (".msg", ".srv", ".action"):
             lines += [f"### `rlinf_msgs/{path.parent.name}/{path.stem}`", "", "```", path.read_text().rstrip(), "```", ""]
     return lines
+
+
+PYTHON = """```python
+import rlinf_core
+from numpy import zeros
+
+recipe = rlinf_core.load_recipe("sim_sac", ["seed=1"])
+spec = rlinf_core.station_task(recipe).spec
+policy = rlinf_core.make_policy(spec, recipe.policy)
+path = rlinf_core.save_policy(policy, "policy.safetensors")
+
+policy = rlinf_core.load_policy(path, spec)
+seen = rlinf_core.Observation.of_arrays(spec, {"vectors": zeros((1, spec.vector_size))})
+chunk = policy.act(seen, explore=False)      # chunk.actions: (1, horizon, dimensions), in [-1, 1]
+```"""
+
+
+def _python() -> list[str]:
+    said = {name: (inspect.getdoc(getattr(rlinf_core, name)) or "").splitlines()[0] for name in rlinf_core.PUBLIC}
+    rows = [f"| `{name}` | `rlinf_core.{rlinf_core.PUBLIC[name]}` | {text} |" for name, text in said.items()]
+    return ["## Python", "", "`rlinf_core` exports these; each is imported when it is asked for, so that a station's PC "
+            "needs no torch for a recipe or an episode. All packages are typed (`py.typed`). Anything else may change.", "",
+            "| name | from | what |", "|---|---|---|", *rows, "", *PYTHON.splitlines(), ""]
 
 
 if __name__ == "__main__":

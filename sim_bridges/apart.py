@@ -139,7 +139,8 @@ def serve(make: Callable[[], Any], file: Any) -> None:
                 pixels, value = np.ascontiguousarray(value, np.uint8).tobytes(), list(value.shape)
             elif isinstance(value, dict):
                 value = {name: item.tolist() if isinstance(item, np.ndarray) else item for name, item in value.items()}
-            state = {} if simulator is None else {"tcp_pose": simulator.tcp_pose().tolist(), "opening": simulator.opening()}
+            state: dict[str, Any] = {} if simulator is None else {
+                "tcp_pose": simulator.tcp_pose().tolist(), "opening": simulator.opening()}
             reply = {"value": value, "state": state}
         except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
             words = str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"

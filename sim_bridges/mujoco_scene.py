@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +26,14 @@ class Scene:
         hidden: groups of geoms that are not drawn.
     """
 
-    def __init__(self, model: object, data: object, tool: str, origin: tuple[float, ...] = (0.0, 0.0, 0.0),
+    def __init__(self, model: Any, data: Any, tool: str, origin: tuple[float, ...] = (0.0, 0.0, 0.0),
                  yaw: float = 0.0, cameras: dict[str, str] | None = None, hidden: tuple[int, ...] = ()) -> None:
         import mujoco
 
         self._mujoco, self.model, self.data = mujoco, model, data
         self.tool, self.cameras, self.hidden = model.site(tool).id, cameras or {}, hidden
         self.place(origin, yaw)
-        self._renderers: dict[tuple[int, int], object] = {}
+        self._renderers: dict[tuple[int, int], Any] = {}
 
     def place(self, origin: tuple[float, ...], yaw: float = 0.0) -> None:
         """Say where the base stands."""
@@ -102,7 +104,7 @@ class Scene:
 
 
 @contextmanager
-def numpy_seed(seed: int):  # noqa: ANN201
+def numpy_seed(seed: int) -> Iterator[None]:
     """For simulators that draw from NumPy's global generator: seeded within, as before afterwards."""
     before = np.random.get_state()
     np.random.seed(seed % 2**32)

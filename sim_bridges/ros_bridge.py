@@ -9,14 +9,16 @@ import time
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rclpy.action import ActionServer
+from rclpy.action.server import ServerGoalHandle
 from rlinf_msgs.action import ResetScene
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
 from rlinf.qos import kind, profile
-from rlinf.spinning import ControlNode, given, prioritise, run, wait_for_nobody
+from rlinf.spinning import ControlNode, given, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
+from rlinf.workarounds import wait_for_nobody
 from sim_bridges.simulator import make
 
 COMMAND_FRESH_S = 0.1
@@ -37,7 +39,9 @@ class SimBridge(ControlNode):
         self.slow_ticks = round(1.0 / control_hz / self.simulator.tick_s) if self.lockstep else 1
         self.cameras = {name: (int(size[0]), int(size[1])) for name in names}
         self.tick_ns = round(self.simulator.tick_s * NS)
-        self.now_ns, self.index, self.target, self.opening, self.target_at = self.tick_ns, 0, None, None, 0.0
+        self.now_ns, self.index, self.target_at = self.tick_ns, 0, 0.0
+        self.target: np.ndarray | None = None
+        self.opening: float | None = None
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
@@ -85,7 +89,7 @@ class SimBridge(ControlNode):
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
 
-    def _on_reset(self, handle: object) -> ResetScene.Result:
+    def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
         self.simulator.reset(handle.request.seed)
         self.index, self.target, self.opening = 0, None, None
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -78,7 +78,7 @@ class ReachOperator(Hand):
         height: of that point [m].
     """
 
-    def __init__(self, action: ActionSpec, height: float = 0.03, **hand: float) -> None:
+    def __init__(self, action: ActionSpec, height: float = 0.03, **hand: Any) -> None:
         self.height = height
         super().__init__(action, **hand)
 
@@ -106,7 +106,7 @@ class PickOperator(Hand):
 
     def __init__(self, action: ActionSpec, above: float = 0.07, grasp: float = 0.0,
                  closing: Annotated[int, Field(ge=0)] = 3, carry: float = 0.0,
-                 release: bool = False, gain: Annotated[float, Field(gt=0, le=1)] = 0.7, **hand: float) -> None:
+                 release: bool = False, gain: Annotated[float, Field(gt=0, le=1)] = 0.7, **hand: Any) -> None:
         self.above, self.grasp, self.closing, self.carry, self.release = above, grasp, closing, carry, release
         self.gain = gain
         super().__init__(action, **hand)

@@ -10,7 +10,7 @@ import numpy as np
 
 from rlinf_core.environment import Task, observe
 from rlinf_core.errors import RecipeError, SpecError
-from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, State, step
+from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, Pose, State, step
 from rlinf_core.interlock.types import NS
 from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.scripts import make_script
@@ -107,8 +107,9 @@ class SimulatedStation:
             self._now += self._tick_ns
         return output.applied
 
-    def _pose(self) -> tuple[float, ...]:
-        return tuple(self.simulator.tcp_pose().tolist())
+    def _pose(self) -> Pose:
+        x, y, z, qx, qy, qz, qw = self.simulator.tcp_pose().tolist()
+        return x, y, z, qx, qy, qz, qw
 
     def _truth(self) -> Batch:
         """What success is judged by: a randomised simulator also says what is so, beside what it lets see."""
@@ -133,8 +134,10 @@ class StationEnv(gymnasium.Env):
 
     def __init__(self, station: SimulatedStation) -> None:
         self.station, spec = station, station.task.spec
-        spaces = {"vectors": gymnasium.spaces.Box(-np.inf, np.inf, (spec.vector_size,), np.float32)}
-        spaces |= {image.name: gymnasium.spaces.Box(0, 255, image.shape, np.uint8) for image in spec.images}
+        spaces: dict[str, gymnasium.Space] = {
+            "vectors": gymnasium.spaces.Box(-np.inf, np.inf, (spec.vector_size,), np.float32)}
+        box: Any = gymnasium.spaces.Box  # whose type knows floats alone
+        spaces |= {image.name: box(0, 255, image.shape, np.uint8) for image in spec.images}
         self.observation_space = gymnasium.spaces.Dict(spaces)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (spec.action.dim,), np.float32)
 

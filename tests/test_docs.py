@@ -58,6 +58,13 @@ def test_every_message_in_troubleshooting_is_one_we_raise():
             assert part in raised, f"nothing raises {part!r} (of {message!r})"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_where_a_page_asks_a_station_or_a_recording_with_ros2_it_names_the_rlinf_command_too(page):
+    for line in page.read_text().splitlines():
+        if re.search(r"ros2 (bag|service|node|topic (echo|hz|list|info))", line):
+            assert "`rlinf " in line, line
+
+
 def test_pages_of_the_design_name_modules_that_exist():
     for page in PAGES:
         for path in re.findall(r"`((?:rlinf|rlinf_core|sim_bridges|benchmarks|configs|robots|scripts|tests)/[\w/.]+)`",
@@ -91,3 +98,18 @@ def test_the_algorithms_page_names_every_algorithm():
     named = set(re.findall(r"`(\w+)`", recipes))
     assert {path.stem for path in (ROOT / "configs").glob("sim_*.yaml")} <= named
     assert {f"sim_{name}" for name in algorithms()} <= named, "each has a recipe"
+
+
+def test_each_workaround_is_where_the_page_says():
+    table = (ROOT / "docs/workarounds.md").read_text().split("|---|---|---|---|\n")[1].split("\n\n")[0]
+    file = ""
+    for row in table.splitlines():
+        where = row.split(" | ")[1]
+        for name, there in re.findall(r"`([^`]+)`(?: in `([^`]+)`)?", where):
+            if "/" in name:
+                assert (ROOT / name).is_file(), name
+            else:
+                file = there or file
+                assert name in (ROOT / file).read_text() or f"/{name}/" in file, f"{name} is not in {file}"
+    ours = re.findall(r"^(?:class|def) (\w+)", (ROOT / "ros_ws/src/rlinf/rlinf/workarounds.py").read_text(), re.M)
+    assert set(ours) - {"single_threaded"} <= set(re.findall(r"`(\w+)`", table)), "each stands on the page"

@@ -24,7 +24,8 @@ class Receiving:
         self.aside, self.station, self.episode_id = aside, "", ""
         self.files: dict[str, str] = {}  # name to SHA-256, of those that have arrived whole
         self._parts = self._bytes = 0
-        self._name, self._sha, self._out = "", hashlib.sha256(), None
+        self._name, self._sha = "", hashlib.sha256()
+        self._out: BinaryIO | None = None
 
     def take(self, part: pb.EpisodePart) -> None:
         """The next part."""
@@ -68,7 +69,7 @@ class Receiving:
             raise RefusedError(f"upload of {self.episode_id}: expected each file once and with its SHA-256, got '{name}' "
                                f"{'again' if name in self.files else f'before the end of {self._name!r}'}")
         self._name, self._sha = name, hashlib.sha256()
-        self._out: BinaryIO | None = open(self.aside / name, "xb")  # noqa: SIM115 (closed at the file's last part)
+        self._out = open(self.aside / name, "xb")  # noqa: SIM115 (closed at the file's last part)
 
     def _write(self, part: pb.EpisodePart) -> None:
         if self._out is None:

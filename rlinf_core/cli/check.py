@@ -48,7 +48,8 @@ def check_command(simulator: str, robot: str | None, task: str | None, episodes:
     """Print every promise; 1 if one is broken."""
     recipe = recipe_of(simulator, robot, task)
     print(f"{simulator}: robot {recipe.station.robot}, task {recipe.station.task}, {episodes} scenes")
-    rows, figures = [], {}
+    rows: list[Row] = []
+    figures: dict[str, float] = {}
     for row in checks(recipe, episodes, station, figures):
         rows.append(row)
         print(f"  {row}", flush=True)
@@ -210,10 +211,10 @@ def _faces(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: bool, 
         faces[name] = [result.success for result in results]
     own = station_robot(recipe).task == recipe.station.task  # its measure of success is about this one alone
     agreed = _agreement(guarded, scenes) if own else None
-    yield Row("the script solves the task", np.mean(faces["vectorised_interlock"]) >= 0.7,
+    yield Row("the script solves the task", bool(np.mean(faces["vectorised_interlock"]) >= 0.7),
               "; ".join(f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
                         for name, won in faces.items()), "70 % behind the interlock")
-    most = 0.5 * np.mean(faces["vectorised_interlock"])
+    most = 0.5 * float(np.mean(faces["vectorised_interlock"]))
     yield Row("random actions do not", (chance := _chance(vector, scenes)) <= most, f"{chance:.0%}",
               f"at most {most:.0%}, half of what the script solves")
     if agreed is not None:
@@ -237,7 +238,7 @@ def load_recipe_like(recipe: Recipe, *overrides: str) -> Recipe:
 
 def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
     """Share of our successes that the simulator calls so too; None where it has no opinion."""
-    opinions = []
+    opinions: list[bool] = []
     for scene in scenes:
         alone.reset(scene)
         last = False
@@ -245,8 +246,11 @@ def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
             result = alone.step(alone.expert())[1]
             last = result.last
         if result.success:
-            opinions.append(alone.simulator.succeeded())
-    return None if not opinions or opinions[0] is None else float(np.mean(opinions))
+            opinion = alone.simulator.succeeded()
+            if opinion is None:
+                return None
+            opinions.append(opinion)
+    return float(np.mean(opinions)) if opinions else None
 
 
 def _chance(vector: Stations, scenes: range) -> float:

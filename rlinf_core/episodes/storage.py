@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
+
+if TYPE_CHECKING:
+    from rosbags.rosbag2.writer import StorageWriter
 
 
 class CheckedMcap:
@@ -31,9 +35,9 @@ class CheckedMcap:
         self._channels[connection.id] = self._mcap.register_channel(
             connection.topic, "cdr", self._schemas[connection.msgtype], {"offered_qos_profiles": offered_qos_profiles})
 
-    def write(self, connection: Any, timestamp: int, data: bytes) -> None:
+    def write(self, connection: Any, timestamp: int, data: bytes | memoryview) -> None:
         """A message."""
-        self._mcap.add_message(self._channels[connection.id], timestamp, data, timestamp)
+        self._mcap.add_message(self._channels[connection.id], timestamp, bytes(data), timestamp)
 
     def close(self, version: int, metadata: str) -> None:
         """Write what a reader begins with."""
@@ -49,7 +53,7 @@ class CheckedMcap:
 class CheckedWriter(Writer):
     """``rosbags``'s writer of rosbag2 folders, on that storage."""
 
-    STORAGE_PLUGINS = {StoragePlugin.MCAP: CheckedMcap}  # noqa: RUF012 (as in the base class)
+    STORAGE_PLUGINS: Mapping[StoragePlugin, type[StorageWriter]] = {StoragePlugin.MCAP: CheckedMcap}
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, version=8, storage_plugin=StoragePlugin.MCAP)

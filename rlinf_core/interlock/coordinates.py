@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import gt, sub
+from typing import TypeGuard
 
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Group, Numbers
@@ -17,8 +18,9 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
     """Where the arm is, or None where that is not known, not a number (trap 2), or said in another frame (S5)."""
     if inputs.frame not in ("", limits.frame):
         return None
+    arm: Coordinates | None
     if limits.control_mode == "joint_delta":
-        arm = None if not _finite(inputs.joints, len(limits.joint_low)) else (tuple(inputs.joints),)
+        arm = (tuple(inputs.joints),) if _finite(inputs.joints, len(limits.joint_low)) else None
     elif _finite(inputs.pose, 7) and abs(math.hypot(*inputs.pose[3:]) - 1.0) < 0.01:
         arm = (tuple(inputs.pose[:3]), to_vector(product(inverse(limits.nominal), unit(inputs.pose[3:]))))
     else:
@@ -32,7 +34,8 @@ def measured(limits: Limits, inputs: Inputs) -> Coordinates | None:
 
 def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
     """The pose at ``coordinates`` of ``tcp_delta``."""
-    return coordinates[0] + product(limits.nominal, to_quaternion(coordinates[1]))
+    x, y, z = coordinates[0]
+    return (x, y, z, *product(limits.nominal, to_quaternion(coordinates[1])))
 
 
 def parts(limits: Limits, action: Numbers) -> Coordinates:
@@ -92,5 +95,5 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     return ""
 
 
-def _finite(values: Numbers | None, size: int) -> bool:
+def _finite(values: Numbers | None, size: int) -> TypeGuard[Numbers]:
     return values is not None and len(values) == size and all(map(math.isfinite, values))

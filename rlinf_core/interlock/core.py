@@ -62,7 +62,7 @@ class _Tick:
         if inputs.restart and self.sample is not None and self.mode is not Mode.FAULT:
             self.track = placed(limits, self.sample, now_ns)
         if self.track.believed and not self.play.motions:
-            self.play.rest_at(self.track.at)
+            self.play.rest_at(self.track.at or ())
         self.lost = 0 if self.track.believed else state.lost + 1
 
     @property
@@ -192,7 +192,7 @@ class _Tick:
                 self.hold("realigning")
                 return "realigning"
             return ""  # it brakes beside the arm and may as well go on
-        outside = play.outside(self.arm)
+        outside = play.outside(self.arm or ())
         if outside:
             self.hold(f"outside_{outside}")
             return f"outside_{outside}"
@@ -232,8 +232,8 @@ class _Tick:
         if not may or not play.motions or (play.goal is not None and play.lost_its_goal(arm)):
             play.goal = None
         elif play.goal is None and play.still and settled(self.limits, self.track) and play.misaligned(arm) \
-                and not play.outside(arm):
-            play.go_back(arm)
+                and not play.outside(arm or ()):
+            play.go_back(arm or ())
             self.event("reseeded", self.mode.name.lower())
         return play.goal is not None
 

@@ -63,7 +63,7 @@ class Play:
             and _beyond(self.apart(arm), [ADRIFT * most for most in self.divergences()])
 
     # The way back to the arm (traps 3 and 4)
-    def misaligned(self, arm: Coordinates) -> bool:
+    def misaligned(self, arm: Coordinates | None) -> bool:
         """Whether it has to go to the arm before it may move on its own."""
         least = (REALIGN_RAD,) if self.limits.control_mode == "joint_delta" else (REALIGN_M, REALIGN_RAD)
         return _beyond(self.apart(arm), least)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy import ndarray
+
+    Four = tuple[float, float, float, float] | ndarray
+    Three = Sequence[float] | ndarray
 
 Quaternion = tuple[float, float, float, float]
 Vector = tuple[float, float, float]
 
 
-def product(a: Quaternion, b: Quaternion) -> Quaternion:
+def product(a: Four, b: Four) -> Quaternion:
     """The rotation that first does ``b``, then ``a``."""
     ax, ay, az, aw = a
     bx, by, bz, bw = b
@@ -17,14 +24,15 @@ def product(a: Quaternion, b: Quaternion) -> Quaternion:
             aw * bz + ax * by - ay * bx + az * bw, aw * bw - ax * bx - ay * by - az * bz)
 
 
-def inverse(q: Quaternion) -> Quaternion:
+def inverse(q: Four) -> Quaternion:
     """The rotation back."""
     return (-q[0], -q[1], -q[2], q[3])
 
 
-def turned(q: Quaternion, vector: Sequence[float]) -> Vector:
+def turned(q: Four, vector: Three) -> Vector:
     """``vector``, rotated."""
-    return product(product(q, (*vector, 0.0)), inverse(q))[:3]
+    x, y, z = vector
+    return product(product(q, (x, y, z, 0.0)), inverse(q))[:3]
 
 
 def unit(q: tuple[float, ...]) -> Quaternion:
@@ -33,7 +41,7 @@ def unit(q: tuple[float, ...]) -> Quaternion:
     return (q[0] / size, q[1] / size, q[2] / size, q[3] / size)
 
 
-def to_quaternion(vector: Sequence[float]) -> Quaternion:
+def to_quaternion(vector: Three) -> Quaternion:
     """Exponential map."""
     angle = math.hypot(*vector)
     half = 0.5 * angle
@@ -41,7 +49,7 @@ def to_quaternion(vector: Sequence[float]) -> Quaternion:
     return (vector[0] * scale, vector[1] * scale, vector[2] * scale, math.cos(half))
 
 
-def to_vector(q: Quaternion) -> Vector:
+def to_vector(q: Four) -> Vector:
     """Logarithm: the shorter way round, an angle in [0, pi]."""
     x, y, z, w = q if q[3] >= 0.0 else (-q[0], -q[1], -q[2], -q[3])
     sine = math.sqrt(x * x + y * y + z * z)
@@ -49,6 +57,6 @@ def to_vector(q: Quaternion) -> Vector:
     return (x * scale, y * scale, z * scale)
 
 
-def angle(q: Quaternion) -> float:
+def angle(q: Four) -> float:
     """Angle of the rotation, in [0, pi]."""
     return math.hypot(*to_vector(q))

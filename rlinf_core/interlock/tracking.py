@@ -72,6 +72,7 @@ def _ticks(limits: Limits) -> int:
 
 def _within(limits: Limits, a: Coordinates, b: Coordinates, slack: tuple[float, float], seconds: float) -> bool:
     """Whether the arm's groups (not the gripper) are no further apart than slack and so many seconds of motion allow."""
+    reach: tuple[float, ...]
     if limits.control_mode == "joint_delta":
         reach = (slack[1] + limits.measured_joint_speed * seconds,)
     else:

@@ -145,7 +145,8 @@ class Events:
     """What was done in this tick, to be called with each. It refers to nobody: a tick leaves no cycle to a collector."""
 
     def __init__(self, now_ns: int) -> None:
-        self.now, self.told = now_ns, []
+        self.now = now_ns
+        self.told: list[Event] = []
 
     def __call__(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
         whose: tuple = ()

@@ -15,6 +15,9 @@ from rlinf_core.specs import StationSpec
 class Encoder(nn.Module):
     """Vectors (B, V) and images {name: (B, H, W, 3) uint8} to features (B, F); vectors are normalised and clipped."""
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
         super().__init__()
         looked_at = spec.images if config.image_features else ()

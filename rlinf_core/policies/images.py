@@ -46,6 +46,9 @@ class ResNet10(nn.Module):
     With ``image_weights``, a safetensors file of ``stem`` and ``stages``, both are frozen and only what follows is trained.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, WIDTHS[0], 7, 2, 3, bias=False), nn.GroupNorm(GROUPS, WIDTHS[0]), nn.ReLU(),

@@ -130,10 +130,19 @@ class NetworkPolicy(nn.Module):
     """What policies that are one network have in common."""
 
     latent_size = 0
+    config: PolicySettings
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
         super().__init__()
         self.spec, self.config = spec, config
+
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """See ``Policy``."""
+        raise NotImplementedError
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """See ``Policy``."""
+        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:

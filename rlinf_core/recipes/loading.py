@@ -49,7 +49,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' that end somewhere, got a circle")
     said = read(path, "recipe")
-    station = said.data.get("station")
+    station: Any = said.data.get("station")
     for part in ("robot", "task"):  # ./ur5e lies beside the file that says so
         name = station.get(part) if isinstance(station, dict) else None
         if isinstance(name, str) and name.startswith(("./", "../")):
@@ -67,7 +67,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
 
 
 def _name(algorithm: dict[str, Any], under: dict[str, Any]) -> str:
-    return algorithm.get("name", under.get("name", ALGORITHM.default))
+    return str(algorithm.get("name", under.get("name", ALGORITHM.default)))
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class ReplayBuffer:
             raise SpecError(f"episode of {length} transitions: expected 1 to {self.capacity - 1} (the replay's capacity)")
         slots = (self._next + np.arange(length + 1)) % self.capacity
         self._check(observations, length + 1)
-        steps = {"action": actions, "reward": rewards, "discount": discounts}
+        steps: dict[str, Any] = {"action": actions, "reward": rewards, "discount": discounts}
         steps |= {"latent": latents} if "latent" in self._arrays else {}
         self._check(steps, length)
         for name, values in observations.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -27,6 +27,14 @@ class Success(Protocol):
         """Whether the task is done."""
 
 
+@runtime_checkable
+class Shaped(Success, Protocol):
+    """One that also says how near it is."""
+
+    def progress(self, channels: dict[str, np.ndarray]) -> float:
+        """Larger the nearer to success."""
+
+
 def rewards() -> list[str]:
     """Names of all rewards."""
     return plugins.names("rewards", OURS)
@@ -39,7 +47,7 @@ def reward(kind: str) -> type:
 
 def make_success(settings: Settings) -> Success:
     """The test that a task's ``reward`` names, or its ``failure``, with its parameters."""
-    return reward(settings.kind)(**values(settings, "kind"))
+    return reward(dict(settings)["kind"])(**values(settings, "kind"))
 
 
 REWARD = Discriminated("kind", lambda kind: parameters(reward(kind), key="kind"), rewards)

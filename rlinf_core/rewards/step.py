@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlinf_core.rewards import Shaped
+
 if TYPE_CHECKING:
     from rlinf_core.environment import Task
 
@@ -50,7 +52,7 @@ def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, pr
     With shaping, what the task has come nearer to success since ``progress``, that of the last step, counts too; it is a
     difference of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999).
     """
-    now = task.success.progress(channels) if task.shaping else 0.0
+    now = task.success.progress(channels) if task.shaping and isinstance(task.success, Shaped) else 0.0
     shaped = task.shaping * (now - progress) if task.shaping and progress is not None else 0.0
     failure = task.failure is not None and task.failure(channels)
     success = not failure and task.success(channels)

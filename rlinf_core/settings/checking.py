@@ -49,7 +49,7 @@ def _line(model: type[Settings], said: Document, problem: Any) -> str:
     if kind == "missing" and isinstance(key[-1], int):
         return f"{said.place(key)}: '{dotted((*said.prefix, *key[:-1]))}': expected more items, got {_shown(got)}"
     if kind == "missing":
-        meaning = _known(model, said.data, key[:-1])[key[-1]].description
+        meaning = _known(model, said.data, key[:-1])[str(key[-1])].description
         return f"{said.place(key[:-1])}: '{name}' is missing{f': {meaning}' if meaning else ''}"
     if kind == "value_error":
         where = f"'{name}': " if name else ""
@@ -101,7 +101,8 @@ def _known(model: Any, data: Any, key: Key) -> dict[str, FieldInfo]:
     """The fields of the mapping at ``key``, by name."""
     for part in key:
         annotation, metadata = _field(model, part)
-        data = data[part] if isinstance(data, dict | tuple) else None
+        held: Any = data if isinstance(data, dict | tuple) else {part: None}
+        data = held[part]
         model = _model(annotation, metadata, data)
     return model.model_fields if _is_model(model) else {}
 
@@ -112,7 +113,7 @@ def _is_model(model: Any) -> bool:
 
 def _field(model: Any, part: str | int) -> tuple[Any, list[Any]]:
     if _is_model(model):
-        return model.model_fields[part].annotation, model.model_fields[part].metadata
+        return model.model_fields[str(part)].annotation, model.model_fields[str(part)].metadata
     return typing.get_args(model)[-1 if isinstance(part, str) else 0], []
 
 

@@ -44,7 +44,7 @@ class Document:
 
     def set(self, key: Key, value: Any, place: str) -> None:
         """Put a value in, mappings on the way included."""
-        data = self.data
+        data: dict[Any, Any] = self.data
         for part in key[:-1]:
             if not isinstance(data.get(part, {}), dict):
                 del data[part]
@@ -104,11 +104,12 @@ def _mapping(node: yaml.MappingNode, key: Key, where: str, places: dict[Key, str
         if not isinstance(name_node, yaml.ScalarNode):
             raise RecipeError(f"{line}: expected a name before the colon, got a {name_node.tag.rpartition(':')[2]}")
         name = name_node.value
+        at = (*key, name)
         if name in data:
-            raise RecipeError(f"{line}: '{'.'.join(map(str, (*key, name)))}' stands twice, first in "
-                              f"{places[(*key, name)].removeprefix(where).lstrip(', ')}")
-        places[(*key, name)] = line
-        data[name] = _value(item, (*key, name), where, places)
+            raise RecipeError(f"{line}: '{'.'.join(map(str, at))}' stands twice, first in "
+                              f"{places[at].removeprefix(where).lstrip(', ')}")
+        places[at] = line
+        data[name] = _value(item, at, where, places)
     return data
 
 

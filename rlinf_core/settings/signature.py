@@ -16,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from rlinf_core.settings.base import Settings
 
+_ANNOTATED: Any = Annotated  # with what only the running program knows
+
 
 class Parameters(Settings):
     """Base of what is made here; what is no plain value is taken as it is."""
@@ -49,7 +51,8 @@ def values(settings: Settings, key: str = "") -> dict[str, Any]:
 def _arguments(part: type) -> Iterator[tuple[str, Any, Any]]:
     if issubclass(part, BaseModel):
         for name, item in part.model_fields.items():
-            kind = Annotated[(item.annotation, *item.metadata)] if item.metadata else item.annotation
+            parts = (item.annotation, *item.metadata)
+            kind = _ANNOTATED[parts] if item.metadata else item.annotation
             yield name, kind, inspect.Parameter.empty if item.is_required() else item.get_default(call_default_factory=True)
         return
     for each in part.__mro__:
@@ -58,10 +61,10 @@ def _arguments(part: type) -> Iterator[tuple[str, Any, Any]]:
             continue
         hints = get_type_hints(make, include_extras=True)
         signature = list(inspect.signature(make).parameters.values())[1:]
-        for item in signature:
-            if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY):
-                yield item.name, hints.get(item.name, Any), item.default
-        if not any(item.kind is item.VAR_KEYWORD for item in signature):
+        for given in signature:
+            if given.kind in (given.POSITIONAL_OR_KEYWORD, given.KEYWORD_ONLY):
+                yield given.name, hints.get(given.name, Any), given.default
+        if not any(given.kind is given.VAR_KEYWORD for given in signature):
             return
 
 

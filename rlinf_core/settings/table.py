@@ -6,9 +6,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
 from rlinf_core.settings.base import Discriminated, Settings
 
@@ -41,7 +39,7 @@ def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
 def _nested(annotation: Any) -> type[Settings] | None:
     """The settings that a field holds, or a mapping of them."""
     inner = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else annotation
-    return inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return inner if isinstance(inner, type) and issubclass(inner, Settings) else None
 
 
 def kind(item: dict[str, Any]) -> str:
@@ -77,5 +75,5 @@ def span(item: dict[str, Any]) -> str:
 def _default(item: FieldInfo) -> str:
     if item.is_required():
         return "required"
-    value = item.default if item.default is not PydanticUndefined else item.default_factory()
+    value = item.get_default(call_default_factory=True)
     return str(list(value)) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,6 +6,8 @@ Python: name it in RLINF_PYTHON_BEHAVIOR. The robot's base stands still: moving 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError
@@ -101,10 +103,10 @@ class Simulator:
         picture = np.asarray(self.env.render(), np.uint8)
         return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
 
-    def _tensor(self, values: list[float]) -> object:
+    def _tensor(self, values: list[float]) -> Any:
         return self._torch.tensor(values, dtype=self._torch.float32)
 
-    def _seen(self, thing: object) -> np.ndarray:
+    def _seen(self, thing: Any) -> np.ndarray:
         """From the robot's base."""
         pose, base = _pose(*thing.get_position_orientation()), _pose(*self._robot.get_position_orientation())
         back = inverse(base[3:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import xml.etree.ElementTree as xml
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -169,7 +169,7 @@ def _assets() -> Path:
 def _scene() -> str:
     """The MJCF of the whole scene: Menagerie's arm without its gripper's linkage, our hand, peg, socket and table."""
     assets = _assets()
-    root = xml.parse(assets / "panda.xml").getroot()
+    root: Any = xml.parse(assets / "panda.xml").getroot()  # every find of the wheel's own file finds
     for tag in ("contact", "tendon", "equality", "sensor"):
         root.remove(root.find(tag))
     root.find("compiler").set("meshdir", str(assets))

@@ -6,6 +6,8 @@ environment of its own; its kernels are compiled when it is first started, which
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.interlock.rotation import turned
@@ -103,7 +105,7 @@ class Simulator:
         return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
 
 
-def _array(tensor: object) -> np.ndarray:
+def _array(tensor: Any) -> np.ndarray:
     return tensor.cpu().numpy().astype(float)
 
 

@@ -5,6 +5,8 @@ Plappert et al. 2018, arXiv 1802.09464. Of its ``step``, observation and reward,
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError
@@ -31,7 +33,8 @@ class Simulator:
         import gymnasium_robotics
 
         gymnasium.register_envs(gymnasium_robotics)
-        self.env = gymnasium.make(task).unwrapped
+        made: Any = gymnasium.make(task).unwrapped
+        self.env = made
         if not getattr(self.env, "has_object", False):
             raise RecipeError(f"gymnasium_robotics: expected a Fetch task with an object, got '{task}'")
         self.env.n_substeps = round(self.tick_s / self.env.model.opt.timestep)

@@ -6,6 +6,8 @@ RLINF_PYTHON_ISAACLAB (``isaaclab.sh -p`` prints which it is).
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError
@@ -56,7 +58,8 @@ class Simulator:
             prim_path="{ENV_REGEX_NS}/front", height=SIZE[0], width=SIZE[1], data_types=["rgb"], update_period=0.0,
             spawn=isaaclab.sim.PinholeCameraCfg(),
             offset=CameraCfg.OffsetCfg(pos=(1.6, 0.0, 0.7), rot=(0.0, 0.195, 0.0, 0.981), convention="world"))
-        self.env, self._torch = gymnasium.make(task, cfg=config).unwrapped, torch
+        self.env: Any = gymnasium.make(task, cfg=config).unwrapped
+        self._torch = torch
         self.reset(0)
 
     def reset(self, seed: int) -> None:
@@ -102,7 +105,7 @@ class Simulator:
         return cv2.resize(np.ascontiguousarray(picture, np.uint8), (width, height), interpolation=cv2.INTER_AREA)
 
 
-def _array(tensor: object) -> np.ndarray:
+def _array(tensor: Any) -> np.ndarray:
     """Of the only environment."""
     return tensor[0].cpu().numpy().astype(float)
 

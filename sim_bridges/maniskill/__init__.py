@@ -6,6 +6,8 @@ are used directly: its way through tensors of one environment takes five times a
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError
@@ -34,7 +36,7 @@ class Simulator:
 
         torch.set_num_threads(1)
         self._sapien = sapien
-        self.env = gymnasium.make(task, obs_mode="none", reward_mode="none", control_mode="pd_ee_pose",
+        self.env: Any = gymnasium.make(task, obs_mode="none", reward_mode="none", control_mode="pd_ee_pose",
                                   render_mode="rgb_array", sim_backend="cpu", render_backend="cpu").unwrapped
         self.reset(0)
 
@@ -98,5 +100,5 @@ class Simulator:
             picture = sensor.get_obs(rgb=True, depth=False, segmentation=False, position=False)["rgb"][0].numpy()
         return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
 
-    def _from_base(self, pose: object) -> np.ndarray:
+    def _from_base(self, pose: Any) -> np.ndarray:
         return np.concatenate([pose.p - self._base, pose.q[[1, 2, 3, 0]]]).astype(float)

@@ -5,6 +5,8 @@ Yu et al. 2019, arXiv 1910.10897; version 3 by the Farama Foundation. Of its ``s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rlinf_core.errors import RecipeError, nearest
@@ -32,7 +34,8 @@ class Simulator:
 
         if task not in TASKS:
             raise RecipeError(f"metaworld: expected one of {', '.join(TASKS)}; got '{task}'{nearest(task, TASKS)}")
-        self.env = TASKS[task]()
+        made: Any = TASKS[task]
+        self.env = made()
         self.env._freeze_rand_vec, self.env._set_task_called, self.env.seeded_rand_vec = False, True, True
         self.reset(0)
         self.scene = Scene(self.env.model, self.env.data, "endEffector", yaw=np.pi / 2,
@@ -61,7 +64,7 @@ class Simulator:
 
     def opening(self) -> float:
         data = self.env.data
-        return float(max(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos) - PADS_M, 0.0))
+        return max(float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M, 0.0)
 
     def channels(self) -> dict[str, np.ndarray]:
         quaternion = np.asarray(self.env._get_quat_objects()).ravel()[:4]  # xyzw

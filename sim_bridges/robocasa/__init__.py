@@ -6,6 +6,8 @@ script (https://robocasa.ai/docs). The base stands still: moving it is not part 
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlinf_core.errors import RecipeError, nearest
 from sim_bridges import robosuite
 
@@ -41,7 +43,7 @@ class Simulator(robosuite.Simulator):
     def _find(self, name: str) -> object:
         if name in self.env.obj_body_id:
             return self.scene.data.body(self.env.obj_body_id[name])
-        fixture = getattr(self.env, name, None)
+        fixture: Any = getattr(self.env, name, None)
         if not hasattr(fixture, "root_body"):
             raise RecipeError(f"robocasa: '{name}': expected an object ({', '.join(self.env.obj_body_id)}) or an "
                               "attribute of the task that holds a fixture")

@@ -6,6 +6,7 @@ Zhu et al. 2020, arXiv 2009.12293. Of its ``step``, observation and reward are l
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -66,10 +67,11 @@ class Simulator:
         self._check_fingers(arm)
         self.joint_names = tuple(name.replace("robot0_", "panda_" if robot.startswith("Panda") else "")
                                  for name in arm.robot_arm_joints)
-        self._substeps, self.scene = round(self.env.control_timestep / self.env.model_timestep), None
+        self._substeps = round(self.env.control_timestep / self.env.model_timestep)
+        self.scene: Any = None  # a Scene from the first reset on
         self.reset(0)
 
-    def _check_fingers(self, arm: object) -> None:
+    def _check_fingers(self, arm: Any) -> None:
         """An opening is the sum of what the fingers have slid."""
         import mujoco
 

@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import yaml
@@ -130,7 +130,7 @@ class Simulator:
         pose = getattr(self._robot, f"get_{self._arm}_tcp_pose")()
         return self._sapien.Pose(pose[:3], pose[3:])
 
-    def _seen(self, pose: object) -> np.ndarray:
+    def _seen(self, pose: Any) -> np.ndarray:
         """From the arm's base."""
         pose = self._base.inv() * pose
         return np.concatenate([pose.p, pose.q[[1, 2, 3, 0]]]).astype(float)

@@ -18,11 +18,12 @@ from rlinf_core.ros import ros_environment
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio"
 NODES = [f"rlinf.{name}" for name in ("interlock", "interlock_desk", "environment", "recorder", "uplink", "operator",
-                                      "director", "fault_injector", "drill")]  # a policy needs torch, by the extra policy
+                                      "director", "fault_injector", "drill", "visitor")]  # a policy needs torch
 STATION = [*NODES, "rlinf_core.ros", "rlinf_core.building", "rlinf_core.bridge.client", "rlinf_core.episodes.recording",
            "rlinf_core.episodes.spool", "rlinf_core.interlock",
            "rlinf_core.recipes", "rlinf_core.station", "rlinf_core.supervisor", "rlinf_core.cli.doctor",
-           "rlinf_core.cli.demo", "rlinf_core.cli.display", "rlinf_core.cli.main"]
+           "rlinf_core.cli.demo", "rlinf_core.cli.display", "rlinf_core.cli.main", "rlinf_core.cli.show",
+           "rlinf_core.cli.visit"]
 
 
 def without(*arguments):

@@ -100,7 +100,8 @@ def test_a_disarming_stands_until_a_person_arms_again(station):
     station.arm(False)
     station.reach(SafetyState.DISARMED)
     station.stays(SafetyState.DISARMED, 3.0)
-    assert station.log("operator").count("disarmed; arm it again: ros2 service call /station_a/interlock/arm") == 1
+    told = "disarmed; arm it again: rlinf arm --set station.domain_id=65, or e in `rlinf teleop`"
+    assert station.log("operator").count(told) == 1
     operator = peer.supervisor.children["operator"].popen
     operator.kill()  # nor does the one that comes after it
     peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == 2, 40, "another operator to say it")

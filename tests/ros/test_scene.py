@@ -10,9 +10,9 @@ from rclpy.executors import MultiThreadedExecutor
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene
 
-from rlinf.routine import run_routine
 from rlinf.scene import Scene
 from rlinf.stamps import to_stamp
+from rlinf.workarounds import run_routine
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(98)]
 

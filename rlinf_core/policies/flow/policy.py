@@ -23,6 +23,8 @@ LOG_STD_LOW, LOG_STD_HIGH = -5.0, 0.0
 class FlowActor(NetworkPolicy):
     """a_0 ~ N(0, 1); a_{k+1} = a_k + v(s, a_k, k / K) / K; the action is tanh(a_K), a chunk of H actions flattened."""
 
+    config: Config
+
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
         self.size = self.action_size

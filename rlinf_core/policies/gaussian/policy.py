@@ -23,6 +23,8 @@ _LOG_2_PI = float(np.log(2.0 * np.pi))
 class GaussianActor(NetworkPolicy):
     """pi(a | s) = N(mean(s), exp(log_std)^2) over chunks of H normalised actions."""
 
+    config: Config
+
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
         self.encoder = Encoder(spec, self.config)

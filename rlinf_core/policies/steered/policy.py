@@ -15,6 +15,8 @@ from rlinf_core.specs import StationSpec
 class SteeredActor(NetworkPolicy):
     """a = flow(s, b w) with latent noise w in [-1, 1] drawn from a small tanh-Gaussian and b standard deviations."""
 
+    config: Config
+
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
         self.latent_size = self.action_size  # every number of the noise matters for every action

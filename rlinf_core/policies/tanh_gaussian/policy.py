@@ -35,7 +35,8 @@ class Actor(NetworkPolicy):
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
-        return squashed(*self(batch), generator, self.judged_size)
+        mean, log_std = self(batch)
+        return squashed(mean, log_std, generator, self.judged_size)
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:

@@ -94,10 +94,12 @@ class Drill(DrilledStation):
         return began
 
     def _reaches(self, scenario: dict[str, Any], began: float) -> tuple[bool, str, str]:
-        held, measured, bounds = True, [], []
+        held = True
+        measured: list[str] = []
+        bounds: list[str] = []
         for expect, within in ((scenario["expect"], scenario["within_ms"]),
                                (scenario.get("then"), scenario.get("then_within_ms"))):
-            if expect is None:
+            if expect is None or within is None:
                 continue
             found = self._first(expect, began, within / 1e3 + 1.0)
             took = 1e3 * (found - began)

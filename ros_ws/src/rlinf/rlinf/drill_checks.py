@@ -63,7 +63,7 @@ def turning(drill: Drill) -> None:
     drill.ready()
     began = drill.do(turn=0.4)
     drill.spin_for(4.0)
-    nominal = tuple(drill.limits.orientation)
+    nominal = drill.limits.nominal
     worst = max(angle(product(inverse(nominal), target[3:])) for at, _, target in drill.targets if at > began)
     drill.add(Row("S8", 8, "rotation away from nominal after turning one way for 4 s", f"{drill.limits.cone} rad",
                   f"{worst:.4f} rad", worst <= drill.limits.cone + 1e-9))
@@ -187,6 +187,7 @@ def _run(drill: Drill, command: list[str]) -> tuple[int, str]:
     process = subprocess.Popen(command, env=drill.supervisor.environment, stderr=subprocess.PIPE, text=True)
     if not drill.spin(lambda: process.poll() is not None, 60.0):
         process.kill()
+    assert process.stderr is not None
     return process.wait(), (process.stderr.read().strip().splitlines() or [""])[-1]
 
 
@@ -199,7 +200,7 @@ def envelope(drill: Drill) -> None:
     tick_ns = round(limits.tick * NS)
     bound = np.array([group.speed, group.acceleration, group.jerk]) + [1e-9, 1e-8, 1e-4]
     for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
-        rest = [before[:3]] * 3
+        rest: list[tuple[float, ...]] = [before[:3]] * 3
         placed = _between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
                                                            for start, end in drill.deaths)
         if placed:
@@ -239,12 +240,12 @@ def silence(drill: Drill) -> None:
         raw = max(raw, gap)
         if gap - stood > own:
             own, when_ns = gap - stood, before_ns
-    stood = [(end - start) / 1e6 for start, end in drill.stalls]
+    stalls = [(end - start) / 1e6 for start, end in drill.stalls]
     drill.longest_silence_ms = own
     during = [f"{when_ns / 1e9 - at:.2f} s into '{name}'" for at, name in drill.began if at < when_ns / 1e9][-1:]
     drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{most:.0f} ms",
-                  f"{own:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stood)} times, "
-                  f"{max(stood, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", own <= most))
+                  f"{own:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stalls)} times, "
+                  f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", own <= most))
 
 
 def one_joint(drill: Drill) -> None:
@@ -253,7 +254,7 @@ def one_joint(drill: Drill) -> None:
     joints = tuple(0.5 * (a + b) for a, b in zip(limits.joint_low, limits.joint_high, strict=True))
     joints = (*joints[:3], limits.joint_high[3] - limits.joint_margin - 0.05, *joints[4:])
     start, action, state, worst = joints, (0.03, 0.02, -0.01, 0.02, 0.0, 0.04, 0.0), State(), 0.0
-    pose = (0.5, 0.0, 0.2, *limits.orientation)
+    pose = (0.5, 0.0, 0.2, *limits.nominal)
     for tick in range(400):
         now = tick * round(limits.tick * 1e9)
         chunks = (Chunk("policy", "a", tick + 1, 0, now, 0.1, "joint_delta", (action,)),) if tick % 10 == 0 else ()

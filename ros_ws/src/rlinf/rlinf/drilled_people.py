@@ -13,13 +13,15 @@ from typing import Any
 
 from geometry_msgs.msg import PoseStamped
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rlinf_msgs.msg import ActionChunk
 from sensor_msgs.msg import Range
 from std_msgs.msg import Bool, Header, String
 
 from rlinf.qos import profile
-from rlinf.spinning import run, wait_for_nobody
+from rlinf.spinning import run
 from rlinf.stamps import set_stamp
+from rlinf.workarounds import wait_for_nobody
 
 DT, SPEED, TURN = 0.05, 0.08, 0.2  # of the stream: [s], [m/s], [rad/s]
 ROGUE = "rogue"                    # the frame of its targets: the drill must not take them for the interlock's
@@ -57,7 +59,8 @@ class People(Node):
 
     def __init__(self) -> None:
         super().__init__("people", start_parameter_services=False)
-        self.doing, self.seq, self.rogue = Doing(), 0, None
+        self.doing, self.seq = Doing(), 0
+        self.rogue: Publisher | None = None
         kinds = {"policy/action": ActionChunk, "teleop/action": ActionChunk, "enable": Bool, "estop/pendant": Bool,
                  "distance": Range, "robot/fault": String}
         self.say = {topic: self.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import rclpy
 import yaml
@@ -26,9 +26,9 @@ from std_srvs.srv import SetBool
 from rlinf.drilled_people import ROGUE, Doing
 from rlinf.qos import profile, witnessed
 from rlinf.safety_messages import to_pose
-from rlinf.spinning import single_threaded
 from rlinf.stamps import to_ns
-from rlinf_core.interlock import Mode, load_limits
+from rlinf.workarounds import single_threaded
+from rlinf_core.interlock import Mode, Pose, load_limits
 from rlinf_core.places import shared
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs import StationSpec
@@ -39,6 +39,9 @@ ROUTES = {"policy/action": "rlinf_msgs/msg/ActionChunk", "current_pose": "geomet
           "wrench": "geometry_msgs/msg/WrenchStamped", "distance": "sensor_msgs/msg/Range"}
 CAMERA = "camera/front/image"
 NODES = ("sim_bridge", "interlock", "environment", "policy", "recorder")
+
+
+Self = TypeVar("Self", bound="DrilledStation")
 
 
 class DrilledStation:
@@ -55,16 +58,18 @@ class DrilledStation:
         self.executor = single_threaded()
         self.executor.add_node(self.node)
         self.states: list[tuple[float, SafetyState]] = []
-        self.targets: list[tuple[float, int, tuple[float, ...]]] = []
+        self.targets: list[tuple[float, int, Pose]] = []
         self.reseeds: list[int] = []
         self.deaths: list[tuple[int, int]] = []  # when the interlock was killed, or stopped, and until when
         self.stalls: list[tuple[int, int]] = []  # when the whole machine stood still
         self.events = 0
-        self.pose, self.moved_at = (), 0.0
+        self.pose: tuple[float, ...] = ()
+        self.moved_at = 0.0
         self.injected: dict[str, float] = {}
         self.reaction: dict[str, str] = {}
         self.doing = Doing()
-        self.goal, self.episode_id = None, ""
+        self.goal: Any = None  # what was asked of the environment
+        self.episode_id = ""
         self._interfaces()
 
     def _robot(self) -> Path:
@@ -110,12 +115,12 @@ class DrilledStation:
         processes = [Process("fault_injector", "rlinf", "fault_injector", "rlinf.fault_injector", namespace,
                              {"routes": routes}),
                      Process("people", "rlinf", "drilled_people", "rlinf.drilled_people", namespace)]
+        extra: dict[str, dict[str, Any]] = {"policy": {"policy_file": str(policy)},
+                                            "sim_bridge": {"priority": 25}}  # as a robot's own controller has
         for process in station_processes(self.recipe, self.run_dir):
             if process.name in NODES:
-                extra = {"policy": {"policy_file": str(policy)},
-                         "sim_bridge": {"priority": 25}}.get(process.name, {})  # as a robot's own controller has
                 processes.append(replace(process, restart=RESPAWN, remappings=through.get(process.name, ()),
-                                         parameters=process.parameters | extra))
+                                         parameters=process.parameters | extra.get(process.name, {})))
         return processes
 
     # What comes in; times are those of the stamps, so that whoever is late here is late for himself
@@ -240,7 +245,7 @@ class DrilledStation:
                     break
         self.goal = None
 
-    def __enter__(self) -> DrilledStation:
+    def __enter__(self: Self) -> Self:
         for process in self._processes():
             self.supervisor.start(process)
         return self

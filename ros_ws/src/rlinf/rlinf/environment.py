@@ -18,11 +18,11 @@ from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.player import Player
 from rlinf.qos import profile
-from rlinf.routine import Until, run_routine
 from rlinf.scene import GONE, Scene, sleep
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
+from rlinf.workarounds import Until, run_routine
 from rlinf_core.environment import load_task, observe
 from rlinf_core.errors import SpecError
 from rlinf_core.interlock.types import Mode
@@ -49,6 +49,7 @@ class Environment(ControlNode):
         self.period_ns = round(NS / spec.control_hz)
         self.inputs = Latest(self, self.task.channels, self.lockstep, None if self.lockstep else self._on_image)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
+        self.progress = 0.0  # of the last step, towards success
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
         self.player, self.trainer, self.running = Player(), TrainerStatus(accepting=True), False

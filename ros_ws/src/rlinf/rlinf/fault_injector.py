@@ -17,11 +17,13 @@ from typing import Any
 
 import yaml
 from rclpy.node import Node
+from rclpy.qos import QoSProfile
 from std_msgs.msg import Header, String
 
 from rlinf.qos import profile
-from rlinf.spinning import run, wait_for_nobody
+from rlinf.spinning import run
 from rlinf.stamps import NS, set_stamp, to_ns
+from rlinf.workarounds import wait_for_nobody
 from rlinf_core.errors import RlinfError
 
 KINDS = {
@@ -56,6 +58,7 @@ class FaultInjector(Node):
     def _open(self, source: str, target: str, type_name: str) -> None:
         package, _, name = type_name.split("/")
         kind = getattr(import_module(f"{package}.msg"), name)
+        quality: QoSProfile | int
         try:
             quality = profile(source)
         except RlinfError:  # somebody's own topic

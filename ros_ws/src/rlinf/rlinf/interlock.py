@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,9 @@ from rlinf.interlock_desk import Desk
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.interlock_requests import Requests
 from rlinf.qos import profile
-from rlinf.spinning import given, run, wait_for_nobody
+from rlinf.spinning import given, run
 from rlinf.stamps import set_stamp
+from rlinf.workarounds import wait_for_nobody
 from rlinf_core import interlock as core
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Event, Mode, Output, State, load_limits, loosest, step
@@ -59,7 +61,8 @@ class Interlock(Node):
         self.limits = load_limits(self.settings["limits_file"])
         self.loosest = loosest(self.settings["limits_file"])
         self.lock = _only_one(self.get_namespace())
-        self.state, self.counts = self._remember(), Counter()
+        self.state = self._remember()
+        self.counts: Counter[str] = Counter()
         self.wanted: dict[str, Any] = {"restart": True} if self.settings["teleports"] else {}
         self.active = False
         self.reaction_ms: deque[float] = deque(maxlen=1000)
@@ -131,7 +134,8 @@ class Interlock(Node):
         """Asked to end: brake, and say when all stands."""
         if self.active and not self.state.still:
             self.wanted["arm"] = False
-            self.clock.wanted()
+            if self.clock is not None:
+                self.clock.wanted()
             return False
         if self.state.mode is Mode.DISARMED:
             self.desk.say_disarmed(self.requests.armings)
@@ -140,6 +144,9 @@ class Interlock(Node):
 
     # One tick
     def _tick(self, now_ns: int, pose_age_ns: int, late_s: float) -> None:
+        clock = self.clock
+        if clock is None:  # it is the clock that calls
+            return
         self.requests.answer()
         heard, events = self.inputs.hand_over()
         for event in events:
@@ -148,7 +155,7 @@ class Interlock(Node):
         arrivals = [at for topic in ROLES if topic in self.inputs.ears for at in self.inputs.ears[topic].arrived]
         before = self.state
         self.state, self.output, told = self._step(core.Inputs(
-            pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=self.clock.clock_stepped, **heard, **wanted), now_ns)
+            pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **heard, **wanted), now_ns)
         self._publish_target(now_ns)
         done = time.monotonic_ns()
         self.reaction_ms += [(done - at) / 1e6 for at in arrivals]
@@ -157,7 +164,7 @@ class Interlock(Node):
         self.counts["ticks"] += 1
         self._publish_events(told)
         if self.state.mode is Mode.DISARMED:
-            self.clock.clock_stepped = False
+            clock.clock_stepped = False
             if before.mode is Mode.DISARMED and self.state.still:
                 self.desk.say_disarmed(self.requests.armings)
         if (self.output.mode, self.output.cause, self.output.source) != self.said or self.counts["ticks"] % 10 == 0:
@@ -212,7 +219,8 @@ class Interlock(Node):
         self.safety.publish(messages.safety_state(self.output, self.counts, self.limits.hash, now_ns))
 
     def _once_a_second(self) -> None:
-        times = {"tick_late": self.clock.late_ms if self.clock else (), "reaction": self.reaction_ms}
+        times: dict[str, Iterable[float]] = {"tick_late": self.clock.late_ms if self.clock else (),
+                                             "reaction": self.reaction_ms}
         message = messages.diagnostics(f"{self.get_namespace().strip('/')}/interlock", self.state,
                                        self.counts + self.inputs.counts, times, self.limits.hash)
         message.header.stamp = self.get_clock().now().to_msg()

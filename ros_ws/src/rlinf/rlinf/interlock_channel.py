@@ -38,7 +38,7 @@ class Channel:
 
     def receive(self, most: int = 20) -> list[Message]:
         """What has come, up to so many messages."""
-        messages = []
+        messages: list[Message] = []
         while self.open and len(messages) < most:
             try:
                 raw = self._end.recv(MOST_BYTES + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped
@@ -91,7 +92,7 @@ class Lockstep:
             node.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"), raw=True)]
         for topic in ROLES:
             self.subscriptions.append(node.create_subscription(
-                ActionChunk, topic, lambda raw, topic=topic: self._on_chunk(topic, raw), profile(topic), raw=True))
+                ActionChunk, topic, partial(self._on_chunk, topic), profile(topic), raw=True))
         self.timer = node.create_timer(period_s, self._on_guard)
 
     def _on_pose(self, raw: bytes) -> None:

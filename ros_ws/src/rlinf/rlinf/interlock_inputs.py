@@ -20,7 +20,7 @@ from std_msgs.msg import String
 
 from rlinf import safety_messages as messages
 from rlinf.qos import kind, received
-from rlinf_core.interlock import Chunk, EStop, Limits
+from rlinf_core.interlock import Chunk, EStop, Limits, Pose
 from rlinf_core.interlock.types import NS
 
 ROLES = {"policy/action": "policy", "teleop/action": "operator"}
@@ -66,9 +66,10 @@ class Inputs:
                                       start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.ears: dict[str, Ear] = {}
         self.counts: Counter[str] = Counter()
-        self.pose: tuple[float, ...] | None = None
+        self.pose: Pose | None = None
         self.joints: tuple[float, ...] | None = None
-        self.frame, self.pose_stamp_ns, self.opening, self.robot_fault = "", 0, None, ""
+        self.frame, self.pose_stamp_ns, self.robot_fault = "", 0, ""
+        self.opening: float | None = None
         self.wrench: tuple[float, float] | None = None
         self.estops, self.pressed = dict.fromkeys(estops, False), dict.fromkeys(estops, False)
         self.enable, self.distance = False, float("nan") if distance else None
@@ -116,7 +117,7 @@ class Inputs:
 
     def _take(self, ear: Ear, since_ns: int) -> list[tuple[bytes, int]]:
         """Raw messages with how long ago they arrived [ns], at most as long ago as the last look."""
-        taken = []
+        taken: list[tuple[bytes, int]] = []
         with ear.subscription.handle:
             while len(taken) < MOST_AT_ONCE:
                 got = ear.subscription.handle.take_message(ear.kind, True)

@@ -28,7 +28,8 @@ class Services(LifecycleNode):
     def __init__(self, front: Front) -> None:
         super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
         self.front, self.starting = front, True
-        settings, limits = front.hello["settings"], front.hello["limits"]
+        hello = front.hello or {}
+        settings, limits = hello["settings"], hello["limits"]
         fixed = ParameterDescriptor(read_only=True)
         for name, value in settings.items():
             self.declare_parameter(name, value, fixed, ignore_override=True)
@@ -92,10 +93,12 @@ class Services(LifecycleNode):
             self.get_logger().error(reason)
         return not reason
 
-    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (rclpy's own lets an impossible transition end the process)
+    def _LifecycleNodeMixin__on_change_state(  # noqa: N802 (ros2/rclpy#1209: an impossible transition ends the process)
             self, request: ChangeState.Request, response: ChangeState.Response) -> ChangeState.Response:
         try:
-            return super()._LifecycleNodeMixin__on_change_state(request, response)
+            theirs = "_LifecycleNodeMixin__on_change_state"  # a private method has this name outside of its class
+            changed: ChangeState.Response = getattr(super(), theirs)(request, response)
+            return changed
         except Exception as error:
             state = self._state_machine.current_state[1]
             self.get_logger().error(f"no such transition from '{state}': {request.transition.id} "

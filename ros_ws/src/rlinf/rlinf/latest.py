@@ -29,13 +29,14 @@ class Latest:
                                  start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.channels: dict[str, np.ndarray] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
-        self._pulled, self._newest = {}, {}
+        self._pulled: dict[str, Any] = {}
+        self._newest: dict[str, Any] = {}
         images = sum(kind(topic) is Image for topic in topics)
 
         def receive(topic: str) -> Callable[[Image], None]:
             def take(message: Image) -> None:
                 self._newest[topic] = message
-                if len(self._newest) == images:
+                if on_image and len(self._newest) == images:
                     on_image()
 
             return take

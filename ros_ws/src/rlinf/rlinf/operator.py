@@ -75,6 +75,7 @@ class Operator(Node):
         self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         arming, kind = self.create_client(SetBool, "interlock/arm"), self.declare_parameter("kind", "keyboard").value
+        self.hand: ScriptedOperator | KeyboardOperator
         if kind == "scripted":
             self.hand = ScriptedOperator(self, arming, self.actions, task)
         elif kind == "keyboard":

@@ -64,10 +64,13 @@ class PolicyNode(ControlNode):
     def _take_update(self) -> None:
         """Load the newest announced policy; keep the present one and say why if it does not fit."""
         update, self.waiting = self.waiting, None
+        if update is None:
+            return
         try:
-            self.policy, self.status.version = load_policy(update.path, self.spec).to(self.device), update.version
-            self.generator = torch.Generator(self.policy.device).manual_seed(self.seed + max(update.version, 0))
-            self.schedule = ChunkSchedule(1, self.policy.config.executed)
+            policy = load_policy(update.path, self.spec).to(self.device)
+            self.policy, self.status.version = policy, update.version
+            self.generator = torch.Generator(policy.device).manual_seed(self.seed + max(update.version, 0))
+            self.schedule = ChunkSchedule(1, policy.config.executed)
             self.status.path, self.status.error = update.path, ""
         except (PolicyFileError, SpecError) as error:
             self.status.error = str(error)
@@ -99,17 +102,17 @@ class PolicyNode(ControlNode):
         else:
             self.schedule.advance(steps=max(1, round((self.stamp_ns - before_ns) / self.period_ns)))
         if self.schedule.due[0] and not self.idle and step.mode != "demonstration":
-            self._decide(step)
+            self._decide(self.policy, step)
 
-    def _decide(self, step: TimeStep) -> None:
+    def _decide(self, policy: Policy, step: TimeStep) -> None:
         started = time.perf_counter()
         try:
             seen = observation_of(step, self.spec)
         except (KeyError, ValueError, SpecError) as error:
             self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
             return
-        observation = Observation.of_one(self.spec, seen, self.policy.device, step.instruction)
-        decided = self.policy.act(observation, explore=step.mode == "train", generator=self.generator)
+        observation = Observation.of_one(self.spec, seen, policy.device, step.instruction)
+        decided = policy.act(observation, explore=step.mode == "train", generator=self.generator)
         self.schedule.decided()
         self.seq += 1
         chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,

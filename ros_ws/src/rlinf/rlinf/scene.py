@@ -8,7 +8,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene
 
-from rlinf.routine import Until
+from rlinf.workarounds import Until
 
 GONE = "nobody answers 'reset_scene'. Is the robot side running?"
 

@@ -106,7 +106,7 @@ class FirstArming:
         self.asked_at = time.monotonic()
         future = self.arming.call_async(SetBool.Request(data=arm))
         if arm:
-            future.add_done_callback(lambda done: done.result().success and self._begin())
+            future.add_done_callback(lambda done: self._begin() if done.result().success else None)
 
     def _begin(self) -> None:
         if not self.begun:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import signal
@@ -16,26 +15,17 @@ from typing import Any
 import rclpy
 import yaml
 from rclpy.duration import Duration
-from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
-from rlinf_msgs.msg import SafetyState
 
-from rlinf.qos import profile
+from rlinf.workarounds import LOOK_UP_S, Hearing, OfLaunch, end_with_parent, single_threaded
 from rlinf_core.errors import RlinfError
 
-try:
-    from rclpy.experimental import EventsExecutor
-except ImportError:  # rclpy before 7.1.4
-    EventsExecutor = SingleThreadedExecutor
-
 BACKGROUND = -1
-LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
-DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
 FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
 ARRIVES_S = 0.1
-PR_SET_PDEATHSIG = 1
 
 
 class ControlNode(Node):
@@ -47,36 +37,6 @@ class ControlNode(Node):
     def __init__(self, name: str) -> None:
         super().__init__(name, start_parameter_services=False,
                          parameter_overrides=[Parameter("start_type_description_service", value=False)])
-
-
-class Hearing:
-    """Ends a process that finds the interlock and hears nothing of it; whoever keeps the station starts another.
-
-    Fast DDS's shared memory can leave a process deaf that starts right after another was killed: it is discovered and it
-    discovers, and no message arrives. ``safety`` is latched, so whoever can hear has heard it.
-    """
-
-    def __init__(self, node: Node) -> None:
-        self.node, self.heard = node, False
-        self.looked_at = self.silent_since = time.monotonic()
-        self.subscription = node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
-
-    def _on_safety(self, _: SafetyState) -> None:
-        self.heard = True
-
-    def check(self) -> bool:
-        """True once all is well, for good; RlinfError after DEAF_S of silence. To be asked every LOOK_UP_S."""
-        now = time.monotonic()
-        busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now  # e.g. loading a large policy: it did not listen
-        if self.heard:
-            self.node.destroy_subscription(self.subscription)
-        elif busy or not self.node.count_publishers("safety"):
-            self.silent_since = now
-        elif now - self.silent_since > DEAF_S:
-            raise RlinfError(f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing of it for "
-                             f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if that does not "
-                             "help, stop the station and run: fastdds shm clean")
-        return self.heard
 
 
 def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:
@@ -114,7 +74,7 @@ def asked_to_end() -> Iterator[Callable[[], bool]]:
     """
     signals: list[int] = []
     _answer(lambda number, _: signals.append(number))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # ros2 launch, sent SIGTERM, leaves its processes behind
+    end_with_parent()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         yield lambda: bool(signals)
@@ -148,27 +108,10 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     node.destroy_node()
 
 
-def wait_for_nobody() -> None:
-    """To be called before ROS begins: on one machine, this process speaks by UDP alone (configs/fastdds_control.xml)."""
-    profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
-    if not profile.endswith("configs/fastdds.xml") or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST":
-        return  # a user's own profile, or a station over several machines, stays as it is
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"  # else ROS adds shared memory to what the profile says
-    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
-        os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
-
-
-class _OfLaunch(yaml.SafeLoader):
-    """Reads what launch_ros writes: it marks lists as Python's tuples."""
-
-
-_OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", yaml.SafeLoader.construct_yaml_seq)
-
-
 def given(name: str) -> Any:
     """What the files of parameters on the command line say of one, before ROS begins; None where they do not."""
     files = [after for option, after in zip(sys.argv, sys.argv[1:], strict=False) if option == "--params-file"]
-    nodes = [each for file in files for each in _parameters(yaml.load(Path(file).read_text(), _OfLaunch))]
+    nodes = [each for file in files for each in _parameters(yaml.load(Path(file).read_text(), OfLaunch))]
     found = [each[name] for each in nodes if name in each]
     return found[0] if found else None
 
@@ -177,11 +120,6 @@ def _parameters(data: Any) -> Iterator[dict[str, Any]]:
     """Of every node in a file of parameters, however deep its namespaces."""
     for key, value in data.items() if isinstance(data, dict) else ():
         yield from [value] if key == "ros__parameters" else _parameters(value)
-
-
-def single_threaded() -> Executor:
-    """One thread, woken by what arrives: a third of the time from a message to its callback that the wait set takes."""
-    return EventsExecutor()
 
 
 def prioritise(priority: int) -> None:

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from functools import lru_cache
+
 from rlinf_msgs.msg import SafetyState
+
+from rlinf_core.recipes.schema import Station
+
+DEFAULT = Station()
 
 
 def standstill(safety: SafetyState, namespace: str) -> str:
     """What a person must do before the arm can move; empty if nothing."""
-    arm = f"ros2 service call {namespace}/interlock/arm std_srvs/srv/SetBool '{{data: true}}', or e at the keyboard"
+    station = namespace.strip("/")
+    arm = f"{command('arm', station)}, or e in `rlinf teleop` (with ROS: ros2 service call {namespace}/interlock/arm " \
+          "std_srvs/srv/SetBool '{data: true}')"
     if safety.state == SafetyState.DISARMED:
         return f"disarmed; arm it again: {arm}"
     if safety.state == SafetyState.HOLD and safety.cause == "new_session":
         return f"a commander was started again; arm it again: {arm}"
     if safety.state == SafetyState.FAULT:
-        return (f"FAULT '{safety.cause}'; when its cause has gone: ros2 service call {namespace}/interlock/reset_fault "
-                f"rlinf_msgs/srv/ResetFault \"{{cause: '{safety.cause}'}}\", then arm it again: {arm}")
+        return (f"FAULT '{safety.cause}'; when its cause has gone: {command('fault reset', station, safety.cause)} (with "
+                f"ROS: ros2 service call {namespace}/interlock/reset_fault rlinf_msgs/srv/ResetFault "
+                f"\"{{cause: '{safety.cause}'}}\"), then arm it again: {arm}")
     return ""
+
+
+@lru_cache(maxsize=64)
+def command(what: str, station: str, cause: str = "") -> str:
+    """The ``rlinf`` command that does it at this station."""
+    domain = int(os.environ.get("ROS_DOMAIN_ID", "0"))
+    other = [f"station.name={station}"] * (station != DEFAULT.name) + [f"station.domain_id={domain}"] * (
+        domain != DEFAULT.domain_id)
+    return " ".join([f"rlinf {what}", *(["--cause", shlex.quote(cause)] if cause else []),
+                     *(["--set", *other] if other else [])])

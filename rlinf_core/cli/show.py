@@ -1,0 +1,210 @@
+"""``rlinf show``: what recordings hold, an episode a line; of one alone its topics too. Needs neither ROS nor torch."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.durable import REASON
+from rlinf_core.episodes.reading import NS, read_episode
+from rlinf_core.episodes.sums import SUMS, verify
+from rlinf_core.episodes.types import Episode
+from rlinf_core.errors import EpisodeError, RlinfError, printable
+
+SEALED, UNSEALED, DAMAGED = "sealed", "no seal", "DAMAGED"
+WIDTH = 200  # where there is no terminal
+ENDINGS = ("*.mcap", "*.db3")
+COLUMNS = ("recording", "station", "mode", "outcome", "steps", "seconds", "commanded_by", "policy", "limits", "seal")
+NUMBERS = ("steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One recording: its name below what was asked for, its seal, what its episode says, and why there is none."""
+
+    recording: str
+    station: str = ""
+    mode: str = ""
+    outcome: str = "no episode"
+    steps: str = ""
+    seconds: str = ""
+    commanded_by: str = ""
+    policy: str = ""
+    limits: str = ""
+    seal: str = ""
+    note: str = ""
+
+
+@dataclass
+class Topic:
+    """What a recording has of one topic."""
+
+    kind: str
+    count: int
+    first_ns: int
+    last_ns: int
+
+
+def show(paths: list[Path], plot: Path | None = None) -> int:
+    """Print what there is; 1 where a recording is not what was closed."""
+    folders = recordings(paths)
+    if plot is not None and len(folders) != 1:
+        raise RlinfError(f"--plot: expected one recording, got {len(folders)}. Name one of them")
+    from rich.progress import track
+
+    root = paths[0] if len(paths) == 1 else None
+    lines = [look(folder, root) for folder in track(folders, "reading", transient=True, disable=len(folders) < 20)]
+    _print([name.replace("_", " ") for name in COLUMNS], [[getattr(line, name) for name in COLUMNS] for line in lines])
+    for line in lines:
+        if line.note:
+            print(f"{line.recording}: {line.note}")
+    if len(lines) == 1:
+        _describe(folders[0])
+    else:
+        print(_summary(lines))
+    if plot is not None:
+        draw(read_episode(folders[0], sealed=lines[0].seal == SEALED), plot)
+        print(f"picture: {plot}")
+    return int(any(line.seal == DAMAGED for line in lines))
+
+
+def recordings(paths: list[Path]) -> list[Path]:
+    """The folders of all recordings in and below some folders; EpisodeError where there are none."""
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise EpisodeError(f"{path}: expected a recording, or a folder with some (spool, inbox, run), got nothing")
+        root = path.parent if path.is_file() else path
+        below = {file.parent for pattern in ("metadata.yaml", *ENDINGS) for file in root.glob(f"**/{pattern}")}
+        if not below or (path.is_file() and not (path.name == "metadata.yaml" or any(map(path.match, ENDINGS)))):
+            raise EpisodeError(f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), or a "
+                               f"folder with some, got {'another file' if path.is_file() else 'none'}")
+        found |= below
+    return sorted(found)
+
+
+def look(folder: Path, root: Path | None = None) -> Line:
+    """Read one recording; whatever is wrong with it becomes its note."""
+    name = printable(folder.relative_to(root) if root and folder != root and folder.is_relative_to(root) else folder)
+    seal, reason = UNSEALED, folder.with_name(folder.name[:200] + REASON)
+    try:
+        if (folder / SUMS).exists():
+            seal = DAMAGED
+            verify(folder)
+            seal = SEALED
+        if not (folder / "metadata.yaml").exists():
+            raise EpisodeError("no metadata.yaml: it is being recorded, or was interrupted")
+        note = f"set aside: {printable(reason.read_text())[:-2]}" if reason.is_file() else ""
+        episode = read_episode(folder, sealed=seal == SEALED)
+    except (EpisodeError, OSError) as error:
+        return Line(name, seal=seal, note=printable(error).removeprefix(f"episode {printable(folder)}: "))
+    seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
+    version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
+    return Line(name, episode.station, episode.mode, outcome(episode), str(len(episode)), f"{seconds:.1f}",
+                drivers(episode), version, episode.limits_hash, seal, note)
+
+
+def outcome(episode: Episode) -> str:
+    """How it ended, in a word."""
+    return "success" if episode.success else "failure" if episode.failure else "time limit"
+
+
+def drivers(episode: Episode) -> str:
+    """Who commanded, and how much of it where it was not one alone."""
+    steps = Counter(source or "nobody" for source in episode.sources)
+    if len(steps) == 1:
+        return next(iter(steps))
+    return ", ".join(f"{source} {count / len(episode):.0%}" for source, count in steps.most_common())
+
+
+def topics(folder: Path) -> dict[str, Topic]:
+    """What a recording has of each topic, by name."""
+    from rosbags.rosbag2 import Reader
+
+    found: dict[str, Topic] = {}
+    with Reader(folder) as reader:
+        for connection in reader.connections:
+            found[connection.topic] = Topic(connection.msgtype, 0, 0, 0)
+        for connection, stamp_ns, _ in reader.messages():
+            topic = found[connection.topic]
+            topic.first_ns = min(topic.first_ns, stamp_ns) if topic.count else stamp_ns
+            topic.last_ns = max(topic.last_ns, stamp_ns)
+            topic.count += 1
+    return found
+
+
+def _describe(folder: Path) -> None:
+    """The topics of one recording, as ``ros2 bag info`` tells them."""
+    try:
+        found = topics(folder)
+    except Exception as error:  # the readers raise many kinds for damaged files
+        print(f"its topics cannot be read: {type(error).__name__}: {printable(error)}")
+        return
+    began = min((topic.first_ns for topic in found.values() if topic.count), default=0)
+    _print(["topic", "type", "messages", "Hz", "first [s]", "last [s]"],
+           [[printable(name), printable(topic.kind), str(topic.count), _rate(topic), *(
+               [f"{(stamp - began) / NS:.2f}" for stamp in (topic.first_ns, topic.last_ns)] if topic.count else ["", ""])]
+            for name, topic in sorted(found.items())])
+    size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+    print(f"{sum(topic.count for topic in found.values())} messages, {size / 1e6:.2f} MB in {folder}")
+
+
+def _rate(topic: Topic) -> str:
+    spans = topic.last_ns - topic.first_ns
+    return f"{(topic.count - 1) / spans * NS:.1f}" if topic.count > 1 and spans else ""
+
+
+def _summary(lines: list[Line]) -> str:
+    """All of them in one line."""
+    steps, seals = [int(line.steps) for line in lines if line.steps], Counter(line.seal for line in lines)
+    won = sum(line.outcome == "success" for line in lines)
+    return (f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} steps; "
+            f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}")
+
+
+def _print(heads: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in heads:
+        table.add_column(escape(head), overflow="fold", justify="right" if head in NUMBERS else "left")
+    for row in rows:
+        table.add_row(*(escape(printable(cell)) for cell in row))
+    Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False).print(table)
+
+
+def draw(episode: Episode, file: Path) -> None:
+    """Rewards, and each dimension of the action as asked and as done, over time; the operator's steps are shaded."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    times = (episode.stamps_ns - episode.stamps_ns[0]) / NS
+    count = episode.requested.shape[1]
+    figure, axes = pyplot.subplots(1 + count, 1, sharex=True, squeeze=False, figsize=(8, 1.5 * (1 + count)), layout="tight")
+    series = [("reward", {"reward": episode.rewards})]
+    series += [(f"action {k}", {"requested": episode.requested[:, k], "executed": episode.executed[:, k]})
+               for k in range(count)]
+    for axis, (name, values) in zip(axes[:, 0], series, strict=True):
+        for label, value in values.items():
+            axis.step(times, np.append(value, value[-1]), where="post", label=label)
+        for step in np.flatnonzero([source == "operator" for source in episode.sources]):
+            axis.axvspan(times[step], times[step + 1], alpha=0.15, color="tab:orange", lw=0)
+        axis.set_ylabel(name)
+    axes[-1, 0].legend(loc="best", fontsize="small")
+    axes[-1, 0].set_xlabel("time [s]")
+    axes[0, 0].set_title(f"{episode.id}: {outcome(episode)}, by {drivers(episode)}", fontsize="medium")
+    try:
+        figure.savefig(file, dpi=120)
+    except (OSError, ValueError) as error:
+        raise RlinfError(f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can be written: "
+                         f"{error}") from error
+    finally:
+        pyplot.close(figure)

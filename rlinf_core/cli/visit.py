@@ -1,0 +1,22 @@
+"""``rlinf status``, ``fault reset``, ``arm`` and ``disarm``: what a person asks of a running station."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rlinf_core.recipes import load_recipe
+from rlinf_core.ros import ros_environment
+from rlinf_core.station import station_processes
+
+
+def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "") -> int:
+    """Send a visitor (``rlinf.visitor``) to the recipe's station; returns its exit code."""
+    recipe = load_recipe(name, overrides)
+    command = [sys.executable, "-m", "rlinf.visitor", what, "--station", recipe.station.name, "--timeout", str(timeout_s)]
+    if what == "status":
+        command += ["--expect", *(process.name for process in station_processes(recipe, Path()))]
+    if cause:
+        command += [f"--cause={cause}"]
+    return subprocess.call(command, env=ros_environment(recipe.station.domain_id))

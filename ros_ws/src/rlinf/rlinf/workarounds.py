@@ -1,0 +1,114 @@
+"""What works around defects of rclpy, Fast DDS and launch: here, so that it can go. The whole list: docs/workarounds.md."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+import yaml
+from rclpy.executors import Executor, SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.task import Future
+from rlinf_msgs.msg import SafetyState
+
+from rlinf.qos import profile
+from rlinf_core.errors import RlinfError
+
+try:
+    from rclpy.experimental import EventsExecutor
+except ImportError:  # rclpy before 7.1.4
+    EventsExecutor = SingleThreadedExecutor
+
+LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
+DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
+PR_SET_PDEATHSIG = 1
+
+
+def single_threaded() -> Executor:
+    """One thread, woken by what arrives: a third of the time from a message to its callback that the wait set takes."""
+    return EventsExecutor()
+
+
+class Hearing:
+    """Ends a process that finds the interlock and hears nothing of it; whoever keeps the station starts another.
+
+    Fast DDS's shared memory can leave a process deaf that starts right after another was killed: it is discovered and it
+    discovers, and no message arrives (eProsima/Fast-DDS#5053, #5469). ``safety`` is latched: whoever can hear has heard it.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.heard = node, False
+        self.looked_at = self.silent_since = time.monotonic()
+        self.subscription = node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+
+    def _on_safety(self, _: SafetyState) -> None:
+        self.heard = True
+
+    def check(self) -> bool:
+        """True once all is well, for good; RlinfError after DEAF_S of silence. To be asked every LOOK_UP_S."""
+        now = time.monotonic()
+        busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now  # e.g. loading a large policy: it did not listen
+        if self.heard:
+            self.node.destroy_subscription(self.subscription)
+        elif busy or not self.node.count_publishers("safety"):
+            self.silent_since = now
+        elif now - self.silent_since > DEAF_S:
+            raise RlinfError(f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing of it for "
+                             f"{DEAF_S:.0f} s: expected its state on 'safety'. Ends, to be started again; if that does not "
+                             "help, stop the station and run: fastdds shm clean")
+        return self.heard
+
+
+def wait_for_nobody() -> None:
+    """To be called before ROS begins: on one machine, this process speaks by UDP alone (configs/fastdds_control.xml).
+
+    Whoever opens a shared-memory port may wait 0.33 s for a healthy one, and every publisher with it
+    (eProsima/Fast-DDS#6535).
+    """
+    profile = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "")
+    if not profile.endswith("configs/fastdds.xml") or os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") != "LOCALHOST":
+        return  # a user's own profile, or a station over several machines, stays as it is
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"  # else ROS adds shared memory to what the profile says
+    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
+        os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
+
+
+def end_with_parent() -> None:
+    """SIGTERM once this process's parent has died: ros2 launch, sent SIGTERM, leaves its own behind (ros2/launch#666)."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class OfLaunch(yaml.SafeLoader):
+    """Reads what launch_ros writes: it marks lists as Python's tuples (since ros2/launch_ros#33)."""
+
+
+OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node, deep=True))
+
+
+class Until:
+    """``await Until(future)`` inside a routine: its result, once it has one.
+
+    rclpy's own tasks are asked again and again whether they can go on, which costs a whole core on the events executor
+    (ros2/rclpy#1405; later rclpy: #1469).
+    """
+
+    def __init__(self, future: Future) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[Future, None, Any]:
+        yield self._future
+        return self._future.result()
+
+
+def run_routine(routine: Coroutine[Future, None, Any], finished: Callable[[Any], None]) -> None:
+    """Run up to its end, one ``Until`` after the other; ``finished`` gets what it returns."""
+    try:
+        future = routine.send(None)
+    except StopIteration as end:
+        finished(end.value)
+    else:
+        future.add_done_callback(lambda _: run_routine(routine, finished))

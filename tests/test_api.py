@@ -1,0 +1,59 @@
+"""What `rlinf_core` exports: lazily, completely, and with types."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rlinf_core
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.parametrize("name", rlinf_core.PUBLIC)
+def test_each_name_is_there_and_says_what_it_is(name):
+    found = getattr(rlinf_core, name)
+    assert found.__name__ == name and found.__doc__ and name in dir(rlinf_core)
+    assert found.__module__.startswith("rlinf_core.")
+
+
+def test_nothing_heavy_is_imported_before_it_is_asked_for():
+    code = ("import sys, rlinf_core\nassert 'pydantic' not in sys.modules\n"
+            "recipe = rlinf_core.load_recipe('sim_sac', ['seed=3'])\n"
+            "assert rlinf_core.station_task(recipe).spec.vector_size and rlinf_core.read_episode and recipe.seed == 3\n"
+            "print(sorted({'torch', 'ray', 'rclpy', 'gymnasium', 'mujoco'} & set(sys.modules)))\n"
+            "rlinf_core.load_policy\nprint('torch' in sys.modules)\n"
+            "print(rlinf_core.Observation.__module__, 'torch' in sys.modules)")
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True)
+    assert said.stdout.splitlines() == ["[]", "False", "rlinf_core.policies.policy True"], said.stderr
+
+
+def test_type_checkers_are_told_the_same():
+    tree = ast.parse((ROOT / "rlinf_core/__init__.py").read_text())
+    branch = next(node for node in tree.body if isinstance(node, ast.If))
+    told = {alias.asname: node.module for node in branch.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert told == {name: f"rlinf_core.{module}" for name, module in rlinf_core.PUBLIC.items()}
+
+
+def test_an_unknown_name_is_an_attribute_error_and_modules_are_modules():
+    with pytest.raises(AttributeError, match="no attribute 'load_recipes'"):
+        rlinf_core.load_recipes  # noqa: B018
+    from rlinf_core import extras
+
+    assert extras.DISTRIBUTION == "rlinf"
+
+
+@pytest.mark.parametrize("package", ["rlinf_core", "sim_bridges", "ros_ws/src/rlinf/rlinf"])
+def test_the_packages_say_that_they_are_typed(package):
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_python_of_the_reference_runs(tmp_path, monkeypatch):
+    page = (ROOT / "docs/reference.md").read_text().split("## Python")[1]
+    code = page.split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path)
+    found = {}
+    exec(code, found)  # noqa: S102
+    assert found["chunk"].actions.shape == (1, 1, 3) and (tmp_path / "policy.safetensors").is_file()
