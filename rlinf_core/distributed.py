@@ -26,7 +26,10 @@ def world_size() -> int:
 def shard(values: Rows, dim: int = 0) -> Rows:
     """This process's rows of the whole batch's."""
     size = world_size()
-    return values if size == 1 else values[(*[slice(None)] * dim, slice(dist.get_rank(), None, size))]
+    if size == 1:
+        return values
+    rows = (*[slice(None)] * dim, slice(dist.get_rank(), None, size))
+    return values[rows]
 
 
 def noise(draw: Callable[..., Tensor], shape: Sequence[int], generator: torch.Generator | None, device: torch.device,

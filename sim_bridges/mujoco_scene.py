@@ -56,7 +56,7 @@ class Scene:
         pose[:3], pose[3:6], pose[6] = self.to_base(position), turned[1:], turned[0]
         return pose
 
-    def pose_of(self, thing: object) -> np.ndarray:
+    def pose_of(self, thing: Any) -> np.ndarray:
         """(7,) of a body or a site, as ``data.body(name)`` and ``data.site(name)`` show it."""
         if hasattr(thing, "xquat"):
             return self.pose(thing.xpos, thing.xquat)

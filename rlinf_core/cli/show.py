@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rlinf_core.durable import REASON
-from rlinf_core.episodes.reading import NS, read_episode
+from rlinf_core.episodes.messages import NS
+from rlinf_core.episodes.reading import read_episode
 from rlinf_core.episodes.sums import SUMS, verify
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError, RlinfError, printable

@@ -52,11 +52,11 @@ def loosest(path: str | Path) -> Limits:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a limits YAML, for editors."""
-    properties = {}
+    properties: dict[str, Any] = {}
     for name, item in TABLE.items():
         unit, size = item.metadata["unit"], item.metadata["size"]
         low, high = item.metadata["range"][0], item.metadata["range"][-1]
-        text = {"description": f"{item.metadata['meaning']}{f' [{unit}]' if unit else ''}"}
+        text: dict[str, Any] = {"description": f"{item.metadata['meaning']}{f' [{unit}]' if unit else ''}"}
         number = {"type": "number", "minimum": low, "maximum": high}
         if name == "joint_names":
             properties[name] = text | {"type": "array", "items": {"type": "string"}}
@@ -101,7 +101,7 @@ def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
     """The checked values of a limits YAML, the place of each key, and the file that it extends, if it does."""
     said = read(path, "limits")
     data = {name: list(value) if isinstance(value, tuple) else value for name, value in said.data.items()}
-    lines = {key[0]: place.removeprefix("limits ") for key, place in said.places.items() if len(key) == 1}
+    lines = {str(key[0]): place.removeprefix("limits ") for key, place in said.places.items() if len(key) == 1}
     base = _base(path, lines[EXTENDS], data.pop(EXTENDS)) if EXTENDS in data else None
     _check_known(path, lines, data, (EXTENDS,))
     return {name: _checked(_at(path, lines, name), TABLE[name], value) for name, value in data.items()}, lines, base
