@@ -16,9 +16,8 @@ from rlinf_core.policies import gaussian, make_policy, steered
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.trainer.rollouts_recorded import rollout_of
-from rlinf_core.training.rollouts import Collector
-from rlinf_core.training.sources import Player
-from rlinf_core.training.stations import stations
+from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts
+from rlinf_core.trainer.simulated import stations
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -69,12 +68,12 @@ class Station:
 def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(env, peer):
     """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its log-probabilities, all there is."""
     policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-1.0)).eval()
-    collector = Collector(env, policy, SEED, FIRST)
+    rollouts = DecisionRollouts(env, policy, SEED, FIRST)
     collector.version = VERSION
     station = Station(peer, policy)
     for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
-        expected, got = collector.play(group=1), rollout_of(episode, env.spec, policy.config)
+        expected, got = rollouts.play(group=1).rollouts[0], rollout_of(episode, env.spec, policy.config)
         assert len(episode.chunks) == -(-len(episode) // 2) and episode.chunks.drawn.shape[1] == 4 * 3
         for name, value in vars(expected).items():
             pairs = [(value[key], getattr(got, name)[key]) for key in value] if isinstance(value, dict) else [
@@ -90,14 +89,15 @@ def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environme
     """Of a steered flow: the noise, and at which time steps it was drawn."""
     sizes = steered.Config(hidden=(32,), steering=(16,), horizon=4, execute=2)
     policy = make_policy(env.spec, sizes).eval()
-    player, chunks = Player(env, policy, SEED, FIRST), listen(peer, ActionChunk, "policy/action")
+    player, chunks = EpisodeRollouts(env, policy, SEED, FIRST), listen(peer, ActionChunk, "policy/action")
     recorded = Station(peer, policy).episodes("train", COUNT)
     for episode in recorded:
         check_episode(episode, env.spec, 1000)
         player.observation, ended = None, []
         while not ended:
-            ended = player.play(1)
-        (seen, _, rewards, _, decided, latents), = ended
+            ended = player.play(1).trajectories
+        played, = ended
+        seen, rewards, decided, latents = played.observations, played.rewards, played.decided, played.latents
         player.first_scene += 1
         length = len(rewards)
         assert len(episode) == length and np.array_equal(episode.chunks.decided(length), decided)
