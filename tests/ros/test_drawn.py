@@ -15,8 +15,8 @@ from rlinf_core.episodes.validation import check_episode
 from rlinf_core.policies import gaussian, make_policy, steered
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.rollouts_recorded import rollout_of
 from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts
+from rlinf_core.trainer.rollouts_recorded import rollout_of
 from rlinf_core.trainer.simulated import stations
 from tests.ros.stand import listen, start
 
