@@ -69,7 +69,7 @@ def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(en
     """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its log-probabilities, all there is."""
     policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-1.0)).eval()
     rollouts = DecisionRollouts(env, policy, SEED, FIRST)
-    collector.version = VERSION
+    rollouts.version = VERSION
     station = Station(peer, policy)
     for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
