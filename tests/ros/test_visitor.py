@@ -7,6 +7,7 @@ import pytest
 from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
 
 from rlinf.qos import profile
+from rlinf_core.robot import load_robot
 from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -68,7 +69,8 @@ def test_status_says_what_the_station_says(peer):
 
 @pytest.mark.domain(53)
 def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
-    start(peer, "interlock", "station.lockstep=false", estops=["pendant"])
+    limits = str(load_robot("franka_fr3").limits)  # under which the enable must be held
+    start(peer, "interlock", "station.lockstep=false", estops=["pendant"], limits_file=limits)
     arm = Arm(peer)
     arm.arm()
     arm.arm(False)
