@@ -86,7 +86,11 @@ class OfLaunch(yaml.SafeLoader):
     """Reads what launch_ros writes: it marks lists as Python's tuples (since ros2/launch_ros#33)."""
 
 
-OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: loader.construct_sequence(node, deep=True))
+def _as_list(loader: OfLaunch, node: yaml.SequenceNode) -> list[Any]:
+    return loader.construct_sequence(node, deep=True)
+
+
+OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", _as_list)
 
 
 class Until:
