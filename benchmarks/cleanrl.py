@@ -93,8 +93,8 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
 
     from rlinf_core.recipes import load_recipe
     from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-    from rlinf_core.training import simulation
-    from rlinf_core.training.vector import Steps
+    from rlinf_core.trainer.train import train as train_run
+    from rlinf_core.trainer.vector import Steps
 
     task, steps = TASKS[name]
     returns: list[float] = []
@@ -145,7 +145,7 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
         return made[-1]
 
     with TemporaryDirectory() as folder:
-        last = simulation.train(recipe, Path(folder), make)
+        last = train_run(recipe, Path(folder), make)
     return returns[1:-1], last["seconds"] - last["seconds_evaluate"]  # less one evaluation before, one after
 
 

@@ -1,4 +1,4 @@
-"""Damaged and hostile episodes on the whole way from a spool to the replay: spool, client, bridge, inbox, replay store.
+"""Damaged and hostile episodes on the whole way from a spool to the replay: spool, client, bridge, inbox, replay.
 
     python benchmarks/fuzz_episodes.py --episodes 10000 --json benchmarks/results/fuzz_episodes.json
 
@@ -33,15 +33,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from rlinf_core.bridge.client import BridgeClient  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
-from rlinf_core.bridge.server import BridgeServer  # noqa: E402
-from rlinf_core.cluster.arrivals import Arrivals  # noqa: E402
-from rlinf_core.cluster.governor import Governor  # noqa: E402
-from rlinf_core.cluster.replay import ReplayStore  # noqa: E402
 from rlinf_core.environment import load_task  # noqa: E402
 from rlinf_core.episodes import Episode, read_episode  # noqa: E402
 from rlinf_core.episodes.messages import typestore  # noqa: E402
 from rlinf_core.episodes.spool import Spool  # noqa: E402
 from rlinf_core.episodes.sums import SUMS, seal  # noqa: E402
+from rlinf_core.policies import make_policy  # noqa: E402
+from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.trainer.data import data_for  # noqa: E402
+from rlinf_core.trainer.governor import governor_for  # noqa: E402
+from rlinf_core.trainer.sources.intake import Intake  # noqa: E402
+from rlinf_core.trainer.sources.stations import Stations  # noqa: E402
 from tests.messages import raw_messages, write_raw  # noqa: E402
 
 Random = random.Random
@@ -243,14 +245,14 @@ FILES: tuple[Callable, ...] = (flip_file, flip_file, flip_file, flip_file, flip_
 PLACES = ("messages", "unsealed", "spool", "way", "inbox")
 
 
-class Watched(ReplayStore):
-    """A replay store that shows what it took."""
+class Watched(Intake):
+    """An intake that shows what it took."""
 
     taken: Episode | None = None
 
-    def _insert(self, episode: Episode, newest_version: int) -> str:
-        self.taken = episode
-        return super()._insert(episode, newest_version)
+    def read(self, folder: Path) -> Episode:
+        self.taken = super().read(folder)
+        return self.taken
 
 
 class Way:
@@ -258,14 +260,14 @@ class Way:
 
     def __init__(self, root: Path, spec: Any, how: dict[str, Any]) -> None:
         self.root, self.spec, self.how = root, spec, how
-        governor = Governor(updates_per_step=1.0, max_lag_episodes=1e9, max_staleness=10, steps_per_episode=10)
-        self.store, self.arrived = Watched(spec, 500, governor), []
-        self.server = BridgeServer("127.0.0.1:0", root / "run/inbox", root / "run/policies",
-                                   lambda folder: self.arrived.append(str(folder)), dict, min_free_mb=1.0)
+        recipe = load_recipe("demo", ["replay.capacity=500"])
+        data = data_for(recipe, make_policy(spec, recipe.policy), governor_for(recipe, 10))
+        self.intake = Watched(root / "run", spec, data.longest)
+        self.stations = Stations("127.0.0.1:0", root / "run", self.intake, lambda taken: data.insert(taken, 4))
+        self.server = self.stations.server
         self.spool = Spool(root / "spool", min_free_mb=1.0)
         self.client = BridgeClient(f"127.0.0.1:{self.server.port}", "station")
         self.sender = Sender(self.spool, self.client, lambda line: None)
-        self.arrivals = Arrivals(root / "run", lambda folders, version: [self.store.insert(f, version) for f in folders])
         self.other = write_raw(self.spool, "other", self.messages("other")).close()
         self.other = self.other.rename(root / "other")
 
@@ -278,8 +280,7 @@ class Way:
             raise RuntimeError(trouble)
 
     def take(self) -> None:
-        arrived, self.arrived[:] = list(self.arrived), []
-        self.arrivals.take(arrived, 4)
+        self.stations.take(0)
 
     def clean(self, name: str) -> None:
         for path in (*self.root.glob(f"*/*/{name}*"), *self.root.glob("spool/*/sub")):
@@ -287,12 +288,12 @@ class Way:
 
     def close(self) -> None:
         self.client.close()
-        self.server.stop()
+        self.stations.close()
 
 
 def one(r: Random, way: Way, name: str, place: str) -> str:
     """Spoil one episode and send it its way: "refused", "accepted_unchanged", "silent_changes" or "valid"."""
-    how, way.store.taken = r.choice(BEFORE if place == "messages" else FILES), None
+    how, way.intake.taken = r.choice(BEFORE if place == "messages" else FILES), None
     messages = way.messages(name)
     writer = write_raw(way.spool, name, how(r, messages) if place == "messages" else messages)
     folder = writer.close()
@@ -310,7 +311,7 @@ def one(r: Random, way: Way, name: str, place: str) -> str:
     if place == "inbox":
         how(r, way.server.inbox / name, way.other)
     way.take()
-    return verdict(way.store.taken, original)
+    return verdict(way.intake.taken, original)
 
 
 def verdict(taken: Episode | None, original: Episode | None) -> str:
@@ -358,7 +359,7 @@ def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
         if result == "silent_changes":
             print(f"{name} ({place}): silently changed", file=sys.stderr, flush=True)
         way.clean(name)
-    last_resort = sum("cannot be read" in fate for way in every for fate in way.store.ids.values())
+    last_resort = sum("cannot be read" in fate for way in every for fate in way.intake.ids.values())
     for way in every:
         way.close()
     names = ("exceptions", "silent_changes", "refused", "accepted_unchanged", "valid")

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.recipes import load_recipe  # noqa: E402
-from rlinf_core.training import simulation  # noqa: E402
+from rlinf_core.trainer.train import train  # noqa: E402
 
 WAYS = {"one_process": (0, False), "one_worker": (1, False), "one_worker_pipelined": (1, True),
         "two_workers": (2, False), "two_workers_pipelined": (2, True)}
@@ -38,7 +38,7 @@ def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> 
         f"algorithm.epochs={epochs}"])
     times: list[tuple[int, float]] = []
     with TemporaryDirectory() as folder:
-        simulation.train(recipe, Path(folder), tell=lambda step, entry: times.append((step, time.perf_counter())))
+        train(recipe, Path(folder), tell=lambda run, entry: times.append((run.steps, time.perf_counter())))
     times = [item for item in times if item[0] > 0]
     first, last = times[0], times[-2]  # the last one is the evaluation
     return (last[0] - first[0]) / (last[1] - first[1])

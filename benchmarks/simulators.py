@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.cli.check import load_recipe_like, recipe_of  # noqa: E402
 from rlinf_core.cli.evaluate import caption  # noqa: E402
-from rlinf_core.training.stations import simulated_station, stations  # noqa: E402
+from rlinf_core.trainer.simulated import simulated_station, stations  # noqa: E402
 from sim_bridges.apart import python_of  # noqa: E402
 from sim_bridges.simulator import make, simulators  # noqa: E402
 

@@ -66,7 +66,7 @@ ROOMS = {
     "episodes": Room(("rlinf_core/episodes", "rlinf_core/durable.py"), ("tests/episodes", "tests/bridge")),
     "bridge": Room(("rlinf_core/bridge",), ("tests/bridge",)),
     "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py"), LEARNING, (OPTIMISER,)),
-    "cluster": Room(("rlinf_core/cluster",), ("tests/cluster",), warm=(OPTIMISER,)),
+    "trainer": Room(("rlinf_core/trainer",), ("tests/trainer",), warm=(OPTIMISER,)),
     "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING, (OPTIMISER, ADAPTERS)),
     "policies": Room(("rlinf_core/policies",), ("tests/policies",), LEARNING, (OPTIMISER,)),
 }

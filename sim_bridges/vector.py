@@ -14,7 +14,7 @@ from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, Pose, State, step
 from rlinf_core.interlock.types import NS
 from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.scripts import make_script
-from rlinf_core.training.vector import Steps
+from rlinf_core.trainer.vector import Steps
 from sim_bridges.simulator import Simulator
 
 Batch = dict[str, np.ndarray]
@@ -174,7 +174,7 @@ class StationEnv(gymnasium.Env):
 
 
 class Stations:
-    """N simulated stations stepped together in this process: a ``rlinf_core.training.vector.VectorEnv``.
+    """N simulated stations stepped together in this process: a ``rlinf_core.trainer.vector.VectorEnv``.
 
     An episode that ends is followed by the next scene in the same step. Gymnasium's own vector costs as much as a station.
 

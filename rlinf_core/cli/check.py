@@ -19,8 +19,9 @@ from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.robot import load_robot, robots
-from rlinf_core.training.playing import play, single
-from rlinf_core.training.stations import simulated_station, stations
+from rlinf_core.trainer.evaluation import play
+from rlinf_core.trainer.simulated import simulated_station, stations
+from rlinf_core.trainer.vector import single
 
 PATIENCE_S = 90.0  # with a station that does nothing
 

@@ -15,7 +15,7 @@ from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.settings.overrides import combinations
 
 if TYPE_CHECKING:
-    from rlinf_core.training.playing import Episode
+    from rlinf_core.trainer.evaluation import EpisodeResult
 
 FPS = 10
 
@@ -30,12 +30,13 @@ def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0) -> Iterator[tuple[Episode, list[np.ndarray]]]:
+def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
+            ) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
     """What came of each seed's episode, and pictures of the first ``frames`` episodes."""
     from rlinf_core.devices import device_of
     from rlinf_core.policies.files import load_policy
-    from rlinf_core.training.playing import evaluate
-    from rlinf_core.training.stations import stations
+    from rlinf_core.trainer.evaluation import evaluate
+    from rlinf_core.trainer.simulated import stations
 
     env = stations(recipe, 1)
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))

@@ -74,12 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo = _recipe_command(commands, "demo", _demo, "run a recipe from demonstrations to a report", default="demo")
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    _recipe_command(commands, "train", _train, "train a recipe in simulation, or on what stations send until Ctrl-C; "
-                    "resumes what is in --out")
+    _recipe_command(commands, "train", _train, "train a recipe: in simulators, on recordings, or on what "
+                    "stations send until Ctrl-C; resumes what is in --out")
     sweep = _recipe_command(commands, "sweep", _sweep, "train every combination of overrides (Hydra's grammar: seed=0,1 "
                             "lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on with what is in --out")
     sweep.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    compare = commands.add_parser("compare", help="success over time steps of several simulation runs, in one picture")
+    compare = commands.add_parser("compare", help="success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
     compare.set_defaults(run=_compare)
@@ -184,20 +184,11 @@ def _demo(arguments: argparse.Namespace) -> int:
     return demo(arguments.recipe, arguments.set, _run_dir(arguments), quiet=arguments.quiet)
 
 
-def _train(arguments: argparse.Namespace) -> None:
-    from rlinf_core.recipes import check_recipe, load_recipe
+def _train(arguments: argparse.Namespace) -> int:
+    from rlinf_core.cli.train import train_command
+    from rlinf_core.recipes import load_recipe
 
-    recipe, folder = load_recipe(arguments.recipe, arguments.set), _run_dir(arguments)
-    check_recipe(recipe)
-    if recipe.simulation.environments:
-        from rlinf_core.cli.simulate import train_in_simulation
-
-        train_in_simulation(recipe, folder)
-        return
-    from rlinf_core.cluster.train import train
-
-    folder.mkdir(parents=True, exist_ok=True)
-    train(recipe, folder)
+    return train_command(load_recipe(arguments.recipe, arguments.set), _run_dir(arguments))
 
 
 def _sweep(arguments: argparse.Namespace) -> int:
@@ -207,7 +198,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> None:
-    from rlinf_core.cli.simulate import compare
+    from rlinf_core.cli.compare import compare
 
     compare(arguments.runs, arguments.out)
 

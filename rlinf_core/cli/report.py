@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_core.cli.compare import draw, read_evaluations
 from rlinf_core.cli.evaluate import caption, rollout, wilson, write_video
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes import Recipe
 
 WINDOW = 40
-EPISODES_IN_VIDEO = 4
+EPISODES_IN_VIDEO = 3
 
 
 def write_report(recipe: Recipe, run_dir: Path) -> str:
@@ -33,17 +34,36 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
             raise RlinfError(f"the run is done, but its report needs {source}: give the station and the director the same "
                              "--out. What happened is in progress.jsonl")
         shutil.copy(source, run_dir / "checkpoint" / f"{name}.safetensors")
-    try:
-        _video(recipe, run_dir)
-        video = "[before_after.mp4](before_after.mp4): the same scenes before RL (left) and after (right).\n\n" \
-                "![a peg inserted](after.png)"
-    except RlinfError as error:
-        video = f"No video: {error}"
+    checkpoint = run_dir / "checkpoint"
+    sides = {"before RL": checkpoint / "policy_before.safetensors", "after RL": checkpoint / "policy.safetensors"}
+    video = _filmed(recipe, run_dir, sides, "before RL (left) and after (right)")
     (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
     return (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
             f"{summary['success_after']:.0%} (version {summary['version_after']}; {summary['eval_episodes']} held-out "
             f"episodes each); {summary['env_steps']} env steps, "
             f"{summary['updates']} updates, {summary['minutes']:.1f} minutes\nreport: {run_dir / 'report.md'}")
+
+
+def write_training_report(recipe: Recipe, run_dir: Path) -> str:
+    """Curve, table and, where it can be filmed, first and last policy side by side; returns what to print."""
+    evaluations = read_evaluations(run_dir)
+    draw({recipe.name: evaluations}, run_dir / "learning_curve.png")
+    rows = [f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['success']:.0%} | "
+            f"{' to '.join(f'{bound:.0%}' for bound in wilson(round(entry['success'] * n), n))} | {n} | "
+            f"{entry['seconds'] / 60:.1f} |" for entry in evaluations if (n := int(entry["episodes"]))]
+    files = [run_dir / "policies" / policy_name(int(entry["policy_version"])) for entry in evaluations]
+    sides = {f"after {evaluations[i]['env_steps']:,.0f} steps": files[i] for i in (0, -1)}
+    video = _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
+    first, last = evaluations[0], evaluations[-1]
+    words = (f"success {first['success']:.0%} at first, {last['success']:.0%} after {last['env_steps']:,.0f} steps "
+             f"({int(last['episodes'])} held-out episodes each), {last['seconds'] / 60:.1f} minutes")
+    (run_dir / "report.md").write_text("\n".join([
+        f"# {recipe.name}, {recipe.algorithm.name}, seed {recipe.seed}", "", f"{words[0].upper()}{words[1:]}.", "",
+        "![learning curve](learning_curve.png)", "", video, "",
+        "| steps | updates | success | 95 % interval | held-out episodes | minutes |", "|---|---|---|---|---|---|", *rows,
+        "", f"Repeat: `rlinf train {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. TensorBoard: `tensorboard --logdir "
+        "tensorboard`. Policies: `policies/`. Everything that was set: `recipe.yaml`.", ""]))
+    return f"{words}\nreport: {run_dir / 'report.md'}"
 
 
 def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
@@ -80,23 +100,39 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) ->
     plt.close(figure)
 
 
-def _video(recipe: Recipe, run_dir: Path) -> None:
-    """The same held-out scenes side by side; the shorter episode waits at its end."""
-    seeds = [recipe.evaluate.first_seed + i for i in range(EPISODES_IN_VIDEO)]
-    sides = []
-    for policy, text in (("policy_before", "before RL"), ("policy", "after RL")):
-        episodes = rollout(recipe, run_dir / "checkpoint" / f"{policy}.safetensors", seeds, frames=len(seeds))
-        sides.append([caption(pictures, f"{text}: {episode.outcome}")
-                      for episode, pictures in episodes])
-    frames = []
-    for left, right in zip(*sides, strict=True):
-        length = max(len(left), len(right)) + 5
-        for i in range(length):
-            frames.append(np.hstack([left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]]))
+def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -> str:
+    """Policies on the same held-out scenes side by side, as a video and a picture; returns what the report says of it."""
+    try:
+        frames = _side_by_side(recipe, sides)
+    except (RlinfError, NotImplementedError) as error:
+        return f"No video: {error}"
     write_video(run_dir / "before_after.mp4", frames)
     import imageio
 
-    imageio.imwrite(run_dir / "after.png", sides[1][0][-1])
+    imageio.imwrite(run_dir / "before_after.png", frames[_most_different(frames)])
+    return (f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
+            "![the same scene, the same moment](before_after.png)")
+
+
+def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[np.ndarray]:
+    """The shorter episode waits at its end."""
+    seeds = [recipe.evaluate.first_seed + i for i in range(EPISODES_IN_VIDEO)]
+    columns = [[caption(pictures, f"{text}: {episode.outcome}") for episode, pictures in
+                rollout(recipe, policy, seeds, frames=len(seeds))] for text, policy in sides.items()]
+    frames = []
+    for scenes in zip(*columns, strict=True):
+        for i in range(max(map(len, scenes)) + 5):
+            frames.append(np.hstack([pictures[min(i, len(pictures) - 1)] for pictures in scenes]))
+    return frames
+
+
+def _most_different(frames: list[np.ndarray]) -> int:
+    """Where both sides differ most, below their captions."""
+    def difference(frame: np.ndarray) -> float:
+        half = frame.shape[1] // 2
+        return float(np.abs(frame[40:, :half].astype(int) - frame[40:, half:]).mean())
+
+    return max(range(len(frames)), key=lambda i: difference(frames[i]))
 
 
 def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:

@@ -55,6 +55,9 @@ class Collect(Settings):
     episodes: int = Field(20, ge=0, description="successful ones that are needed")
     first_seed: int = Field(10_000, ge=0, description="of the scenes")
     only: bool = Field(False, description="a station records so many, successful or not, and that is all")
+    recordings: tuple[str, ...] = Field(
+        (), description="folders of recorded episodes (a spool, an inbox, a run) that demonstrate; empty for the station's "
+        "operator, or the task's script in simulation")
 
 
 class Online(Settings):

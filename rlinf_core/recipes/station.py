@@ -10,6 +10,7 @@ from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.interlock.limits import load_limits
 from rlinf_core.places import shared
 from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.sources import check_source
 from rlinf_core.robot import Robot, load_robot
 
 
@@ -19,7 +20,8 @@ def station_robot(recipe: Recipe) -> Robot:
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Everything that can be known before anything is made or started: robot, its limits, cameras, task."""
+    """Everything that can be known before anything is made or started: source, robot, limits, cameras, task."""
+    check_source(recipe)
     load_limits(station_robot(recipe).limits)
     station_task(recipe)
 

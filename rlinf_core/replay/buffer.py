@@ -33,10 +33,12 @@ class ReplayBuffer:
             "discount": np.zeros(capacity, np.float32),
             "starts": np.zeros(capacity, bool),
             "final": np.zeros(capacity, bool),  # holds an episode's last observation
+            "origin": np.zeros(capacity, np.uint8),
             **({"latent": np.zeros((capacity, latent), np.float32)} if latent else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
+        self.sampled = np.zeros(256, np.int64)  # transitions, by origin
         self._valid: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -44,7 +46,7 @@ class ReplayBuffer:
 
     def insert_episode(self, observations: Batch, actions: np.ndarray, rewards: np.ndarray,
                        discounts: np.ndarray, counts: np.ndarray | None = None,
-                       latents: np.ndarray | None = None) -> int:
+                       latents: np.ndarray | None = None, origin: int = 0) -> int:
         """Add an episode of T transitions.
 
         Args:
@@ -55,6 +57,7 @@ class ReplayBuffer:
             counts: (T,) at which time steps transitions may begin; all, if not given. Of a policy that learns latent
                 noise: those at which it decided.
             latents: (T, L) the noise behind the chunk that began at each time step.
+            origin: number of the station that it came from, up to 255; ``sampled`` counts by it.
 
         Returns:
             T.
@@ -73,6 +76,7 @@ class ReplayBuffer:
             self._arrays[name][slots[:-1]] = values
         self._arrays["starts"][slots[:-1]] = True if counts is None else counts
         self._arrays["starts"][slots[-1]] = False
+        self._arrays["origin"][slots] = min(origin, 255)
         self._arrays["final"][slots] = np.arange(length + 1) == length
         self._next = int((slots[-1] + 1) % self.capacity)
         self.inserted += length
@@ -104,6 +108,7 @@ class ReplayBuffer:
         index = self._valid[random.integers(0, len(self._valid), size)]
         left = self._left(index) if horizon > 1 else np.ones(size, int)
         spans = np.minimum(left, execute)
+        self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
         batch = {name: self._arrays[name][index] for name in ("vectors", *self._image_names)}
         batch |= {f"next/{name}": self._arrays[name][following] for name in ("vectors", *self._image_names)}
@@ -135,7 +140,7 @@ class ReplayBuffer:
         """Everything needed to go on: the arrays (only what is filled) and the counters."""
         filled = self.capacity if self.inserted + self.episodes >= self.capacity else self._next
         return {"arrays": {name: values[:filled] for name, values in self._arrays.items()},
-                "next": self._next, "inserted": self.inserted, "episodes": self.episodes}
+                "next": self._next, "inserted": self.inserted, "episodes": self.episodes, "sampled": self.sampled}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``; the capacity may not have changed."""
@@ -143,6 +148,7 @@ class ReplayBuffer:
             self._arrays[name][:] = 0
             self._arrays[name][: len(values)] = values
         self._next, self.inserted, self.episodes = state["next"], state["inserted"], state["episodes"]
+        self.sampled = np.array(state["sampled"])
         self._valid = None
 
 

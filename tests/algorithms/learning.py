@@ -16,7 +16,7 @@ from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.policy import Observation
 from rlinf_core.replay import ReplayBuffer, mix
-from rlinf_core.training.rollouts import Collector
+from rlinf_core.trainer.rollouts import DecisionRollouts
 from tests.algorithms.point import SPEC, Points, expert, misled, play, success
 from tests.algorithms.toy import acted
 
@@ -80,11 +80,11 @@ def buffer_of(act, episodes, latent=0):
 def on_policy(name, seed=0, rollouts=60, size=64, stale=0, curve=False, **changes) -> Run:
     """``size`` environments; with ``stale``, every rollout is learned from only so many updates later."""
     learner = learner_of(name, seed, **changes)
-    collector = Collector(Points(size), learner.policy, seed)
+    collector = DecisionRollouts(Points(size), learner.policy, seed)
     run, waiting, config = Run(solved(learner.policy), 0.0, 0), [], learner.config
     for number in range(rollouts):
         collector.version = learner.updates
-        waiting.append(collector.play(**learner.amount(config)))
+        waiting.extend(collector.play(**config.rollout).rollouts)
         run.steps += int(waiting[-1].steps.sum())
         if len(waiting) > stale:
             learner.update(waiting.pop(0))
@@ -213,14 +213,14 @@ def dagger_run(seed=0, gated=False, curve=False) -> Run:
         labels, sources = [], []
 
         def act(observation):
-            drives, = learner.expert_drives(episode, 1, random)  # noqa: B023
+            drives = random.random() < learner.share(episode)  # noqa: B023
             labels.append(expert(observation))  # noqa: B023
             sources.append("operator" if drives else "policy")  # noqa: B023
             return labels[-1][None] if drives else acted(actor, observation, True, draw)  # noqa: B023
 
         observations, actions, *_ = play(act, episode)
         run.steps += len(actions)
-        counts = learner.learned_from(sources)
+        counts = learner.config.learned_from(sources)
         data["vectors"] = np.concatenate([data["vectors"], observations["vectors"][:-1][counts]])
         data["action"] = np.concatenate([data["action"], np.array(labels, np.float32)[counts]])
         for _ in range(25):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-from rlinf_core.training.vector import Steps
+from rlinf_core.trainer.vector import Steps
 
 SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
 STEPS, RADIUS = 25, 0.08

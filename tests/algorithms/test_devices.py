@@ -11,8 +11,7 @@ from rlinf_core.devices import device_of
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import kinds, make_policy, policy_kind
 from rlinf_core.policies.policy import Observation
-from rlinf_core.training.rollouts import Collector
-from rlinf_core.training.sources import Player
+from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts
 from tests.algorithms.by_hand import SEEING, pictures
 from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, Points, misled
@@ -38,7 +37,7 @@ def test_policies_act_and_are_played_where_they_are(kind):
             chunk = policy.act(Observation.of_arrays(SPEC, Points(4).reset(range(4)), policy.device), explore,
                                torch.Generator(policy.device))
             assert chunk.actions.device == chunk.drawn.device == policy.device
-        assert Player(Points(2), policy).play(60)
+        assert EpisodeRollouts(Points(2), policy).play(60).trajectories
         loss = policy.imitation_loss({"vectors": torch.ones(4, 2, device="cpu")}, torch.ones(4, 6, device="cpu"))
         assert loss.device == policy.device
 
@@ -73,7 +72,7 @@ def test_learners_of_rollouts_learn_where_their_policy_is(name):
     module, policy = algorithm(name), make("gaussian", horizon=2)
     learner = module.Learner(policy, module.Config(**CONFIGS[name]), 0)
     with elsewhere():
-        metrics = learner.update(Collector(Points(16), policy).play(**learner.amount(learner.config)))
+        metrics = learner.update(*DecisionRollouts(Points(16), policy).play(**learner.config.rollout).rollouts)
     assert np.isfinite(list(metrics.values())).all()
 
 

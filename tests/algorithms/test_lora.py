@@ -7,7 +7,7 @@ import torch
 from rlinf_core.algorithms import sft
 from rlinf_core.algorithms.parts import lora
 from rlinf_core.algorithms.parts.tensors import to_tensors
-from rlinf_core.cluster import checkpoint
+from rlinf_core.trainer import checkpoint
 from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import expert
 

@@ -7,11 +7,11 @@ import torch
 from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, sac, sft
 from rlinf_core.algorithms.parts.actor_critic import gammas
 from rlinf_core.algorithms.parts.tensors import following, to_tensors
-from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import SpecError
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.replay import ReplayBuffer
 from rlinf_core.specs import ArraySpec, StationSpec
+from rlinf_core.trainer import checkpoint
 from tests.algorithms.learning import SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, misled
 from tests.algorithms.toy import acted
@@ -33,8 +33,8 @@ def test_dsrl_changes_the_choice_of_noise_and_not_the_flow(random):
 def test_the_experts_share_falls_to_its_floor_and_gated_decisions_are_the_experts():
     learner = dagger.Learner(make(), dagger.Config(gated=True))
     assert (learner.share(0), learner.share(10), learner.share(10**4)) == (0.5, pytest.approx(0.5 * 0.99**10), 0.05)
-    assert learner.learned_from(["policy", "operator", "policy"]).tolist() == [False, True, False]
-    assert dagger.Learner(make(), dagger.Config()).learned_from(["policy", "operator"]).tolist() == [True, True]
+    assert learner.config.learned_from(["policy", "operator", "policy"]).tolist() == [False, True, False]
+    assert dagger.Config().learned_from(["policy", "operator"]).tolist() == [True, True]
 
 
 def test_transitions_of_chunks_equal_the_sum_of_their_steps(random):

@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from rlinf_core.algorithms import dagger, iql, sft
+from rlinf_core.algorithms import iql, sft
+from rlinf_core.trainer.rollouts import ExpertRollouts
 from tests.algorithms.by_hand import SMALL, Adam, assert_alike, batches, parts, prepared, twin
 from tests.algorithms.learning import make
+from tests.algorithms.point import Points, expert
 
 
 @pytest.mark.parametrize("horizon", [1, 2])
@@ -88,9 +90,12 @@ def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
     assert learner.updates == 3
 
 
-def test_the_expert_drives_its_share_of_the_time_steps():
-    learner = dagger.Learner(make(), dagger.Config(beta=0.5, beta_decay=0.5, beta_floor=0.1))
-    for episode, share in ((0, 0.5), (1, 0.25), (5, 0.1)):
-        drivers = learner.expert_drives(episode, 200, np.random.default_rng(3))
-        assert np.array_equal(drivers, np.random.default_rng(3).random(200) < share)
-        assert 0.5 * share < drivers.mean() < 1.5 * share
+def test_the_expert_drives_its_share_of_the_time_steps_and_labels_all_of_them():
+    rollouts = ExpertRollouts(Points(50), make(), seed=3)
+    for share in (0.5, 0.1):
+        played = rollouts.play(40, expert_share=share).trajectories
+        drivers = np.concatenate([episode.sources for episode in played]) == "operator"
+        assert 0.7 * share < drivers.mean() < 1.3 * share
+        for episode in played:
+            seen = {"offset": episode.observations["vectors"][0]}
+            assert episode.actions[0] == pytest.approx(expert(seen), abs=1e-6)

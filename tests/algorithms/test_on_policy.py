@@ -11,9 +11,9 @@ from rlinf_core.algorithms.grpo import k3
 from rlinf_core.algorithms.parts.advantages import gae, group_advantages, normalised, rewards_to_go
 from rlinf_core.algorithms.parts.clipped import policy_loss, to_level, value_loss
 from rlinf_core.algorithms.parts.running import RunningReturn, update_moments
-from rlinf_core.cluster import checkpoint
 from rlinf_core.errors import RecipeError
-from rlinf_core.training.rollouts import Collector
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.rollouts import DecisionRollouts
 from tests.algorithms.learning import learner_of
 from tests.algorithms.point import Points
 
@@ -134,8 +134,8 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest():
 @pytest.mark.parametrize("name", ["ppo", "async_ppo", "grpo", "dapo", "reinforce"])
 def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path):
     one = learner_of(name)
-    collector = Collector(Points(16), one.policy, 0)
-    rollouts = [collector.play(**one.amount(one.config)) for _ in range(3)]
+    collector = DecisionRollouts(Points(16), one.policy, 0)
+    rollouts = [collector.play(**one.config.rollout).rollouts[0] for _ in range(3)]
     one.update(rollouts[0])
     folder = checkpoint.save(tmp_path, "updates-1", one.state_dict())
     two = learner_of(name, seed=5)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rlinf_core.training.rollouts import Collector
+from rlinf_core.trainer.rollouts import DecisionRollouts
 from tests.algorithms.by_hand import Adam, assert_alike, twin
 from tests.algorithms.learning import learner_of
 from tests.algorithms.point import Points
@@ -177,12 +177,12 @@ def setting(name, **changes):
     sizes = dict(decisions=6) if "ppo" in name else dict(group=4)
     learner = learner_of(name, seed=1, **(dict(epochs=2, minibatches=3) | sizes | changes))
     learner.policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.3, 0.6, (50, 2)))
-    return learner, Collector(Points(16), learner.policy, 0)
+    return learner, DecisionRollouts(Points(16), learner.policy, 0)
 
 
 def rollout_of(learner, collector):
     collector.version = learner.updates
-    return collector.play(**learner.amount(learner.config))
+    return collector.play(**learner.config.rollout).rollouts[0]
 
 
 @pytest.mark.parametrize("name, changes", [

@@ -5,10 +5,10 @@ import torch
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.algorithms.parts import actor_critic
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
-from rlinf_core.cluster import checkpoint
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.replay import ReplayBuffer, mix
+from rlinf_core.trainer import checkpoint
 from tests.algorithms import toy
 
 SMALL = dict(critic_hidden=(64, 64), batch_size=64, critics=3)

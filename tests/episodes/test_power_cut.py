@@ -5,10 +5,10 @@ import pytest
 
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.server import BridgeServer
-from rlinf_core.cluster import checkpoint
 from rlinf_core.durable import publish_file
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.trainer import checkpoint
 from tests.messages import record
 from tests.power import Disk, restore
 

@@ -18,9 +18,10 @@ from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.replay import ReplayBuffer
-from rlinf_core.training.playing import demonstrate, play, single
-from rlinf_core.training.runs import clone
-from rlinf_core.training.stations import stations
+from rlinf_core.trainer.evaluation import play
+from rlinf_core.trainer.rollouts import demonstrate
+from rlinf_core.trainer.simulated import stations
+from rlinf_core.trainer.vector import single
 from tests.algorithms.toy import acted
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
@@ -45,9 +46,12 @@ def cloned(env):
     """Chunks of eight actions that now and then reach their goal."""
     torch.manual_seed(0)
     policy, replay = make_policy(env.spec, SMALL), ReplayBuffer(env.spec, 2000)
-    demonstrate(env, replay, 8, 5)
+    for shown in demonstrate(env, 8, 5):
+        replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
     policy.encoder.fit_normalisation(replay.vectors())
-    clone(policy, replay, sft.Config(steps=150, batch_size=64, learning_rate=3e-3), 0)
+    cloner, random = sft.Learner(policy, sft.Config(steps=150, batch_size=64, learning_rate=3e-3)), np.random.default_rng(0)
+    for _ in range(150):
+        cloner.update(replay.sample(64, random, policy.config.horizon))
     return policy.eval()
 
 

@@ -106,7 +106,7 @@ def check_nothing_lost(run):
     for episode_id in run.sent():
         episode = read_episode(run.folder / "inbox" / episode_id)
         assert len(episode.limits_hash) == 12 and len(episode) >= 1
-    from rlinf_core.cluster import checkpoint
+    from rlinf_core.trainer import checkpoint
 
     state = checkpoint.load(checkpoint.checkpoints(run.folder / "checkpoints")[-1])["replay"]
     ids = [episode_id for episode_id, _ in state["ids"]]
@@ -168,9 +168,9 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
         run.kill("policy")
         run.wait(lambda: updates.publish(newest) or evaluated(run)[-1]["policy_version"] == 1000, 90, "the new process")
         uplink.send_signal(signal.SIGCONT)
-        run.wait(lambda: run.events("before"), 120, "its end")
+        run.wait(lambda: run.events("evaluation"), 120, "its end")
         run.wait(lambda: run.events("result"), 150, "the end")
-    before = run.events("before")[0]
+    before = run.events("evaluation")[0]
     first, again = evaluated(run)[:6], evaluated(run)[6:12]
     assert {event["policy_version"] for event in first[:4]} == {1}, "held while it was alive"
     assert {event["policy_version"] for event in first[4:]} == {1000}

@@ -13,7 +13,7 @@ from rlinf_core.cli.check import checks, load_recipe_like, recipe_of
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.recipes import load_recipe
-from rlinf_core.training.stations import simulated_station, stations
+from rlinf_core.trainer.simulated import simulated_station, stations
 from sim_bridges.simulator import make, simulators
 
 SLOW = pytest.mark.slow

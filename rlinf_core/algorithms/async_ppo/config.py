@@ -13,6 +13,8 @@ from rlinf_core.settings.base import with_default
 class Config(PPO):
     """Hyper-parameters of asynchronous PPO: those of PPO, and what may be how stale."""
 
+    accepts_stale = True
+
     name: str = with_default(PPO, "name", "async_ppo")
     max_staleness: int = Field(
         2, ge=0, description="versions by which a sample's policy may be older; older ones are left out")

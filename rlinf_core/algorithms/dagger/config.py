@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 from pydantic import Field
 
+from rlinf_core.algorithms.parts.settings import EXPERT
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.settings.base import with_default
 
@@ -11,9 +15,20 @@ from rlinf_core.settings.base import with_default
 class Config(SFT):
     """Hyper-parameters of DAgger: those of supervised fine-tuning, and who drives."""
 
+    learns_from = EXPERT
+
     name: str = with_default(SFT, "name", "dagger")
     beta: float = Field(0.5, ge=0, le=1, description="share of decisions that the expert drives in the first episode")
     beta_decay: float = Field(0.99, ge=0, le=1, description="factor of that share from episode to episode")
     beta_floor: float = Field(0.05, ge=0, le=1, description="below which it does not fall")
     gated: bool = Field(False, description="learn only from decisions in which the expert drove (HG-DAgger)")
     updates_per_step: float = Field(1.0, ge=0, description="gradient steps per new decision")
+
+    @property
+    def warm_start(self) -> bool:
+        """A person takes over from a policy that can do something; a script is asked from the beginning."""
+        return self.gated
+
+    def learned_from(self, sources: Sequence[str]) -> np.ndarray:
+        """Which time steps of an episode count (T,), by who drove each."""
+        return np.array([not self.gated or source == "operator" for source in sources])

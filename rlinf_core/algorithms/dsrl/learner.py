@@ -15,7 +15,6 @@ class Learner(SAC):
     """Learns a ``SteeredActor``; the ``action`` of its batches is the choice of noise, not what the robot did."""
 
     config: Config
-    policies, begins_cloned = ("steered",), True
 
     def __init__(self, actor: SteeredActor, config: Config, seed: int = 0) -> None:
         actor.flow.requires_grad_(False)

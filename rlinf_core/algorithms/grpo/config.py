@@ -14,3 +14,7 @@ class Config(OnPolicySettings):
     name: str = with_default(OnPolicySettings, "name", "grpo")
     group: int = Field(8, gt=1, description="episodes of one scene")
     reference_kl: float = Field(0.0, ge=0, description="weight of the divergence from the policy that training began with")
+
+    @property
+    def rollout(self) -> dict[str, int]:
+        return {"group": self.group}

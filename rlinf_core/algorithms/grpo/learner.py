@@ -22,10 +22,6 @@ class Learner(OnPolicy):
 
     config: Config
 
-    @classmethod
-    def amount(cls, config: Config) -> dict[str, int]:
-        return {"group": config.group}
-
     @property
     def needs_reference(self) -> bool:
         """Whether the policy that training began with is kept."""

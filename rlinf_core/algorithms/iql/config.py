@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
 from rlinf_core.settings.base import Widths, with_default
 
 
 class Config(AlgorithmSettings):
     """Hyper-parameters of IQL."""
+
+    learns_from, policies, any_outcome = DEMONSTRATIONS, ("tanh_gaussian",), True
 
     name: str = with_default(AlgorithmSettings, "name", "iql")
     steps: int = Field(5000, gt=0, description="gradient steps")

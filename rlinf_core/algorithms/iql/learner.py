@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlinf_core.algorithms.iql.config import Config
 from rlinf_core.algorithms.parts.actor_critic import Critics, critic_loss, gammas
-from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, Checkpointed, descend, follow
+from rlinf_core.algorithms.parts.learner import Checkpointed, descend, follow
 from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.gaussian.policy import Value
@@ -32,8 +32,6 @@ def preference(advantage: Tensor, temperature: float, limit: float) -> Tensor:
 
 class Learner(Checkpointed):
     """Critics, value and actor from batches of a fixed replay."""
-
-    learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian",)
 
     def __init__(self, actor: Actor, config: Config, seed: int = 0) -> None:
         torch.manual_seed(seed)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.parts.learner import REPLAY, Checkpointed, Scalar, descend, follow
+from rlinf_core.algorithms.parts.learner import Checkpointed, Scalar, descend, follow
 from rlinf_core.algorithms.parts.settings import ActorCriticSettings, SlowSettings
 from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder
@@ -72,8 +72,6 @@ class ActorCritic(Checkpointed):
         config: of the algorithm.
         seed: of weights and noise.
     """
-
-    learns_from, policies = REPLAY, ("tanh_gaussian",)
 
     def __init__(self, actor: NetworkPolicy, config: ActorCriticSettings, seed: int = 0) -> None:
         torch.manual_seed(seed)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
+from rlinf_core.policies.encoder import Encoder
 
 
 class Checkpointed(ABC):
-    """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them in.
+    """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them in."""
 
-    Attributes:
-        learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that is asked on the way.
-        policies: kinds of policy that it trains (``rlinf_core.policies``).
-        begins_cloned: it goes on from a policy that demonstrations were cloned into.
-        half_demonstrations: half of each of its batches are demonstrations.
-    """
-
-    learns_from: str
-    policies: tuple[str, ...]
-    begins_cloned = half_demonstrations = False
     modules: dict[str, nn.Module]
     optimisers: dict[str, torch.optim.Optimizer]
     device: torch.device
@@ -37,6 +27,20 @@ class Checkpointed(ABC):
         for module in self.modules.values():
             module.to(device)
         self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+
+    def fit_normalisation(self, vectors: np.ndarray) -> None:
+        """Centre and scale observations (N, V) alike in every encoder."""
+        for encoder in self._encoders():
+            encoder.fit_normalisation(vectors)
+
+    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """Set mean and deviation (V,) of observations in every encoder."""
+        for encoder in self._encoders():
+            encoder.normalise(mean, std)
+
+    def _encoders(self) -> Iterator[Encoder]:
+        for module in self.modules.values():
+            yield from (part for part in module.modules() if isinstance(part, Encoder))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the data, as nested dicts of tensors and numbers."""

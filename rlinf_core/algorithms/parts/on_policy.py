@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.algorithms.parts.clipped import masked_mean, policy_loss, to_level
-from rlinf_core.algorithms.parts.learner import ROLLOUTS, Checkpointed, descend
+from rlinf_core.algorithms.parts.learner import Checkpointed, descend
 from rlinf_core.algorithms.parts.settings import OnPolicySettings
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.gaussian.policy import GaussianActor
@@ -93,8 +93,6 @@ class OnPolicy(Checkpointed):
         seed: of minibatches.
     """
 
-    learns_from, policies = ROLLOUTS, ("gaussian",)
-
     def __init__(self, policy: GaussianActor, config: OnPolicySettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.policy, self.config, self.updates = policy, config, 0
@@ -102,11 +100,6 @@ class OnPolicy(Checkpointed):
         self.place(policy.device, seed)
         parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
         self.optimisers = {"policy": torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5)}
-
-    @classmethod
-    @abstractmethod
-    def amount(cls, config: OnPolicySettings) -> dict[str, int]:
-        """What a rollout is made of: ``decisions`` of every environment, or episodes in a ``group`` of one scene."""
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
         """Modules that are trained beside the policy."""

@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from rlinf_core.settings.base import Settings, Widths
 
+ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
+
 
 class AlgorithmSettings(Settings):
-    """What every algorithm's ``Config`` has."""
+    """What every algorithm's ``Config`` has, and what a run must know of its ``Learner`` before torch is there.
+
+    Attributes:
+        learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that is asked on the way.
+        policies: kinds of policy that it trains (``rlinf_core.policies``).
+        warm_start: it goes on from a policy that demonstrations were cloned into.
+        half_demonstrations: half of each of its batches are demonstrations.
+        any_outcome: of demonstrations, it learns from those that failed too.
+        accepts_stale: its rollouts may come from somewhat older policies.
+    """
+
+    learns_from: ClassVar[str]
+    policies: ClassVar[tuple[str, ...]]
+    warm_start: ClassVar[bool] = False
+    half_demonstrations: ClassVar[bool] = False
+    any_outcome: ClassVar[bool] = False
+    accepts_stale: ClassVar[bool] = False
 
     name: str = Field(description="of the algorithm")
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam")
 
+    @property
+    def needs_demonstrations(self) -> bool:
+        """Whether there is nothing to do before somebody has demonstrated."""
+        return self.learns_from in (DEMONSTRATIONS, EXPERT) or self.warm_start or self.half_demonstrations
+
+    @property
+    def rollout(self) -> dict[str, int]:
+        """What a rollout is made of: ``decisions`` of every environment, or episodes in a ``group`` of one scene."""
+        return {}
+
+    @property
+    def gamma(self) -> float:
+        """Discount per time step; 1 where nothing is discounted."""
+        return getattr(self, "discount", 1.0)
+
 
 class OnPolicySettings(AlgorithmSettings):
     """Hyper-parameters of every on-policy algorithm."""
+
+    learns_from, policies = ROLLOUTS, ("gaussian",)
 
     epochs: int = Field(4, gt=0, le=1000, description="over each rollout")
     minibatches: int = Field(4, gt=0, description="an epoch is cut into so many")
@@ -41,6 +76,8 @@ class OnPolicySettings(AlgorithmSettings):
 
 class ActorCriticSettings(AlgorithmSettings):
     """Hyper-parameters of every actor-critic."""
+
+    learns_from, policies = REPLAY, ("tanh_gaussian",)
 
     batch_size: int = Field(256, gt=0, description="transitions a step")
     critics: int = Field(2, gt=0, le=100, description="size of the ensemble")

@@ -29,3 +29,7 @@ class Config(OnPolicySettings):
     normalise: bool = Field(True, description="centre and scale advantages, per rollout")
     scale_rewards: bool = Field(False, description="divide rewards by the running deviation of the return")
     clip_gradient: float = with_default(OnPolicySettings, "clip_gradient", 0.5)
+
+    @property
+    def rollout(self) -> dict[str, int]:
+        return {"decisions": self.decisions}

@@ -23,10 +23,6 @@ class Learner(OnPolicy):
 
     config: Config
 
-    @classmethod
-    def amount(cls, config: Config) -> dict[str, int]:
-        return {"decisions": config.decisions}
-
     def more_modules(self) -> dict[str, torch.nn.Module]:
         self.value = Value(self.policy.spec, self.policy.config)
         self.value.encoder.load_state_dict(self.policy.encoder.state_dict())

@@ -12,6 +12,8 @@ class Config(SlowSettings):
     """Hyper-parameters of RLPD: those of every actor-critic with slow targets (half of a batch are demonstrations), and
     cloning."""
 
+    warm_start = half_demonstrations = True
+
     name: str = with_default(SlowSettings, "name", "rlpd")
     critics: int = with_default(SlowSettings, "critics", 4)
     critic_hidden: Widths = with_default(SlowSettings, "critic_hidden", (128, 128))

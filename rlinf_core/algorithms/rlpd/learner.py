@@ -21,7 +21,6 @@ class Learner(SlowTargets):
     """Every batch holds online transitions first and demonstrations in its second half."""
 
     config: Config
-    begins_cloned = half_demonstrations = True
 
     def value(self, values: Tensor) -> Tensor:
         return values.mean(dim=0)

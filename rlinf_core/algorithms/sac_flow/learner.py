@@ -13,4 +13,3 @@ class Learner(SAC):
     """The actor is a ``FlowActor``."""
 
     config: Config
-    policies = ("flow",)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
 from rlinf_core.settings.base import with_default
 
 
 class Config(AlgorithmSettings):
     """Hyper-parameters of supervised fine-tuning."""
+
+    learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian", "flow")
 
     name: str = with_default(AlgorithmSettings, "name", "sft")
     steps: int = Field(1000, ge=0, description="gradient steps")

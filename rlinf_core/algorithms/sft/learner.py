@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.parts import lora
-from rlinf_core.algorithms.parts.learner import DEMONSTRATIONS, Checkpointed, descend
+from rlinf_core.algorithms.parts.learner import Checkpointed, descend
 from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
 from rlinf_core.algorithms.sft.config import Config
 from rlinf_core.policies.policy import Batch, NetworkPolicy, Policy
@@ -25,8 +25,6 @@ def loss(actor: Policy, batch: Batch, noise_floor: float, generator: torch.Gener
 
 class Learner(Checkpointed):
     """Behaviour cloning of one actor."""
-
-    learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian", "flow")
 
     def __init__(self, actor: NetworkPolicy, config: Config, seed: int = 0) -> None:
         self.actor, self.config, self.updates = actor, config, 0

@@ -155,7 +155,9 @@ class Director(Node):
             if len(versions) == 1:
                 summary = {"episodes": len(ended), "successes": sum(event.success for event in ended),
                            "episode_ids": [event.episode_id for event in ended], "policy_version": versions[0]}
-                self._log(name, **summary)
+                self._log("evaluation", name=name, env_steps=self.env_steps, updates=self.trainer.updates,
+                          seconds=time.time() - self.started, success=summary["successes"] / max(len(ended), 1),
+                          failure=sum(event.failure for event in ended) / max(len(ended), 1), **summary)
                 return summary
             several = (f"an evaluation: expected one policy version (-1: the operator), got "
                        f"{', '.join(map(str, versions))}, as after the death of policy or environment")

@@ -24,7 +24,7 @@ from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool
 
 from rlinf.drilled_people import ROGUE, Doing
-from rlinf.qos import profile
+from rlinf.qos import profile, witnessed
 from rlinf.safety_messages import to_pose
 from rlinf.stamps import to_ns
 from rlinf.workarounds import single_threaded
@@ -89,9 +89,9 @@ class DrilledStation:
         self.episodes = node.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.people = node.create_publisher(String, "drill/do", 10)
         self.inject = node.create_publisher(String, "inject", 10)
-        node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
-        node.create_subscription(SafetyEvent, "safety/events", self._on_event, profile("safety/events"))
-        node.create_subscription(PoseStamped, "target_pose", self._on_target, 5000)  # none may be missed
+        node.create_subscription(SafetyState, "safety", self._on_safety, witnessed("safety"))
+        node.create_subscription(SafetyEvent, "safety/events", self._on_event, witnessed("safety/events"))
+        node.create_subscription(PoseStamped, "target_pose", self._on_target, witnessed("target_pose"))
         node.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         node.create_subscription(Header, "injected", self._on_injected, 50)

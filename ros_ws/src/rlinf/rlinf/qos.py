@@ -16,6 +16,7 @@ def _keep(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSPro
                       durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE)
 
 
+MUCH = 5000  # messages
 OVERHEARD = _keep(1, reliable=False)  # by whoever must be no burden to the sender
 
 
@@ -24,6 +25,11 @@ def profile(name: str) -> QoSProfile:
     """The profile of a topic by its relative name."""
     row = topic(name)
     return _keep(row.depth, latched=row.latched)
+
+
+def witnessed(name: str) -> QoSProfile:
+    """The profile with which a topic is heard by whoever must miss nothing of it, however late he is himself."""
+    return _keep(MUCH, latched=topic(name).latched)
 
 
 @cache

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_core.cluster.governor import Governor
-from rlinf_core.cluster.replay import ReplayStore
-from rlinf_core.policies import make_policy, policy_kind, tanh_gaussian
+from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk
+from rlinf_core.recipes import load_recipe
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-from rlinf_core.training.playing import Chunks, play
-from rlinf_core.training.rollouts import Collector
-from rlinf_core.training.sources import Player
-from rlinf_core.training.vector import Steps
+from rlinf_core.trainer.data import ReplayData
+from rlinf_core.trainer.evaluation import play
+from rlinf_core.trainer.experience import DEMONSTRATION, TRAIN, Trajectory
+from rlinf_core.trainer.governor import Governor
+from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts
+from rlinf_core.trainer.vector import Chunks, Steps
 
 SPEC = StationSpec((ArraySpec("time", (2,)),), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0, "count")
 
@@ -121,7 +122,7 @@ def gaussian(**sizes):
 
 def test_a_rollout_holds_what_was_played_and_says_how_many_time_steps_each_decision_spans():
     env = Counting([5, 8])
-    rollout = Collector(env, gaussian(horizon=4, execute=3)).play(decisions=3)
+    rollout = DecisionRollouts(env, gaussian(horizon=4, execute=3)).play(decisions=3).rollouts[0]
     assert rollout.actions.shape == (3, 2, 3, 1) and rollout.log_probs.shape == (3, 2, 3)
     assert rollout.steps.tolist() == [[3, 3], [2, 3], [3, 2]]
     assert rollout.step_rewards[:2, 0].tolist() == [[1, 2, 3], [4, 5, 0]]
@@ -138,7 +139,9 @@ def test_a_player_says_where_latent_noise_was_drawn():
     torch.manual_seed(0)
     policy = make_policy(SPEC, policy_kind("steered").Config(hidden=(8,), steering=(8,), horizon=4, execute=3))
     env = Counting([5])
-    (seen, actions, rewards, discounts, decided, latents), = Player(env, policy).play(5)
+    episode, = EpisodeRollouts(env, policy).play(5).trajectories
+    seen, actions, rewards, discounts = episode.observations, episode.actions, episode.rewards, episode.discounts
+    decided, latents = episode.decided, episode.latents
     assert decided.tolist() == [True, False, False, True, False]
     assert latents.shape == (5, 4) and discounts.tolist() == [1, 1, 1, 1, 0] and rewards.tolist() == [1, 2, 3, 4, 5]
     batch = {"vectors": torch.as_tensor(seen["vectors"][[0, 3]])}
@@ -148,16 +151,16 @@ def test_a_player_says_where_latent_noise_was_drawn():
     assert led_to[1, :2] == pytest.approx(actions[3:, 0], abs=1e-6)
 
 
-def test_the_trainer_of_stations_samples_transitions_of_what_is_played_of_a_chunk(random):
-    governor = Governor(updates_per_step=1.0, max_lag_episodes=1, max_staleness=1, steps_per_episode=5)
-    store = ReplayStore(SPEC, 100, governor, policy=tanh_gaussian.Config(horizon=4, execute=2), gamma=0.5)
+def test_transitions_are_of_what_is_played_of_a_chunk():
+    recipe = load_recipe("sim_rlpd", ["policy.horizon=4", "policy.execute=2", "algorithm.discount=0.5",
+                                      "replay.capacity=100", "algorithm.batch_size=32"])
+    data = ReplayData(recipe, make_policy(SPEC, recipe.policy), Governor(
+        updates_per_step=1.0, max_lag_episodes=1, max_staleness=1, steps_per_episode=5))
     times = np.arange(7)
-    for buffer in (store.online, store.demonstrations):
-        buffer.insert_episode({"vectors": np.stack([times, times], 1).astype(np.float32)}, times[:6, None] / 10.0,
-                              np.ones(6), np.array([1, 1, 1, 1, 1, 0.0]))
-    for batch in (*store.sample(32, 1), *store.sample_demonstrations(32, 1)):
+    seen = {"vectors": np.stack([times, times], 1).astype(np.float32)}
+    for mode in (DEMONSTRATION, TRAIN):
+        data.insert(Trajectory(seen, times[:6, None] / 10.0, np.ones(6), np.array([1, 1, 1, 1, 1, 0.0]), True, mode), 0)
+    for batch in (data.batch(), data.demonstrated(32)):
         begun, after = batch["vectors"][:, 0], batch["next/vectors"][:, 0]
         assert np.array_equal(after, np.minimum(begun + 2, 6)) and np.array_equal(batch["steps"], after - begun)
         assert np.array_equal(batch["reward"], np.where(begun == 5, 1.0, 1.5).astype(np.float32))
-        assert batch["action"].shape == (32, 4)
-        assert batch["action"][:, 1] == pytest.approx(np.minimum(begun + 1, 5) / 10.0)

@@ -1,4 +1,4 @@
-"""From an inbox into the replay: nothing that lies there stops a trainer, and nothing wrong is learned from."""
+"""From recordings to what is learned from: nothing that lies there stops a trainer, and nothing wrong is learned from."""
 
 import json
 import os
@@ -7,16 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from rlinf_core.cluster.arrivals import Arrivals
-from rlinf_core.cluster.governor import Governor
-from rlinf_core.cluster.learner import Learner
-from rlinf_core.cluster.replay import ReplayStore
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.sums import SUMS, seal
-from rlinf_core.policies import tanh_gaussian
-from rlinf_core.policies.files import load_policy, policy_name
-from tests.cluster.test_trainer_parts import GOVERNOR, fill, learner, store
+from rlinf_core.errors import RecipeError
+from rlinf_core.trainer.sources.intake import Intake
+from rlinf_core.trainer.sources.recordings import read_recordings
 from tests.messages import record
 
 NAN, INF = float("nan"), float("inf")
@@ -27,9 +23,17 @@ def spool(tmp_path):
     return Spool(tmp_path / "spool")
 
 
-def arrivals(run_dir, replay):
+class Taken(list):
+    """What an intake hands on; each is taken as online."""
+
+    def __call__(self, trajectory):
+        self.append(trajectory)
+        return "online"
+
+
+def intake(run_dir, spec):
     run_dir.mkdir(exist_ok=True)
-    return Arrivals(run_dir, lambda folders, version: [replay.insert(folder, version) for folder in folders])
+    return Intake(run_dir, spec, 49)
 
 
 def at(topic, number, **fields):
@@ -83,15 +87,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("how, said", REFUSED.values(), ids=REFUSED.keys())
 def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(spool, task, tmp_path, capsys, how, said):
-    replay = ReplayStore(task.spec, 50, GOVERNOR)
-    folder = record(spool, task.spec, **how).close()
-    run = arrivals(tmp_path / "run", replay)
-    run.take([str(folder)], 4)
+    folder, run, taken = record(spool, task.spec, **how).close(), intake(tmp_path / "run", task.spec), Taken()
+    run.take(folder, taken)
     (line,) = map(json.loads, (tmp_path / "run/trained_on.jsonl").read_text().splitlines())
     reason = (tmp_path / "run/refused/a-1.reason.txt").read_text()
     assert line["fate"].startswith("refused: episode") and line["fate"] in reason and "a-1" in capsys.readouterr().out
     assert (tmp_path / "run/refused/a-1/a-1.mcap").is_file() and not folder.exists(), "kept, and out of the way"
-    assert replay.counts()["refused"] == 1 and not replay.online.inserted and not replay.demonstrations.inserted
+    assert run.refused == 1 and not taken
     assert re.search(said, reason), reason
 
 
@@ -102,11 +104,10 @@ def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(sp
 def test_images_must_be_those_of_the_spec(spool, task, change, said):
     spec = task.with_images({"front": (8, 8)}).spec
     folder = record(spool, spec, change=lambda topic, n, m: topic == "timestep" and change(m)).close()
-    assert said in ReplayStore(spec, 50, GOVERNOR).insert(folder, 4)
+    assert said in intake(spool.root / "run", spec).take(folder, Taken())
 
 
 def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_taken(spool, task, tmp_path, monkeypatch):
-    replay = store(task)
     folders = [record(spool, task.spec, f"e{number}").close() for number in range(6)]
     (folders[0] / SUMS).unlink()
     (folders[1] / "e1.mcap").write_bytes(b"")
@@ -114,66 +115,46 @@ def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_take
     seal(folders[2])
     (folders[3] / "e3.mcap").unlink()
     seal(folders[3])
-    monkeypatch.setattr("rlinf_core.cluster.replay.read_episode", lambda folder, sealed: (
+    monkeypatch.setattr("rlinf_core.trainer.sources.intake.read_episode", lambda folder, sealed: (
         read_episode(folder, sealed) if folder.name != "e4" else exec("raise MemoryError('of another kind')")))
-    arrivals(tmp_path / "run", replay).take([*map(str, folders), str(tmp_path / "absent")], 4)
+    run = intake(tmp_path / "run", task.spec)
+    for folder in (*folders, tmp_path / "absent"):
+        run.take(folder, Taken())
     fates = [json.loads(line)["fate"] for line in (tmp_path / "run/trained_on.jsonl").read_text().splitlines()]
     assert [fate.split(":")[0] for fate in fates] == ["refused"] * 5 + ["online"] + ["refused"]
-    assert "MemoryError: of another kind" in fates[4] and replay.counts()["refused"] == 6
+    assert "MemoryError: of another kind" in fates[4] and run.refused == 6
     assert sorted(path.name for path in (tmp_path / "run/refused").glob("*/")) == [f"e{n}" for n in range(5)]
 
 
-def test_a_refusal_changes_nothing_of_what_was_learned_from(spool, task):
-    """An operator's correction goes to two buffers; it must fit both before it goes to either."""
-    replay = ReplayStore(task.spec, 60_000, Governor(updates_per_step=1, max_lag_episodes=1, max_staleness=1,
-                                                     steps_per_episode=1))
-    assert replay.longest == 49_999
-    replay.demonstrations.capacity = 4
-    fate = replay.insert(record(spool, task.spec, sources={1: "operator"}).close(), 4)
-    assert fate.startswith("refused") and replay.online.inserted == replay.counts()["counted"] == 0
-
-
-def test_half_of_a_batch_is_online_and_half_demonstrations(spool, task):
-    replay = store(task)
-    replay.insert(record(spool, task.spec, "d", mode="demonstration", start=1000.0).close(), 0)
-    replay.insert(record(spool, task.spec, "o").close(), 4)
-    for size in (16, 17):
-        (batch,) = replay.sample(size, 1)
-        first = batch["vectors"][:, 0]
-        assert (first[:size - size // 2] < 1000).all() and (first[size - size // 2:] >= 1000).all() and len(first) == size
-
-
-def test_versions_never_go_back_after_a_crash(spool, task, tmp_path):
-    """Stations take only newer policies: one published after the last checkpoint counts."""
-    replay, learning = store(task), learner(task, tmp_path)
-    fill(replay, spool, task)
-    learning.fine_tune(replay.sample_demonstrations(16, 4))
-    state = learning.state_dict()
-    learning.publish()
-    again = learner(task, tmp_path)
-    again.load_state_dict(state)
-    assert again.publish().name == policy_name(3)
-    newer = Learner(task.spec, tanh_gaussian.Config(hidden=(32,)), again.warm_start, again.algorithm_config,
-                    tmp_path / "elsewhere")
-    newer.load_state_dict({**state, "version": 7})
-    assert newer.version == 7
-
-
-def test_what_is_published_is_normalised_by_the_demonstrations(spool, task, tmp_path):
-    replay, learning = store(task), learner(task, tmp_path)
-    fill(replay, spool, task)
-    learning.fit_normalisation(replay.demonstration_vectors())
-    learning.fine_tune(replay.sample_demonstrations(16, 4))
-    encoder = load_policy(tmp_path / policy_name(1)).encoder
-    seen = replay.demonstration_vectors()
-    assert np.allclose(encoder.mean.numpy(), seen.mean(axis=0))
-    assert np.allclose(encoder.std.numpy(), seen.std(axis=0), atol=1e-3)
-
-
 def test_what_a_recording_says_of_itself_does_nothing_to_a_terminal_or_a_log(spool, task, tmp_path, capsys):
-    replay = store(task)
     modes = {"a": "\x1b[2J\nfake line", "b": "x" * 9999}
-    folders = [record(spool, task.spec, name, mode=mode).close() for name, mode in modes.items()]
-    arrivals(tmp_path / "run", replay).take([str(folder) for folder in folders], 4)
+    run = intake(tmp_path / "run", task.spec)
+    for name, mode in modes.items():
+        run.take(record(spool, task.spec, name, mode=mode).close(), Taken())
     said = capsys.readouterr().out
     assert said.count("\n") == 2 and "\x1b" not in said and len(said) < 5000
+
+
+def test_an_episode_is_taken_once_and_as_it_was_asked_for_or_executed(spool, task, tmp_path):
+    folder, taken = record(spool, task.spec, sources={1: "operator"}).close(), Taken()
+    run = intake(tmp_path / "run", task.spec)
+    assert [run.take(folder, taken) for _ in range(2)] == ["online", "duplicate"] and len(taken) == 1
+    again = intake(tmp_path / "run", task.spec)
+    again.load_state_dict(run.state_dict())
+    assert again.take(folder, taken) == "duplicate"
+    Intake(tmp_path / "run", task.spec, 49, use_executed=True).take(folder, taken)
+    requested, executed = taken
+    assert requested.actions[:, 0] == pytest.approx(1.0) and executed.actions[:, 0] == pytest.approx(0.5)
+    assert (requested.station, requested.version, requested.mode, requested.success) == ("a", 4, "train", True)
+    assert list(requested.sources) == ["policy", "operator", "policy", "policy", "policy"]
+
+
+def test_recordings_stay_where_they_are_and_need_one_that_can_be_learned_from(spool, task, tmp_path):
+    run, taken = intake(tmp_path / "run", task.spec), Taken()
+    good, bad = record(spool, task.spec, "good").close(), record(spool, task.spec, "bad", leave=("applied",)).close()
+    read_recordings((str(spool.root / "closed"),), run, taken)
+    assert [episode.id for episode in taken] == ["good"] and good.exists() and bad.exists()
+    with pytest.raises(RecipeError, match="all 1 were refused, the last because: .*nobody commanded the arm"):
+        read_recordings((str(bad),), intake(tmp_path / "other", task.spec), taken)
+    with pytest.raises(RecipeError, match="expected recorded episodes .* found none"):
+        read_recordings((str(tmp_path / "run"),), run, taken)

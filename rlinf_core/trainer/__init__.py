@@ -1,0 +1,1 @@
+"""One trainer: a source of experience, a learner, and the run that takes turns between them."""

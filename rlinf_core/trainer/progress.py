@@ -1,0 +1,80 @@
+"""What a run tells: ``progress.jsonl`` (a line an evaluation), TensorBoard, and where the time went."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlinf_core.errors import RlinfError
+
+SLOWEST = 0.02  # weight of the newest value in a metric's mean
+WRITE_S = 2.0  # between two times that scalars are written
+
+
+class Clock:
+    """Seconds spent in each of simulate, infer, transfer, learn, demonstrate and evaluate; a part within another counts
+    as the outer one."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.part = ""
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        if self.part:
+            yield
+            return
+        self.part, started = part, time.perf_counter()
+        try:
+            yield
+        finally:
+            self.part = ""
+            self.seconds[part] += time.perf_counter() - started
+
+
+class Progress:
+    """Means of what learners say, and the files of a run folder.
+
+    TensorBoard's tags: ``train/`` for what learners say, ``data/`` for what came, ``eval/`` for evaluations.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.run_dir, self.writer = run_dir, SummaryWriter(str(run_dir / "tensorboard"))
+        self.metrics: dict[str, float] = {}
+        self.counts: dict[str, int] = defaultdict(int)
+        self.written_at = 0.0
+
+    def note(self, metrics: dict[str, float], updates: int) -> None:
+        """Take in what an update said; RlinfError if it is not finite."""
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise RlinfError(f"training diverged: {name} is {value} after {updates} updates. The last good state is in "
+                                 f"{self.run_dir / 'checkpoints'}; lower the learning rate and resume from it")
+            self.counts[name] += 1
+            weight = max(SLOWEST, 1.0 / self.counts[name])
+            self.metrics[name] = (1.0 - weight) * self.metrics.get(name, 0.0) + weight * value
+
+    def write(self, step: int, counts: dict[str, float]) -> None:
+        """The scalars as they are now."""
+        self.written_at = time.monotonic()
+        for group, values in (("train", self.metrics), ("data", counts)):
+            for name, value in values.items():
+                self.writer.add_scalar(f"{group}/{name}", value, step)
+
+    def evaluated(self, entry: dict[str, float]) -> None:
+        """An evaluation: a line in progress.jsonl."""
+        with (self.run_dir / "progress.jsonl").open("a") as file:
+            file.write(json.dumps({"event": "evaluation", "time": time.time()} | entry) + "\n")
+        for name in ("success", "failure", "return"):
+            self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
+
+    def close(self) -> None:
+        """Write what is left."""
+        self.writer.close()

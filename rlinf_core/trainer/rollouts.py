@@ -1,0 +1,211 @@
+"""Rollouts in a vector of environments: for learners with a replay, for on-policy ones, and beside an expert."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import ActionChunk, Batch, Observation, Policy
+from rlinf_core.trainer.experience import DEMONSTRATION, Experience, Trajectory
+from rlinf_core.trainer.vector import Arrays, Chunks, Gather, Steps, VectorEnv
+
+
+class Rollouts(ABC):
+    """Plays a policy, exploring.
+
+    Args:
+        env: the environments.
+        policy: of whose chunks ``execute`` actions are played, fewer where an episode ends.
+        seed: of its noise; scenes count on from ``first_scene``.
+
+    Attributes:
+        simulate_s: seconds spent in the environments.
+        version: of the policy, for what says it.
+    """
+
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        self.env, self.policy, self.first_scene = env, policy, first_scene
+        self.random, self.generator = np.random.default_rng(seed), torch.Generator(policy.device).manual_seed(seed)
+        self.observation: Arrays | None = None
+        self.simulate_s, self.version = 0.0, 0
+
+    @abstractmethod
+    def play(self, **amount: Any) -> Experience:
+        """As much as is asked for."""
+
+    def begin(self) -> bool:
+        """Begin the first episodes, if that has not been done; says whether it was now."""
+        first = self.observation is None
+        if first:
+            self.observation = self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
+        return first
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        """One time step of the environments."""
+        started = time.perf_counter()
+        result = self.env.step(actions, active)
+        self.simulate_s += time.perf_counter() - started
+        return result
+
+
+class EpisodeRollouts(Rollouts):
+    """Hands out whole episodes, for learners with a replay."""
+
+    def play(self, steps: int, by_chance: bool = False) -> Experience:
+        """``steps`` time steps of every environment, decided by the policy or at random; what ended in them."""
+        self.by_chance = by_chance
+        if self.begin():
+            self.gather = Gather(self.env.size)
+            self.chunks = Chunks(self.env, self._decide, self.policy.config.executed, self.policy.device)
+        ended = []
+        for _ in range(steps):
+            played = self.chunks.next(self.observation)
+            result = self.step(played)
+            remarks = (result.success, *((self.chunks.decided, self.chunks.drawn) if self.policy.latent_size else ()))
+            for _, *arrays in self.gather.add(self.observation, played, result, *remarks):
+                success, decided, latents = (*arrays[4:], None, None)[:3]
+                ended.append(Trajectory(*arrays[:4], success=bool(success[-1]), decided=decided, latents=latents))
+            self.chunks.after(result)
+            self.observation = result.observation
+        return Experience(ended, steps=steps * self.env.size)
+
+    def _decide(self, observation: Observation) -> ActionChunk:
+        if not self.by_chance:
+            return self.policy.act(observation, explore=True, generator=self.generator)
+        config = self.policy.config
+        size = (len(observation), config.horizon, self.env.spec.action.dim)
+        drawn = torch.from_numpy(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
+        return ActionChunk(drawn, config.executed, drawn)
+
+
+class ExpertRollouts(Rollouts):
+    """Policy and expert drive by turns; the actions of its episodes are what the expert would have done (DAgger)."""
+
+    def play(self, steps: int, expert_share: float) -> Experience:
+        """``steps`` time steps of every environment, that share of them driven by the task's script."""
+        if self.begin():
+            self.gather = Gather(self.env.size)
+        ended = []
+        for _ in range(steps):
+            labels = self.env.expert()
+            seen = Observation.of_arrays(self.env.spec, self.observation, self.policy.device)
+            own = self.policy.act(seen, explore=True, generator=self.generator).actions[:, 0].numpy(force=True)
+            expert = self.random.random(self.env.size) < expert_share
+            result = self.step(np.where(expert[:, None], labels, own))
+            drives = np.where(expert, "operator", "policy")
+            for _, *arrays, success, drove in self.gather.add(self.observation, labels, result, result.success, drives):
+                ended.append(Trajectory(*arrays, success=bool(success[-1]), sources=drove.tolist()))
+            self.observation = result.observation
+        return Experience(ended, steps=steps * self.env.size)
+
+
+class DecisionRollouts(Rollouts):
+    """Hands out decisions with their log-probabilities, all environments deciding together, for on-policy learners."""
+
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        super().__init__(env, policy, seed, first_scene)
+        self.schedule = ChunkSchedule(env.size, policy.config.executed)
+        self.scene = first_scene
+
+    def play(self, decisions: int = 0, group: int = 0) -> Experience:
+        """So many decisions of every environment, or one episode of each, ``group`` side by side in the same scene."""
+        rollout = self.decisions(decisions) if decisions else self.episodes(group)
+        return Experience(rollouts=[rollout], steps=int(rollout.steps.sum()))
+
+    def decisions(self, count: int) -> Rollout:
+        """``count`` decisions of every environment, going on where the last rollout stopped (PPO)."""
+        if self.observation is None:
+            self.observation = self.env.reset(self._scenes(self.env.size))
+        records = [self._decide(np.ones(self.env.size)) for _ in range(count)]
+        return self._rollout(records)
+
+    def episodes(self, group: int) -> Rollout:
+        """One whole episode of every environment, ``group`` side by side in the same scene (GRPO and its kin)."""
+        scenes = np.repeat(self._scenes(self.env.size // group), group)
+        self.observation, alive, records = self.env.reset(scenes.tolist()), np.ones(self.env.size), []
+        while alive.any():
+            records.append(self._decide(alive))
+            alive = alive * (1.0 - records[-1]["ended"].numpy())
+        self.observation = None
+        return self._rollout(records)
+
+    def _scenes(self, count: int) -> np.ndarray:
+        self.scene += count
+        return np.arange(self.scene - count, self.scene)
+
+    def _decide(self, alive: np.ndarray) -> dict[str, Tensor | Batch]:
+        """One decision of each; whose chunk is cut short waits until the others have played theirs."""
+        before = Observation.of_arrays(self.env.spec, self.observation, self.policy.device)
+        chunk = self.policy.act(before, explore=True, generator=self.generator)
+        played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
+        rewards, terminated, ended = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
+        steps, following = np.zeros(size), dict(self.observation)
+        self.schedule.decided(alive > 0)
+        for index in range(execute):
+            still = ~self.schedule.due
+            if not still.any():
+                break
+            result = self.step(played[:, index], still)
+            rewards[:, index] = result.reward * still
+            terminated = np.maximum(terminated, result.terminated * still)
+            following = {name: np.where(_like(still, values), values, following[name])
+                         for name, values in result.following.items()}
+            ended = np.maximum(ended, result.ended * still)
+            steps += still
+            self.schedule.advance(still)
+            self.schedule.cut((result.ended > 0) & still)
+            if result.held is not None:
+                self.schedule.cut(result.held & still)
+            self.observation = result.observation
+        numbers = {"rewards": rewards, "steps": steps, "terminated": terminated, "ended": ended, "mask": alive}
+        return {"before": _batch(before), "following": _batch(Observation.of_arrays(self.env.spec, following)),
+                "actions": chunk.drawn[:, :execute].cpu(), "log_probs": chunk.log_probs[:, :execute].cpu(),
+                **{name: torch.from_numpy(values).float() for name, values in numbers.items()}}
+
+    def _rollout(self, records: list[dict]) -> Rollout:
+        def stacked(name: str) -> Tensor:
+            return torch.stack([record[name] for record in records])
+
+        def batches(name: str) -> Batch:
+            return {key: torch.stack([record[name][key] for record in records]) for key in records[0][name]}
+
+        mask = stacked("mask")
+        return Rollout(batches("before"), batches("following"), stacked("actions"), stacked("log_probs"),
+                       stacked("rewards"), stacked("steps"), stacked("terminated"), stacked("ended"), mask,
+                       torch.full_like(mask, float(self.version)))
+
+
+def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
+    """So many successful episodes of the task's script; RlinfError if too few succeed."""
+    observation, gather = env.reset(range(first_scene, first_scene + env.size)), Gather(env.size)
+    solved: list[Trajectory] = []
+    tried = 0
+    while len(solved) < episodes:
+        actions = env.expert()
+        result = env.step(actions)
+        for _, *arrays, success in gather.add(observation, actions, result, result.success):
+            tried += 1
+            if success[-1]:
+                solved.append(Trajectory(*arrays, success=True, mode=DEMONSTRATION))
+        observation = result.observation
+        if tried >= 20 and len(solved) < tried // 10:
+            raise RlinfError(f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; expected one in "
+                             "ten at least. Is it the script of this task (its file's 'script')?")
+    return solved[:episodes]
+
+
+def _batch(observation: Observation) -> Batch:
+    """On the CPU, where rollouts wait for the learner."""
+    return observation.to("cpu").batch
+
+
+def _like(flags: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return flags.reshape(-1, *[1] * (values.ndim - 1))

@@ -1,0 +1,315 @@
+"""One run: experience comes from a source, a learner learns from it, and one loop decides what is due.
+
+A run folder holds recipe.yaml, progress.jsonl (one line an evaluation), tensorboard/, policies/ and checkpoints/; where
+episodes are recorded, also inbox/, refused/ and trained_on.jsonl.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
+from rlinf_core.devices import device_of
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, save_policy
+from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.recipes import Recipe, station_task
+from rlinf_core.specs import StationSpec
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.evaluation import EpisodeResult
+from rlinf_core.trainer.experience import Trajectory
+from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
+from rlinf_core.trainer.sources.intake import Intake
+from rlinf_core.trainer.sources.recordings import Recordings, read_recordings
+from rlinf_core.trainer.sources.simulators import Simulators
+from rlinf_core.trainer.sources.stations import Stations
+
+GROUP = 16  # updates between two looks at the world
+REPORT_S = 0.25
+Tell = Callable[["Run", dict[str, float] | None], None]
+Judge = Callable[[], list[EpisodeResult]]
+
+
+class Run:
+    """A policy on its way: through the warm start, if its algorithm has one, then through the algorithm itself.
+
+    Args:
+        recipe: says everything.
+        run_dir: the run's folder.
+        spec: of what is observed and done.
+        tell: hears of every turn, and of each evaluation.
+    """
+
+    def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
+        self.recipe, self.run_dir, self.tell, self.clock = recipe, run_dir, tell, Clock()
+        torch.manual_seed(recipe.seed)
+        self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
+        self.policy = first_policy(recipe, spec, self.before)
+        self.data = data_for(recipe, self.policy, governor_for(recipe, station_task(recipe).max_steps))
+        self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed)
+        warm = recipe.algorithm.warm_start and not self.before
+        self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
+        self.progress = Progress(run_dir)
+        self.version, self.published_at, self.evaluated_at, self.fitted = 0, -1, -1, bool(self.before)
+        self.stopping, self.saved = False, (-1, -1)
+        self.judge: Judge | None = None
+
+    # Where it stands
+    @property
+    def config(self) -> AlgorithmSettings:
+        """Of the learner at work."""
+        return self.stages[self.stage]
+
+    @property
+    def offline(self) -> bool:
+        """Whether that learner takes a fixed number of updates from demonstrations."""
+        return self.config.learns_from == DEMONSTRATIONS
+
+    @property
+    def last_stage(self) -> bool:
+        return self.stage == len(self.stages) - 1
+
+    @property
+    def steps(self) -> int:
+        """Time steps of experience; of an algorithm that gathers none, its updates."""
+        return self.learner.updates if self.last_stage and self.offline else self.data.steps
+
+    @property
+    def updates(self) -> int:
+        """Of the last stage's learner."""
+        return self.learner.updates if self.last_stage else 0
+
+    @property
+    def total(self) -> int:
+        """Steps after which it is through."""
+        last = self.stages[-1]
+        return last.steps if last.learns_from == DEMONSTRATIONS else self.recipe.simulation.env_steps
+
+    @property
+    def phase(self) -> str:
+        """waiting for demonstrations, sft, or online."""
+        if not self._ready():
+            return "waiting"
+        return "online" if self.last_stage else "sft"
+
+    def _ready(self) -> bool:
+        """Whether as many demonstrations have come as the recipe asks for."""
+        if not self.config.needs_demonstrations:
+            return True
+        wanted = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
+        return self.data.demonstrations.episodes >= wanted
+
+    # Beginning
+    def start(self, source: Simulators | Stations | Recordings) -> None:
+        """Begin with a source, or go on from the newest checkpoint."""
+        self.source, self.started = source, time.perf_counter()
+        found = checkpoint.checkpoints(self.run_dir / "checkpoints")
+        if found:
+            self._resume(checkpoint.load(found[-1]))
+        else:
+            self._begin(source)
+        self.began = self.next_evaluation = self.steps
+        self.reported_at, self.saved_at = 0.0, time.monotonic()
+
+    def _begin(self, source: Simulators | Stations | Recordings) -> None:
+        self._enter(0)
+        if self.recipe.collect.recordings:
+            read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
+        elif isinstance(source, Simulators) and not self._ready():
+            for trajectory in source.demonstrate().trajectories:
+                self.insert(trajectory)
+        if self.before and self.before.is_dir():
+            self._inherit(self.before)
+
+    def _enter(self, stage: int) -> None:
+        self.stage = stage
+        self.learner = algorithm(self.config.name).Learner(self.policy, self.config, self.recipe.seed)
+        self.owed_from = 0  # updates that it had before this run
+
+    def _inherit(self, folder: Path) -> None:
+        """Let the learner go on from that of another run; RecipeError if it was of another kind."""
+        found = checkpoint.checkpoints(folder / "checkpoints")
+        state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
+        if state["modules"].keys() != self.learner.modules.keys():
+            raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
+                              f"{', '.join(self.learner.modules)}, got {', '.join(state['modules']) or 'none'}. Name a run "
+                              f"of {self.recipe.algorithm.name}, or a policy file to take the policy alone")
+        self.learner.load_state_dict(state)
+        self.owed_from = self.learner.updates
+
+    def insert(self, trajectory: Trajectory) -> str:
+        """Take an episode that a source brings; returns what became of it."""
+        return self.data.insert(trajectory, self.version)
+
+    # The loop
+    def loop(self) -> dict[str, float]:
+        """Until it is through, or told to stop; returns the last evaluation. The last act is a checkpoint."""
+        entry: dict[str, float] = {}
+        while not self.stopping:
+            due = self._due()
+            if self.last_stage and self._fit() and (self.offline or not due):
+                done = self._done(due)
+                if self.judge and (self.steps >= self.next_evaluation or done):
+                    entry = self._evaluate()
+                if done:
+                    break
+            worked = self._learn(due) if due else False
+            if self.source.asynchronous or not due:
+                self._take()
+            self._look_around(worked)
+        self.save()
+        self.progress.write(self.steps, self.counts())
+        return entry
+
+    def _due(self) -> int:
+        """Updates that are owed now."""
+        if not self._ready() or not self._fit():
+            return 0
+        if self.offline:
+            return max(0, self.config.steps - self.learner.updates)
+        return self.data.due(self.learner.updates - self.owed_from, self.learner)
+
+    def _fit(self) -> bool:
+        """Fit the normalisation before anything is done with the policy; false while there is nothing to fit it to.
+
+        A learner that begins with a replay alone waits for its first update: by then it has seen enough.
+        """
+        early = self.config.needs_demonstrations or self.config.rollout
+        return self.fitted or not early or (self._ready() and self._fit_now())
+
+    def _fit_now(self) -> bool:
+        vectors = self.data.normalisation()
+        if vectors is not None:
+            self.learner.fit_normalisation(vectors)
+            self.fitted, self.published_at = True, -1
+        return self.fitted
+
+    def _done(self, due: int) -> bool:
+        if self.source.asynchronous:
+            return False
+        return not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
+
+    def _learn(self, due: int) -> bool:
+        """A group of updates; the stage ends with its last one."""
+        if not self.fitted:
+            self._fit_now()
+        left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.judge else GROUP
+        with self.clock("learn"):
+            for _ in range(max(1, min(due, GROUP, left))):
+                batch = self.data.demonstrated(self.config.batch_size) if self.offline else self.data.batch()
+                self.progress.note(self.learner.update(batch), self.learner.updates)
+                self.data.learned(self.learner)
+        return True
+
+    def _take(self) -> None:
+        order = {} if self.source.asynchronous else self.data.order(self.learner)
+        brought = self.source.take(self.learner.updates, **order)
+        with self.clock("transfer"):
+            self.data.put(brought, self.version)
+
+    def _look_around(self, worked: bool) -> None:
+        """Whatever is due beside learning: the next stage, a policy for the stations, a checkpoint, a report."""
+        if not self.last_stage and self._ready() and self._fit() and not self._due():
+            self._enter(self.stage + 1)
+            self.next_evaluation, self.saved_at = self.steps, 0.0
+        if self.source.asynchronous:
+            self._publish_if_due()
+            if time.monotonic() - self.reported_at > REPORT_S:
+                self.source.report, self.reported_at = self.report(), time.monotonic()
+            if not worked:
+                time.sleep(0.02)
+        if time.monotonic() - self.saved_at > 60.0 * self.recipe.checkpoint.every_minutes:
+            self.save()
+        if time.monotonic() - self.progress.written_at > WRITE_S:
+            self.progress.write(self.steps, self.counts())
+        self.tell(self, None)
+
+    # What it leaves
+    def _publish_if_due(self) -> None:
+        """Stations get the first policy as soon as it can be used, then one every so many updates."""
+        every = 1 if self.config.rollout else self.recipe.online.publish_every_updates
+        if not self.last_stage or not self._ready() or (self.offline and (self._due() or not self.fitted)):
+            return
+        if self.published_at < 0 or self.updates // every > self.published_at // every:
+            self.publish()
+
+    def publish(self) -> None:
+        """Write the policy as the next version."""
+        self.version, self.published_at = self.version + 1, self.updates
+        self.data.versions[self.version] = self.updates
+        save_policy(self.policy, self.run_dir / "policies" / policy_name(self.version), version=self.version,
+                    updates=self.updates, env_steps=self.steps)
+
+    def _evaluate(self) -> dict[str, float]:
+        """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
+        self.next_evaluation += self.recipe.simulation.evaluate_every
+        with self.clock("evaluate"):
+            episodes = self.judge()
+        seconds = time.perf_counter() - self.started
+        entry = {"env_steps": self.steps, "success": float(np.mean([episode.success for episode in episodes])),
+                 "failure": float(np.mean([episode.failure for episode in episodes])),
+                 "return": float(np.mean([episode.value for episode in episodes])), "episodes": len(episodes),
+                 "updates": self.updates, "seconds": seconds, "steps_per_second": (self.steps - self.began) / seconds,
+                 **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
+        self.publish()
+        self.progress.evaluated(entry | {"policy_version": self.version})
+        self.save()
+        self.tell(self, entry)
+        return entry
+
+    def counts(self) -> dict[str, float]:
+        """Of everything that came, in all and by station."""
+        fates, demonstrations = self.data.fates, self.data.demonstrations
+        by_station = {f"{station}/{name}": float(value) for station, seen in self.data.by_station().items()
+                      for name, value in seen.items()}
+        return {"steps": float(self.data.steps), "demonstrations": float(demonstrations.episodes),
+                "stale": float(fates["stale"]), "evaluations": float(fates["evaluation"]),
+                "refused": float(self.intake.refused), **by_station}
+
+    def report(self) -> dict[str, Any]:
+        """What stations hear."""
+        transitions, updates = self.data.steps, self.updates
+        left = self.config.steps - self.learner.updates if self.offline else 0
+        return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": transitions,
+                "episodes": len(self.intake.ids), "update_ratio": updates / max(1, transitions),
+                "accepting": not self.last_stage or self.data.accepting(updates - self.owed_from),
+                "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(max(0, left))}}
+
+    def save(self) -> None:
+        """A checkpoint of everything, taken between two updates."""
+        self.saved_at, now = time.monotonic(), (self.data.steps, self.learner.updates)
+        if now == self.saved and not self.source.asynchronous:
+            return
+        self.saved, done = now, self.learner.updates + sum(stage.steps for stage in self.stages[:self.stage])
+        checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
+            "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
+            "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted, "owed_from": self.owed_from,
+                    "published_at": self.published_at}})
+
+    def _resume(self, state: dict[str, Any]) -> None:
+        run = state["run"]
+        self._enter(run["stage"])
+        self.learner.load_state_dict(state["learner"])
+        self.data.load_state_dict(state["data"])
+        self.intake.load_state_dict(state["intake"])
+        newest = max((self.run_dir / "policies").glob("policy-*.safetensors"), default=None)
+        self.version = max(run["version"], policy_version(newest) if newest else 0)  # stations only take newer ones
+        self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]
+
+
+def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
+    """A new one, or that of another run."""
+    policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
+    if policy.config != recipe.policy:
+        raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
+    return policy.to(device_of(recipe.device)).train()

@@ -1,0 +1,1 @@
+"""Where experience comes from, a file each: simulators, stations, recordings."""

@@ -1,0 +1,44 @@
+"""Recorded episodes on disk: what demonstrates, or all there is to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.trainer.experience import Experience, Trajectory
+from rlinf_core.trainer.sources.intake import REFUSED, Intake
+
+
+class Recordings:
+    """A source that has brought all it has before the run begins."""
+
+    asynchronous = False
+
+    def take(self, updates: int, **order: Any) -> Experience:
+        """Nothing more."""
+        return Experience()
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
+    """Every episode below the folders, in order; RecipeError where there is none."""
+    for name in folders:
+        found = sorted(path.parent for path in Path(name).expanduser().glob("**/metadata.yaml"))
+        if not found:
+            raise RecipeError(f"collect.recordings: expected recorded episodes (rosbag2 folders) in {name}, found none")
+        yield from found
+
+
+def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[Trajectory], str]) -> None:
+    """Insert them all; RecipeError if none may be learned from. They stay where they are."""
+    from rich.progress import track
+
+    fates = [intake.take(folder, insert, ours=False) for folder in track(
+        list(recorded(folders)), description="reading recordings", transient=True)]
+    if all(fate.startswith(REFUSED) for fate in fates):
+        raise RecipeError(f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
+                          f"{len(fates)} were refused, the last because: {fates[-1]}")

@@ -1,0 +1,198 @@
+"""Simulators: environments in this process, or rollout workers on Ray, each with some of its own.
+
+Asked for before what came is learned from, workers play while the learner learns (pipelined).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.policy import Policy
+from rlinf_core.recipes import Recipe
+from rlinf_core.trainer.experience import Experience
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.ray_cluster import start_ray
+from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
+from rlinf_core.trainer.vector import VectorEnv
+
+Make = Callable[[Recipe, int], VectorEnv]
+SLICE = 25  # time steps of every environment that a worker plays between two looks at the policy
+SCENES_APART = 10_000_000  # between the scenes of two workers
+RESTARTS = 3  # of workers that died, in a run
+KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: DecisionRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
+
+
+class Simulators:
+    """Brings what is asked for, by the policy as it is then.
+
+    Args:
+        recipe: says how many environments, on how many workers.
+        env: the environments of this process, in which demonstrations are recorded too.
+        policy: what is played.
+        make: builds environments, for workers.
+        clock: of the run.
+    """
+
+    asynchronous = False
+
+    def __init__(self, recipe: Recipe, env: VectorEnv, policy: Policy, make: Make, clock: Clock) -> None:
+        self.recipe, self.env, self.clock = recipe, env, clock
+        kind, workers = KINDS.get(recipe.algorithm.learns_from), recipe.simulation.workers
+        self.players: InProcess | OnRay | None = None
+        if kind:
+            self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(kind(env, policy, recipe.seed))
+        self.slice = {} if kind is DecisionRollouts else {"steps": SLICE if workers else 1}
+        self.asked = False
+
+    def demonstrate(self) -> Experience:
+        """The recipe's demonstrations, by the task's script."""
+        collect = self.recipe.collect
+        with self.clock("demonstrate"):
+            return Experience(demonstrate(self.env, collect.episodes, collect.first_seed))
+
+    def take(self, updates: int, **order: Any) -> Experience:
+        """What every player brought; pipelined, the next is asked for before this is learned from."""
+        if not self.asked:
+            self._ask(updates, order)
+        brought, seconds = self.players.take()
+        for part, value in seconds.items():
+            self.clock.seconds[part] += value
+        self.asked = False
+        if self.recipe.simulation.pipelined:
+            self._ask(updates, order)
+        return Experience([trajectory for each in brought for trajectory in each.trajectories],
+                          [rollout for each in brought for rollout in each.rollouts], sum(each.steps for each in brought))
+
+    def _ask(self, updates: int, order: dict[str, Any]) -> None:
+        with self.clock("transfer"):
+            self.players.start(updates, **order, **self.slice)
+        self.asked = True
+
+    def close(self) -> None:
+        """End what was started."""
+        if self.players:
+            self.players.close()
+
+
+class InProcess:
+    """Rollouts in this process."""
+
+    def __init__(self, rollouts: Rollouts) -> None:
+        self.rollouts = rollouts
+
+    def start(self, version: int, **amount: Any) -> None:
+        """Ask for an ``amount``: arguments of the rollouts."""
+        self.rollouts.version, self.amount = version, amount
+
+    def take(self) -> tuple[list[Experience], dict[str, float]]:
+        """What every player brought, and seconds by part."""
+        before, started = self.rollouts.simulate_s, time.perf_counter()
+        brought = self.rollouts.play(**self.amount)
+        simulated = self.rollouts.simulate_s - before
+        return [brought], {"simulate": simulated, "infer": time.perf_counter() - started - simulated}
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+@dataclass
+class Order:
+    """What workers are sent: the policy's weights by name, its version, and how much to play."""
+
+    weights: dict[str, np.ndarray]
+    version: int
+    amount: dict[str, Any]
+
+
+class Worker:
+    """Ray actor: rollouts of its own."""
+
+    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
+        torch.set_num_threads(1)
+        self.env = make(recipe, recipe.simulation.environments // recipe.simulation.workers)
+        self.policy = make_policy(self.env.spec, recipe.policy)
+        self.rollouts = kind(self.env, self.policy, seed, first_scene)
+
+    def play(self, order: Order) -> tuple[Experience, float, float]:
+        """What was ordered, and the seconds spent to simulate and in all."""
+        self.policy.load_state_dict({name: torch.tensor(values) for name, values in order.weights.items()})
+        self.rollouts.version = order.version
+        before, started = self.rollouts.simulate_s, time.perf_counter()
+        brought = self.rollouts.play(**order.amount)
+        brought.rollouts = [_each(rollout, tensors=False) for rollout in brought.rollouts]
+        return brought, self.rollouts.simulate_s - before, time.perf_counter() - started
+
+
+class OnRay:
+    """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own."""
+
+    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: Policy) -> None:
+        import ray
+
+        self.ray, self.recipe, self.policy, self.died = ray, recipe, policy, 0
+        count = recipe.simulation.workers
+        if not ray.is_initialized():
+            start_ray(count + 1)
+        self.made = (recipe, make, kind)
+        self.workers = [self._worker(index) for index in range(count)]
+        self.pending: list[Any] = []
+
+    def _worker(self, index: int) -> Any:
+        number = index + self.died * self.recipe.simulation.workers
+        return self.ray.remote(num_cpus=1)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENES_APART)
+
+    def start(self, version: int, **amount: Any) -> None:
+        """Send every worker the policy as it is now."""
+        weights = {name: tensor.numpy(force=True).copy() for name, tensor in self.policy.state_dict().items()}
+        self.order = self.ray.put(Order(weights, version, amount))
+        self.pending = [worker.play.remote(self.order) for worker in self.workers]
+
+    def take(self) -> tuple[list[Experience], dict[str, float]]:
+        """As ``InProcess``, of all workers; their seconds are means over them."""
+        started = time.perf_counter()
+        answers = [self._answer(index) for index in range(len(self.workers))]
+        waited = time.perf_counter() - started
+        for brought, _, _ in answers:
+            brought.rollouts = [_each(rollout, tensors=True) for rollout in brought.rollouts]
+        simulated = float(np.mean([answer[1] for answer in answers]))
+        total = float(np.mean([answer[2] for answer in answers]))
+        return [answer[0] for answer in answers], {"wait": waited, "workers_simulate": simulated,
+                                                   "workers_infer": total - simulated}
+
+    def _answer(self, index: int) -> tuple[Experience, float, float]:
+        while True:
+            try:
+                return self.ray.get(self.pending[index])
+            except self.ray.exceptions.RayActorError as error:
+                self.died += 1
+                if self.died > RESTARTS:
+                    raise RlinfError(f"rollout workers died {self.died} times, the last by: {error}. The last checkpoint "
+                                     "is good; fewer environments need less memory") from error
+                print(f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}", flush=True)
+                self.workers[index] = self._worker(index)
+                self.pending[index] = self.workers[index].play.remote(self.order)
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers:
+            self.ray.kill(worker)
+
+
+def _each(rollout: Rollout, tensors: bool) -> Rollout:
+    """The same with tensors as arrays, or back."""
+    def other(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: other(part) for key, part in value.items()}
+        return torch.tensor(value) if tensors else value.numpy()
+
+    return Rollout(**{item.name: other(getattr(rollout, item.name)) for item in fields(Rollout)})

@@ -1,0 +1,49 @@
+"""Stations: the bridge's server takes their episodes into the inbox and hands them the newest policy."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.bridge.server import BridgeServer, exposure
+from rlinf_core.trainer.experience import Experience, Trajectory
+from rlinf_core.trainer.sources.intake import Intake
+
+AT_ONCE = 8  # episodes between two looks at the world
+
+
+class Stations:
+    """Plays on while the learner learns. The inbox is the truth: what it holds comes first, in order of arrival.
+
+    Args:
+        address: to listen on; a port in use is a BridgeError.
+        run_dir: of the trainer, with ``inbox/`` and ``policies/``.
+        intake: reads what arrives.
+        insert: what takes it, and says what became of it.
+    """
+
+    asynchronous = True
+
+    def __init__(self, address: str, run_dir: Path, intake: Intake, insert: Callable[[Trajectory], str]) -> None:
+        self.intake, self.insert = intake, insert
+        self.report: dict[str, Any] = {"phase": "waiting", "accepting": True}
+        arrived: deque[Path] = deque()
+        self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report)
+        self.arrived, self.known = arrived, deque(self.server.inbox / name for name in self.server.journal.ids())
+        if warning := exposure(address):
+            print(warning, flush=True)
+
+    def take(self, updates: int, **order: Any) -> Experience:
+        """Insert a few of those that arrived; how much is asked for, stations decide."""
+        while self.known and self.known[0].name in self.intake.ids:  # the checkpoint has it
+            self.known.popleft()
+        for queue in (self.known, self.arrived):
+            for _ in range(min(AT_ONCE, len(queue))):
+                self.intake.take(queue.popleft(), self.insert)
+        return Experience()
+
+    def close(self) -> None:
+        """Stop serving; what is under way is sent again."""
+        self.server.stop()

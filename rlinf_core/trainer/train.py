@@ -1,0 +1,82 @@
+"""From a recipe to a run: its source, its evaluations, and its end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+
+from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
+from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
+from rlinf_core.trainer.evaluation import evaluate
+from rlinf_core.trainer.run import Run, Tell
+from rlinf_core.trainer.simulated import stations
+from rlinf_core.trainer.sources.recordings import Recordings
+from rlinf_core.trainer.sources.simulators import Make, Simulators
+from rlinf_core.trainer.sources.stations import Stations
+
+
+def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
+    """Train, resuming from what is in ``run_dir``; returns the last evaluation.
+
+    Args:
+        recipe: whose source it trains on (``recipes.sources``). Stations are served until the run is told to stop.
+        run_dir: the run's folder.
+        make: builds so many simulated environments.
+        tell: hears of every turn, and of each evaluation.
+
+    Raises:
+        RecipeError: what of the recipe does not go together.
+        RlinfError: training diverged, or it could not go on; the last checkpoint is good.
+    """
+    check_source(recipe)
+    torch.set_num_threads(1)
+    came_from, simulation = source_of(recipe), recipe.simulation
+    with ExitStack() as ending:
+        env = held_out = None
+        if came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
+            env = held_out = make(recipe, min(simulation.environments or 1, 8))
+            ending.callback(held_out.close)
+        if simulation.environments and not simulation.workers:
+            env = make(recipe, simulation.environments)
+            ending.callback(env.close)
+        run_dir.mkdir(parents=True, exist_ok=True)
+        run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
+        ending.callback(run.progress.close)
+        if held_out:
+            scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
+            run.judge = lambda: evaluate(held_out, run.policy, scenes)
+        source = {SIMULATORS: lambda: Simulators(recipe, env, run.policy, make, run.clock),
+                  STATIONS: lambda: Stations(recipe.bridge.address, run_dir, run.intake, run.insert),
+                  RECORDINGS: Recordings}[came_from]()
+        ending.callback(source.close)
+        (run_dir / "recipe.yaml").write_text(resolved(recipe))
+        run.start(source)
+        with _told_to_stop(run):
+            return run.loop()
+
+
+@contextmanager
+def _told_to_stop(run: Run) -> Iterator[None]:
+    """SIGINT and SIGTERM let a run come to its end, with a checkpoint; a second one ends it at once."""
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def restore(*_: object) -> None:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+    def stop(*_: object) -> None:
+        run.stopping = True
+        restore()
+
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        restore()

@@ -1,1 +1,0 @@
-"""Training against vectorised environments: rollouts, loops and what they log."""

@@ -1,0 +1,190 @@
+"""What a run decides, without a source of its own: where episodes go, what is owed, published, kept and gone on from."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies.files import load_policy, policy_name, read_info
+from rlinf_core.recipes import load_recipe
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.experience import Experience, Trajectory
+from rlinf_core.trainer.governor import Governor
+from rlinf_core.trainer.run import Run
+from tests.messages import record
+
+GOVERNOR = Governor(updates_per_step=2.0, max_lag_episodes=2, max_staleness=3, steps_per_episode=10)
+SMALL = ("collect.episodes=1", "sft.steps=4", "sft.batch_size=16", "policy.hidden=[32]", "replay.capacity=1000",
+         "online.max_staleness=3", "online.min_transitions=0", "online.updates_per_step=2.0", "algorithm.batch_size=16")
+RLPD = ("algorithm.critics=2", "algorithm.critic_hidden=[32]", "algorithm.critic_warmup=2")
+
+
+class Silent:
+    """A source that brings nothing by itself."""
+
+    asynchronous, report = True, None
+
+    def take(self, updates, **order):
+        return Experience()
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path / "spool")
+
+
+def run_of(task, folder, *overrides, algorithm=RLPD):
+    folder.mkdir(parents=True, exist_ok=True)
+    run = Run(load_recipe("demo", [*SMALL, *algorithm, *overrides]), folder, task.spec, lambda run, entry: None)
+    run.start(Silent())
+    return run
+
+
+def turn(run, times=1):
+    """So many turns of the loop, without its pauses."""
+    run.reported_at = float("inf")
+    for _ in range(times):
+        due = run._due()
+        run._look_around(bool(due) and run._learn(due))
+
+
+def shown(run, spool, name, **how):
+    return run.intake.take(record(spool, run.policy.spec, name, **how).close(), run.insert)
+
+
+def test_the_governor_owes_updates_per_step_and_asks_stations_to_pause_when_behind():
+    assert GOVERNOR.due(transitions=100, updates=150) == 50 and GOVERNOR.due(100, 300) == 0
+    assert GOVERNOR.accepting(100, 160) and not GOVERNOR.accepting(100, 159)
+    waiting = replace(GOVERNOR, min_transitions=500)
+    assert waiting.due(500, 0) == 0 and waiting.accepting(500, 0), "who may not learn yet must not make others wait"
+    assert waiting.due(503, 2) == 4 and not waiting.accepting(521, 0) and waiting.accepting(520, 0)
+    assert GOVERNOR.is_fresh(7, 10) and not GOVERNOR.is_fresh(6, 10)
+
+
+@pytest.mark.parametrize("how, version, fate", [
+    (dict(mode="demonstration"), 0, "demonstration"),
+    (dict(mode="demonstration", success=False), 0, "failed demonstration"),
+    (dict(), 7, "online"), (dict(), 8, "stale"), (dict(mode="evaluate"), 0, "evaluation"),
+    (dict(leave=("ended",)), 0, "refused")])
+def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, tmp_path, how, version, fate):
+    run = run_of(task, tmp_path / "run")
+    run.version, folder = version, record(spool, task.spec, **how).close()
+    assert run.intake.take(folder, run.insert).startswith(fate) and run.intake.take(folder, run.insert) == "duplicate"
+    counts = run.counts()
+    assert counts["demonstrations"] == (fate == "demonstration") and counts["steps"] == 5 * (fate == "online")
+    assert run.data.online.episodes == (fate in ("online", "stale"))
+    assert (counts["stale"], counts["evaluations"], counts["refused"]) == (
+        fate == "stale", fate == "evaluation", fate == "refused")
+    if fate != "refused":
+        assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (1, 5 * (fate == "online"), 0)
+
+
+@pytest.mark.parametrize("kind, buffers", [("rlpd", (1, 1)), ("sac", (1, 0)), ("crossq", (1, 0))])
+def test_an_operators_correction_becomes_a_demonstration_where_these_fill_half_of_a_batch(kind, buffers, spool, task,
+                                                                                         tmp_path):
+    run = run_of(task, tmp_path / "run", f"algorithm={{name: {kind}}}", algorithm=())
+    shown(run, spool, "o", sources={1: "operator"})
+    assert (run.data.online.episodes, run.data.demonstrations.episodes) == buffers
+
+
+def test_a_refusal_changes_nothing_of_what_was_learned_from(spool, task, tmp_path):
+    """An operator's correction goes to two buffers; it must fit both before it goes to either."""
+    run = run_of(task, tmp_path / "run", "replay.capacity=60000")
+    assert run.data.longest == 49_999 == run.intake.longest
+    run.intake.longest = 4
+    assert shown(run, spool, "o", sources={1: "operator"}).startswith("refused")
+    assert run.data.online.inserted == run.data.steps == 0
+
+
+def test_half_of_a_batch_is_online_and_half_demonstrations(spool, task, tmp_path):
+    for size in (16, 17):
+        run = run_of(task, tmp_path / f"run{size}", f"algorithm.batch_size={size}")
+        shown(run, spool, f"d{size}", mode="demonstration", start=1000.0)
+        shown(run, spool, f"o{size}")
+        first = run.data.batch()["vectors"][:, 0]
+        assert (first[:size - size // 2] < 1000).all() and (first[size - size // 2:] >= 1000).all() and len(first) == size
+
+
+def begun(task, folder, spool):
+    """Fine-tuned, with nine online transitions."""
+    run = run_of(task, folder)
+    shown(run, spool, "d1", steps=9, mode="demonstration")
+    turn(run)
+    assert run.version == 1 and run.phase == "online" and run.updates == 0, "fine-tuning ends with version 1"
+    shown(run, spool, "o1", steps=9, start=3.0)
+    return run
+
+
+def test_a_resumed_run_makes_the_same_next_updates_as_an_uninterrupted_one(spool, task, tmp_path):
+    one = begun(task, tmp_path / "run", spool)
+    one._learn(6)
+    one.save()
+    torch.manual_seed(123)
+    two = run_of(task, tmp_path / "run")
+    assert (two.updates, two.version, two.counts()) == (6, 1, one.counts()) and two.stage == 1
+    assert two.intake.take(spool.root / "closed" / "o1", two.insert) == "duplicate"
+    for _ in range(4):
+        a, b = one.data.batch(), two.data.batch()
+        assert all(np.array_equal(a[name], b[name]) for name in a)
+        assert one.learner.update(a) == two.learner.update(b)
+    for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    run._learn(6)
+    run.publish()
+    first, second = (load_policy(tmp_path / "run/policies" / policy_name(v)) for v in (1, 2))
+    assert any(not torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True))
+    for version, updates, steps in ((1, 0, 0), (2, 6, 9)):
+        assert read_info(tmp_path / "run/policies" / policy_name(version)) == {
+            "version": version, "updates": updates, "env_steps": steps}
+    seen = run.data.demonstrations.vectors()
+    assert np.allclose(first.encoder.mean.numpy(), seen.mean(axis=0))
+    assert np.allclose(first.encoder.std.numpy(), seen.std(axis=0), atol=1e-3)
+
+
+def test_versions_never_go_back_after_a_crash(spool, task, tmp_path):
+    """Stations take only newer policies: one published after the last checkpoint counts."""
+    run = begun(task, tmp_path / "run", spool)
+    run.save()
+    run.publish()
+    again = run_of(task, tmp_path / "run")
+    again.publish()
+    assert again.version == 3 and (tmp_path / "run/policies" / policy_name(3)).exists()
+
+
+def test_divergence_stops_with_what_to_do(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    run.data.online._arrays["reward"][:] = np.nan
+    with pytest.raises(RlinfError, match="training diverged: critic_loss is nan.*resume"):
+        run._learn(1)
+
+
+def test_stations_are_asked_to_pause_only_while_the_learner_is_behind(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    assert run.report()["accepting"]
+    seen = {"vectors": np.zeros((401, run.policy.spec.vector_size), np.float32)}
+    run.insert(Trajectory(seen, np.zeros((400, 3)), np.zeros(400), np.ones(400), False, version=1, station="b"))
+    report = run.report()
+    assert not report["accepting"] and report["transitions"] == 409 and report["metrics"]["b/steps"] == 400
+    turn(run, 60)
+    assert run.report()["accepting"] and run.updates == 818 and run.report()["update_ratio"] == 2.0
+
+
+def test_checkpoints_appear_whole_and_old_ones_go(tmp_path):
+    for step in range(4):
+        checkpoint.save(tmp_path, f"updates-{step}", {"a": {"x": np.float32(step), "y": np.arange(3)}, "n": [step]})
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["updates-2", "updates-3"]
+    state = checkpoint.load(tmp_path / "updates-3")
+    assert state["a"]["x"] == 3.0 and state["a"]["x"].shape == () and state["n"] == [3]
+    (tmp_path / "updates-3" / "arrays.safetensors").write_bytes(b"half")
+    with pytest.raises(RlinfError, match="Delete this folder to go on from the one before it"):
+        checkpoint.load(tmp_path / "updates-3")

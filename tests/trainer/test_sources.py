@@ -1,0 +1,135 @@
+"""Every algorithm on every source that can feed it takes what that brings, updates and publishes; or says why not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlinf_core.algorithms import algorithm, algorithms
+from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, ROLLOUTS
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.files import load_policy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, SOURCES, STATIONS, check_source, why_not
+from rlinf_core.trainer.experience import TRAIN
+from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, demonstrate
+from rlinf_core.trainer.run import Run
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import SPEC, Points
+from tests.trainer.test_run import Silent, turn
+
+SMALL = ("policy.hidden=[16]", "sft.steps=3", "sft.batch_size=8", "collect.episodes=2", "replay.capacity=2000",
+         "online.min_transitions=0", "online.updates_per_step=0.2", "online.publish_every_updates=2",
+         "simulation.env_steps=120", "simulation.start_steps=30", "simulation.evaluate_every=120",
+         "simulation.evaluate_episodes=2", "simulation.updates_per_step=0.2", "algorithm.batch_size=8")
+ONES_OWN = {DEMONSTRATIONS: ("algorithm.steps=3",), ROLLOUTS: ("policy.kind=gaussian", "algorithm.epochs=1")}
+VARIANTS = [*algorithms(), "dagger, gated"]
+
+
+def recipe_of(name, *more):
+    kind, _, gated = name.partition(", ")
+    config = algorithm(kind).Config
+    own = [f"algorithm.name={kind}", f"policy.kind={config.policies[0]}", *ONES_OWN.get(config.learns_from, ())]
+    small = [item for item in SMALL if config.learns_from != ROLLOUTS or "batch_size=8" not in item or "sft" in item]
+    if "decisions" in config.model_fields:
+        own.append("algorithm.decisions=8")
+    if "group" in config.model_fields:
+        own.append("algorithm.group=2")
+    if "critic_hidden" in config.model_fields:
+        own.append("algorithm.critic_hidden=[16]")
+    if "critic_warmup" in config.model_fields:
+        own += ["algorithm.critic_warmup=0", "algorithm.actor_every=1"]
+    return load_recipe("sim_rlpd", [*small, *own, *(["algorithm.gated=true"] if gated else []), *more])
+
+
+def episodes(recipe, count, **marks):
+    """What a station's policy plays, as it would be recorded."""
+    policy = make_policy(SPEC, recipe.policy)
+    if recipe.algorithm.learns_from == ROLLOUTS:
+        rollouts = DecisionRollouts(Points(1), policy).play(decisions=60).rollouts
+        played = [replace(EpisodeRollouts(Points(1), policy).play(60).trajectories[0], rollout=rollout)
+                  for rollout in rollouts]
+    else:
+        played = EpisodeRollouts(Points(1), policy).play(25 * count).trajectories
+    return [replace(each, station="a", sources=["operator"] * len(each), mode=TRAIN, **marks) for each in played]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_on_simulators(name, tmp_path):
+    recipe = recipe_of(name, "simulation.environments=2")
+    assert not why_not(recipe.algorithm, SIMULATORS)
+    last = train(recipe, tmp_path, lambda recipe, size: Points(size))
+    assert last["updates"] >= 1 and len(list((tmp_path / "policies").iterdir())) >= 2
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_on_stations(name, tmp_path):
+    recipe = recipe_of(name, "simulation.environments=0")
+    if reason := why_not(recipe.algorithm, STATIONS):
+        with pytest.raises(RecipeError) as error:
+            check_source(recipe)
+        assert f"stations cannot feed {recipe.algorithm.name}: {reason}" in str(error.value)
+        return
+    check_source(recipe)
+    run = Run(recipe, tmp_path, SPEC, lambda run, entry: None)
+    run.start(Silent())
+    if recipe.algorithm.needs_demonstrations:
+        turn(run, 5)
+        assert (run.phase, run.version, run.updates) == ("waiting", 0, 0)
+    for shown in demonstrate(Points(1), 2, 0) if recipe.algorithm.needs_demonstrations else ():
+        run.insert(replace(shown, station="a"))
+    turn(run, 10)
+    if recipe.algorithm.learns_from != DEMONSTRATIONS:
+        assert run.version == 1, "stations have a policy before anything is learned online"
+    if recipe.algorithm.learns_from == ROLLOUTS:
+        run.insert(episodes(recipe, 1, version=1)[0])
+        turn(run, 2)
+        assert (run.version, run.updates, run.fitted) == (2, 0, True), "the first one is only looked at"
+    before = {name: value.clone() for name, value in run.policy.state_dict().items()}
+    fates = {run.insert(each) for each in episodes(recipe, 4, version=run.version)}
+    turn(run, 10)
+    assert fates == ({"not learned from"} if name == "sft" else {"demonstration"} if name == "iql" else {"online"})
+    assert run.updates >= (3 if recipe.algorithm.learns_from == DEMONSTRATIONS else 1)
+    if recipe.algorithm.learns_from != DEMONSTRATIONS:
+        assert any(not torch.equal(before[name], value) for name, value in run.policy.state_dict().items())
+        assert run.version > 1 + (recipe.algorithm.learns_from == ROLLOUTS)
+    assert load_policy(max((tmp_path / "policies").iterdir()), SPEC).config == recipe.policy
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_on_recordings(name, task, tmp_path):
+    recipe = recipe_of(name, "simulation.environments=0", f"collect.recordings=[{tmp_path}]")
+    if reason := why_not(recipe.algorithm, RECORDINGS):
+        assert recipe.algorithm.learns_from != DEMONSTRATIONS and "its demonstrations may come from" in reason
+        return
+    from rlinf_core.episodes.spool import Spool
+    from tests.messages import record
+
+    record(Spool(tmp_path / "spool"), task.spec, "a-1", mode="demonstration").close()
+    record(Spool(tmp_path / "spool"), task.spec, "a-2", mode="demonstration", success=False).close()
+    last = train(recipe, tmp_path / "run")
+    assert (last["updates"], last["env_steps"], last["episodes"]) == (3, 3, 2)
+    fates = (tmp_path / "run/trained_on.jsonl").read_text()
+    assert fates.count('"demonstration"') == (2 if name == "iql" else 1) and (tmp_path / "spool/closed/a-2").exists()
+
+
+def test_recordings_may_demonstrate_what_goes_on_in_simulators(task, tmp_path):
+    from rlinf_core.episodes.spool import Spool
+    from tests.messages import record
+
+    record(Spool(tmp_path / "spool"), task.spec, "a-1", mode="demonstration").close()
+    recipe = recipe_of("rlpd", "simulation.environments=1", f"collect.recordings=[{tmp_path}]", "simulation.env_steps=60")
+    runs = []
+    train(recipe, tmp_path / "run", tell=lambda run, entry: runs.append(run))
+    assert runs[-1].data.demonstrations.episodes == 1 and runs[-1].updates >= 5
+
+
+def test_the_table_of_the_docs_is_what_is_done():
+    lines = Path("docs/algorithms.md").read_text().splitlines()
+    for name in VARIANTS:
+        kind, _, gated = name.partition(", ")
+        config = algorithm(kind).Config(**({"gated": True} if gated else {}))
+        cells = " | ".join("yes" if not why_not(config, source) else "no" for source in SOURCES)
+        assert f"| `{name}` | {cells} |" in lines, f"docs/algorithms.md: expected | `{name}` | {cells} |"
