@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the same once more, for type checkers
     from rlinf_core.recipes.schema import Recipe as Recipe
     from rlinf_core.recipes.station import station_task as station_task
     from rlinf_core.specs import StationSpec as StationSpec
-    from rlinf_core.training.simulation import train as train
+    from rlinf_core.trainer.train import train as train
 
 __version__ = "0.1.0"
 PUBLIC = {  # name: module
@@ -33,7 +33,7 @@ PUBLIC = {  # name: module
     "Policy": "policies.policy", "Observation": "policies.policy", "ActionChunk": "policies.policy",
     "make_policy": "policies", "save_policy": "policies.files", "load_policy": "policies.files",
     "Episode": "episodes.types", "read_episode": "episodes.reading",
-    "train": "training.simulation", "RlinfError": "errors",
+    "train": "trainer.train", "RlinfError": "errors",
 }
 __all__ = ["PUBLIC", "__version__", *PUBLIC]  # noqa: PLE0604
 

@@ -33,7 +33,8 @@ def draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
         steps = [entry["env_steps"] for entry in entries]
         bounds = [wilson(round(entry["success"] * entry["episodes"]), int(entry["episodes"])) for entry in entries]
         line, = axis.plot(steps, [entry["success"] for entry in entries], marker=".", label=name)
-        axis.fill_between(steps, *zip(*bounds, strict=True), color=line.get_color(), alpha=0.15)
+        low, high = ([bound[side] for bound in bounds] for side in (0, 1))
+        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15)
     axis.set(xlabel="time steps, over all environments", ylabel="success, held-out scenes", ylim=(-0.03, 1.03))
     axis.legend()
     figure.savefig(out, dpi=110)
