@@ -17,7 +17,6 @@ from tests.ros.stand import listen
 from tests.ros.test_station import Run, free_port
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
-MANY = "collect.episodes=30"
 
 
 def tracebacks(folder):
@@ -40,7 +39,7 @@ def all_at_once(run, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, peer, number):
     events = listen(peer, EpisodeEvent, "episode")
-    with Run(tmp_path, MANY, domain=60, trainer=False) as run:
+    with Run(tmp_path, domain=60) as run:
         peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, 90, "two episodes")
         before = len(events)
         peer.spin(lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]), 60, "an episode's end")
@@ -56,7 +55,7 @@ def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, 
 @pytest.mark.domain(61)
 def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
     events = listen(peer, EpisodeEvent, "episode")
-    with Run(tmp_path, MANY, domain=61, trainer=False) as run:
+    with Run(tmp_path, domain=61) as run:
         peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, 90, "an episode")
         peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED, 60, "the next")
         codes = all_at_once(run, signal.SIGINT)
@@ -70,9 +69,9 @@ def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
     assert set(codes.values()) == {0} and not tracebacks(run.folder), codes
 
 
-@pytest.mark.parametrize("after_s, trainer", [(0.05, False), (0.5, False), (1.5, False), (3.0, True)])
-def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s, trainer):
-    with Run(tmp_path, domain=62, trainer=trainer) as run:
+@pytest.mark.parametrize("after_s", [0.05, 0.5, 1.5, 3.0])
+def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
+    with Run(tmp_path, domain=62) as run:
         time.sleep(after_s)
         codes = all_at_once(run, signal.SIGINT)
     assert set(codes.values()) == {0}, codes

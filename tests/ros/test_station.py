@@ -14,7 +14,6 @@ from rlinf_msgs.msg import PolicyUpdate
 from rosbags.highlevel import AnyReader
 
 from rlinf.qos import profile
-from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import typestore
@@ -34,22 +33,18 @@ def free_port():
 
 
 class Run:
-    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, or its station and a bridge alone."""
+    """A tiny demo under a supervisor, as ``rlinf demo`` runs it."""
 
-    def __init__(self, folder, *overrides, domain, trainer=True):
-        self.folder, self.trainer, self.bridge = folder, trainer, None
+    def __init__(self, folder, *overrides, domain):
+        self.folder = folder
         self.recipe = load_recipe("demo_tiny", [f"bridge.port={free_port()}", f"station.domain_id={domain}",
                                                 *overrides])
         prepare(self.recipe, folder)
         self.supervisor = Supervisor(folder, domain)
 
     def __enter__(self):
-        if self.trainer:
-            self.supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
-                                            str(self.folder / "recipe.yaml"), "--out", str(self.folder)], RESPAWN)
-        else:
-            self.bridge = BridgeServer(self.recipe.bridge.address, self.folder / "inbox", self.folder / "policies",
-                                       lambda folder: None, lambda: {"phase": "waiting", "accepting": True})
+        self.supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
+                                        str(self.folder / "recipe.yaml"), "--out", str(self.folder)], RESPAWN)
         for process in station_processes(self.recipe, self.folder):
             self.supervisor.start(process)
         self.director = self.supervisor.start(director_process(self.recipe, self.folder))
@@ -57,8 +52,6 @@ class Run:
 
     def __exit__(self, *error):
         self.supervisor.stop()
-        if self.bridge:
-            self.bridge.stop()
         if error[0] is not None:
             for log in sorted((self.folder / "logs").iterdir()):
                 print(f"--- {log.name}\n{log.read_text()[-1500:]}")
@@ -214,10 +207,9 @@ def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidenc
     evidence("S18", f"{len(restarted)} of 6 killed processes came back, every closed episode kept", "6")
 
 
-@pytest.mark.parametrize("name, domain, trainer", [("interlock", 83, True), ("sim_bridge", 84, False)])
-def test_s18_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_message(tmp_path, name, domain, trainer,
-                                                                                        evidence):
-    with Run(tmp_path, domain=domain, trainer=trainer) as run:
+@pytest.mark.parametrize("name, domain", [("interlock", 83), ("sim_bridge", 84)])
+def test_s18_the_death_of_interlock_or_robot_side_ends_the_station_with_a_clear_message(tmp_path, name, domain, evidence):
+    with Run(tmp_path, domain=domain) as run:
         run.wait(lambda: len(run.events("episode")) >= 1, 60, "the first episode")
         run.kill(name)
         with pytest.raises(RlinfError, match=f"{name} ended \\(killed by SIGKILL\\), and the station cannot go on"):
