@@ -74,8 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo = _recipe_command(commands, "demo", _demo, "run a recipe from demonstrations to a report", default="demo")
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    _recipe_command(commands, "train", _train, "train a recipe: in simulators, on recordings, or on what "
-                    "stations send until Ctrl-C; resumes what is in --out")
+    train = _recipe_command(commands, "train", _train, "train a recipe: in simulators, on recordings, or on what stations "
+                            "send until Ctrl-C; resumes what is in --out")
+    train.add_argument("--no-report", action="store_true", help="leave out report.md, its picture and its video")
     sweep = _recipe_command(commands, "sweep", _sweep, "train every combination of overrides (Hydra's grammar: seed=0,1 "
                             "lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on with what is in --out")
     sweep.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
@@ -188,7 +189,7 @@ def _train(arguments: argparse.Namespace) -> int:
     from rlinf_core.cli.train import train_command
     from rlinf_core.recipes import load_recipe
 
-    return train_command(load_recipe(arguments.recipe, arguments.set), _run_dir(arguments))
+    return train_command(load_recipe(arguments.recipe, arguments.set), _run_dir(arguments), not arguments.no_report)
 
 
 def _sweep(arguments: argparse.Namespace) -> int:

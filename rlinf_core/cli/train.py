@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LINES_S = 15.0  # between two lines where there is no terminal
 
 
-def train_command(recipe: Recipe, run_dir: Path) -> int:
+def train_command(recipe: Recipe, run_dir: Path, report: bool = True) -> int:
     """Train; 130 where it was told to stop before its end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -48,7 +48,7 @@ def train_command(recipe: Recipe, run_dir: Path) -> int:
     if stopped and not endless:
         print(f"stopped before its end; the same command with --out {run_dir} goes on")
         return 130
-    if last:
+    if last and report:
         print(write_training_report(recipe, run_dir))
     print(f"policies: {run_dir / 'policies'}; rlinf eval {run_dir} --episodes 50 --video out.mp4")
     return 0
