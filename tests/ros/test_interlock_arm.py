@@ -65,7 +65,7 @@ def disarmed(only_one):
 @pytest.fixture
 def arm(disarmed):
     """The same, armed; the test sends the chunks."""
-    disarmed.arm()
+    told(disarmed, True)
     disarmed.reach(ARMED)
     return disarmed
 
