@@ -37,6 +37,7 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
     checkpoint = run_dir / "checkpoint"
     sides = {"before RL": checkpoint / "policy_before.safetensors", "after RL": checkpoint / "policy.safetensors"}
     video = _filmed(recipe, run_dir, sides, "before RL (left) and after (right)")
+    _poster(run_dir)
     (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
     return (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
             f"{summary['success_after']:.0%} (version {summary['version_after']}; {summary['eval_episodes']} held-out "
@@ -124,6 +125,18 @@ def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[np.ndarray]:
         for i in range(max(map(len, scenes)) + 5):
             frames.append(np.hstack([pictures[min(i, len(pictures) - 1)] for pictures in scenes]))
     return frames
+
+
+def _poster(run_dir: Path) -> None:
+    """``learned.png``: before and after above the curve, for those who look at one picture."""
+    import cv2
+
+    parts = [cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png")]
+    parts = [part for part in parts if part is not None]
+    width = min(part.shape[1] for part in parts)
+    cv2.imwrite(str(run_dir / "learned.png"), np.vstack([
+        cv2.resize(part, (width, round(part.shape[0] * width / part.shape[1])), interpolation=cv2.INTER_AREA)
+        for part in parts]))
 
 
 def _most_different(frames: list[np.ndarray]) -> int:
