@@ -60,8 +60,8 @@ def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
 def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> int:
     run.mkdir(parents=True, exist_ok=True)
     with (run / "log.txt").open("w") as log:
-        return subprocess.call([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--no-report", "--out", str(run),
-                                "--set", *chosen], stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.call([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--no-report", "--out",
+                                str(run), "--set", *chosen], stdout=log, stderr=subprocess.STDOUT)
 
 
 def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:
