@@ -207,6 +207,7 @@ def test_s25_messages_of_any_size_are_refused_unread(arm):
                         horizon=1, dim=3, data=[0.0] * 3, drawn=[0.0] * 10**6, drawn_dim=10**6)
     for chunk in (many, long, noisy):
         arm.say["policy/action"].publish(chunk)
+        arm.peer.for_s(0.05)  # each takes a while to send: the e-stop must be heard in between
     arm.reach(FAULT, "invalid_command")
     arm.peer.for_s(0.5)
     assert [e.cause for e in arm.events if e.kind == "refused"][:3] == ["size"] * 3
