@@ -67,6 +67,7 @@ class Run:
         self.version, self.published_at, self.evaluated_at, self.fitted = 0, -1, -1, bool(self.before)
         self.stopping, self.saved = False, (-1, -1)
         self.judge: Judge | None = None
+        self.learner: Checkpointed | LearnerGroup | None = None
 
     # Where it stands
     @property
@@ -137,7 +138,7 @@ class Run:
 
     def _enter(self, stage: int) -> None:
         self.stage = stage
-        if stage:
+        if self.learner is not None:
             self.learner.sync()
             self.learner.close()
         self.learner = learner_for(self.recipe, self.config, self.policy)

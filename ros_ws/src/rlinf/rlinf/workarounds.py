@@ -85,13 +85,11 @@ def end_with_parent() -> None:
 class OfLaunch(yaml.SafeLoader):
     """Reads what launch_ros writes: it marks lists as Python's tuples (since ros2/launch_ros#33)."""
 
+    def of_marked(self, node: yaml.SequenceNode) -> list[Any]:
+        return self.construct_sequence(node, deep=True)
 
 
-def _sequence(loader: OfLaunch, node: yaml.SequenceNode) -> list[Any]:
-    return loader.construct_sequence(node, deep=True)
-
-
-OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", _sequence)
+OfLaunch.add_constructor("tag:yaml.org,2002:python/tuple", OfLaunch.of_marked)
 
 
 class Until:
