@@ -17,6 +17,7 @@ from rlinf_core.algorithms.parts.settings import (
     REPLAY,
     ROLLOUTS,
     ActorCriticSettings,
+    Amount,
     DemonstrationSettings,
     ExpertSettings,
     OnPolicySettings,
@@ -25,7 +26,7 @@ from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.trainer.data_base import Batch, Data
-from rlinf_core.trainer.experience import DEMONSTRATION, Amount, Experience, Trajectory
+from rlinf_core.trainer.experience import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.trainer.governor import Governor
 
 STALE = 1_000_000_000  # updates by which a policy of an unknown version is too old
@@ -172,7 +173,7 @@ class RolloutData(Data):
         return int(not learner.wants_more(reduce(Rollout.beside, self.waiting), len(self.waiting) // players))
 
     def order(self) -> Amount:
-        return {**self.config.rollout}
+        return self.config.rollout
 
     def batch(self) -> Rollout:
         self.last, self.waiting = reduce(Rollout.beside, self.waiting), []

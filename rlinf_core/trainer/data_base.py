@@ -9,11 +9,11 @@ from typing import Any, TypedDict
 import numpy as np
 
 from rlinf_core.algorithms.parts.learner import Learner
-from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.algorithms.parts.settings import AlgorithmSettings, Amount
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer
-from rlinf_core.trainer.experience import DEMONSTRATION, EVALUATE, Amount, Experience, Trajectory
+from rlinf_core.trainer.experience import DEMONSTRATION, EVALUATE, Experience, Trajectory
 from rlinf_core.trainer.governor import Governor
 
 Batch = dict[str, np.ndarray]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.algorithms.parts.settings import RolloutSize
+from rlinf_core.algorithms.parts.settings import Amount
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,20 +61,6 @@ class Experience:
     trajectories: list[Trajectory] = field(default_factory=list)
     rollouts: list[Rollout] = field(default_factory=list)
     steps: int = 0
-
-
-class Amount(RolloutSize, total=False):
-    """How much to play, and how: the size of a rollout, or so many time steps.
-
-    Attributes:
-        steps: of every environment.
-        by_chance: drawn at random instead of decided by the policy.
-        expert_share: of the time steps, driven by the expert.
-    """
-
-    steps: int
-    by_chance: bool
-    expert_share: float
 
 
 class Source(Protocol):

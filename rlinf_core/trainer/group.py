@@ -78,7 +78,8 @@ class LearnerGroup:
         self.asked = {"num_cpus": cpus or cpus_each(size), "num_gpus": gpus}
         self.kept: State | None = None
         self.since: list[tuple[str, tuple[Any, ...]]] = []
-        self.failures, self.updates, self.processes = 0, 0, []
+        self.failures, self.updates = 0, 0
+        self.processes: list[Any] = []  # Ray actors
         try:
             self._start()
         except LostProcess as error:

@@ -39,7 +39,7 @@ class Rollouts(ABC):
 
     @abstractmethod
     def play(self, *_: Any, **amount: Any) -> Experience:
-        """As much as is asked for, of an ``experience.Amount`` those that this kind knows."""
+        """As much as is asked for, by those keys of an ``Amount`` that this kind knows."""
 
     def begin(self) -> Arrays:
         """The first observation of the first episodes."""

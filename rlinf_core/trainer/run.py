@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rlinf_core.algorithms.parts.learner import Learner
 from rlinf_core.algorithms.parts.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
 from rlinf_core.recipes import Recipe, station_task
@@ -20,7 +21,7 @@ from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.evaluation import EpisodeResult, means
-from rlinf_core.trainer.experience import Amount, Source, Trajectory
+from rlinf_core.trainer.experience import Source, Trajectory
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
@@ -43,6 +44,8 @@ class Run:
         spec: of what is observed and done.
         tell: hears of every turn, and of each evaluation.
     """
+
+    learner: Learner
 
     def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
         self.recipe, self.run_dir, self.tell, self.clock = recipe, run_dir, tell, Clock()
@@ -200,11 +203,9 @@ class Run:
         return True
 
     def _take(self) -> None:
-        order: Amount = {}
         if not self.source.asynchronous:
-            order = self.data.order()
             self.learner.sync()
-        brought = self.source.take(self.learner.updates, **order)
+        brought = self.source.take(self.learner.updates, **self.data.order())
         with self.clock("transfer"):
             self.data.put(brought, self.version)
 

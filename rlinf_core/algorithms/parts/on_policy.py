@@ -86,7 +86,7 @@ class Rollout:
 
 def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
     """One rollout, each of whose tensors is made of those of several."""
-    def of(values: Sequence[Any]) -> Any:
+    def of(values: list[Any]) -> Any:
         if isinstance(values[0], dict):
             return {key: join([value[key] for value in values]) for key in values[0]}
         return join(values)

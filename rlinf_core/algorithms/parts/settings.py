@@ -13,11 +13,22 @@ from rlinf_core.settings.base import Settings, Widths
 ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
 
 
-class RolloutSize(TypedDict, total=False):
-    """What a rollout is made of: ``decisions`` of every environment, or episodes in a ``group`` of one scene."""
+class Amount(TypedDict, total=False):
+    """How much a policy is to play, and how.
+
+    Attributes:
+        decisions: of every environment, or
+        group: episodes of one scene, side by side, or
+        steps: of every environment.
+        by_chance: drawn at random instead of decided by the policy.
+        expert_share: of the time steps, driven by the expert.
+    """
 
     decisions: int
     group: int
+    steps: int
+    by_chance: bool
+    expert_share: float
 
 
 class AlgorithmSettings(Settings):
@@ -51,8 +62,8 @@ class AlgorithmSettings(Settings):
         return self.learns_from in (DEMONSTRATIONS, EXPERT) or self.warm_start or self.half_demonstrations
 
     @property
-    def rollout(self) -> RolloutSize:
-        """What a rollout is made of; nothing, where no rollouts are learned from."""
+    def rollout(self) -> Amount:
+        """What a rollout is made of: ``decisions`` of every environment, or episodes in a ``group`` of one scene."""
         return {}
 
     @property

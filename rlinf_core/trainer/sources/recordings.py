@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlinf_core.algorithms.parts.settings import Amount
 from rlinf_core.errors import RecipeError
-from rlinf_core.trainer.experience import Amount, Experience, Trajectory
+from rlinf_core.trainer.experience import Experience, Trajectory
 from rlinf_core.trainer.sources.intake import REFUSED, Intake
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS
+from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS, Amount
 from rlinf_core.devices import device_of
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
-from rlinf_core.trainer.experience import Amount, Experience
+from rlinf_core.trainer.experience import Experience
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.trainer.ray_cluster import connect, cpus_each
 from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
