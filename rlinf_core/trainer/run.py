@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from rlinf_core.algorithms.parts.learner import Learner
 from rlinf_core.algorithms.parts.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
 from rlinf_core.recipes import Recipe, station_task
@@ -44,8 +43,6 @@ class Run:
         spec: of what is observed and done.
         tell: hears of every turn, and of each evaluation.
     """
-
-    learner: Learner
 
     def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
         self.recipe, self.run_dir, self.tell, self.clock = recipe, run_dir, tell, Clock()
@@ -132,9 +129,6 @@ class Run:
 
     def _enter(self, stage: int) -> None:
         self.stage = stage
-        if stage:
-            self.learner.sync()
-            self.learner.close()
         self.learner = learner_for(self.recipe, self.config, self.policy)
         self.owed_from = 0  # updates that it had before this run
 
@@ -212,6 +206,8 @@ class Run:
     def _look_around(self, worked: bool) -> None:
         """Whatever is due beside learning: the next stage, a policy for the stations, a checkpoint, a report."""
         if not self.last_stage and self._ready() and self._fit() and not self._due():
+            self.learner.sync()
+            self.learner.close()
             self._enter(self.stage + 1)
             self.next_evaluation, self.saved_at = self.steps, 0.0
         if self.source.asynchronous:

@@ -22,9 +22,9 @@ class Learner(Protocol):
 
     updates: int
 
+    @abstractmethod
     def update(self, batch: Any, /) -> dict[str, float]:
         """Learn from a batch or from a rollout, whichever its settings say; returns metrics."""
-        ...
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         """Whether to play on before learning from what so many rollouts brought."""
@@ -55,7 +55,7 @@ class Learner(Protocol):
         ...
 
 
-class Checkpointed(ABC):
+class Checkpointed(Learner, ABC):
     """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them in."""
 
     modules: dict[str, nn.Module]
@@ -70,12 +70,7 @@ class Checkpointed(ABC):
             module.to(device)
         self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
 
-    @abstractmethod
-    def update(self, batch: Any, /) -> dict[str, float]:
-        """See ``Learner``."""
-
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """See ``Learner``."""
         return False
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
