@@ -1,13 +1,18 @@
-"""What sources bring."""
+"""What sources are, and what they bring."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.parts.settings import Amount
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEMONSTRATION, TRAIN, EVALUATE = "demonstration", "train", "evaluate"
 
@@ -56,3 +61,23 @@ class Experience:
     trajectories: list[Trajectory] = field(default_factory=list)
     rollouts: list[Rollout] = field(default_factory=list)
     steps: int = 0
+
+
+class Source(Protocol):
+    """Where experience comes from (``rlinf_core.trainer.sources``).
+
+    Attributes:
+        asynchronous: it goes on while the learner learns, and says by itself how much it brings.
+        report: what it tells whoever asks how the run stands.
+    """
+
+    asynchronous: bool
+    report: dict[str, Any]
+
+    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
+        """What there is by now; of what can be asked for something, as much as that."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...

@@ -78,7 +78,8 @@ class LearnerGroup:
         self.asked = {"num_cpus": cpus or cpus_each(size), "num_gpus": gpus}
         self.kept: State | None = None
         self.since: list[tuple[str, tuple[Any, ...]]] = []
-        self.failures, self.updates, self.processes = 0, 0, []
+        self.failures, self.updates = 0, 0
+        self.processes: list[Any] = []  # Ray actors
         try:
             self._start()
         except LostProcess as error:
@@ -108,16 +109,12 @@ class LearnerGroup:
 
     def sync(self) -> NetworkPolicy:
         """Bring the weights as they are now into the policy of this process; returns the policy."""
-        if self.since or self.kept is None:
-            self._keep()
-        self.policy.load_state_dict(self.kept["modules"][self.name])
+        self.policy.load_state_dict(self.state_dict()["modules"][self.name])
         return self.policy
 
     def state_dict(self) -> State:
         """Everything but the data, whole: that of a learner in one process."""
-        if self.since or self.kept is None:
-            self._keep()
-        return self.kept
+        return self._keep() if self.since or self.kept is None else self.kept
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state, of a group of any size or of a learner in one process."""
@@ -148,12 +145,13 @@ class LearnerGroup:
         except LostProcess as error:
             return self._recover(error)
 
-    def _keep(self) -> None:
+    def _keep(self) -> State:
         """Take the state, and forget the calls that led to it."""
         while True:
             try:
-                self.kept, self.since = self._ask("state_dict")[0], []
-                return
+                state: State = self._ask("state_dict")[0]
+                self.kept, self.since = state, []
+                return state
             except LostProcess as error:
                 self._recover(error)
 

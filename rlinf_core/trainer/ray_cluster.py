@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import socket
 import tempfile
@@ -36,7 +37,7 @@ def connect(address: str = "", **options: Any) -> Any:
         host, _, port = address.rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=10).close()  # Ray itself would try for minutes
-            ray.init(address, logging_level="warning", **options)
+            ray.init(address, logging_level=logging.WARNING, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
             raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray "
                              f"and Python, got: {error}. Start one there (ray start --head), or leave the address "
@@ -47,7 +48,7 @@ def connect(address: str = "", **options: Any) -> Any:
     ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, False)
     # A folder of its own: what a killed cluster leaves behind would be taken for a running one. Sockets need a short path.
     _folder = Path(tempfile.mkdtemp(prefix="rlinf-ray-", dir="/tmp"))
-    ray.init("local", include_dashboard=False, logging_level="warning", _temp_dir=str(_folder), **options)
+    ray.init("local", include_dashboard=False, logging_level=logging.WARNING, _temp_dir=str(_folder), **options)
     return ray
 
 

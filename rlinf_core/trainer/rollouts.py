@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.parts.on_policy import Rollout, combined
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, Policy
@@ -38,15 +38,12 @@ class Rollouts(ABC):
         self.simulate_s, self.version = 0.0, 0
 
     @abstractmethod
-    def play(self, **amount: Any) -> Experience:
-        """As much as is asked for."""
+    def play(self, *_: Any, **amount: Any) -> Experience:
+        """As much as is asked for, by those keys of an ``Amount`` that this kind knows."""
 
-    def begin(self) -> bool:
-        """Begin the first episodes, if that has not been done; says whether it was now."""
-        first = self.observation is None
-        if first:
-            self.observation = self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
-        return first
+    def begin(self) -> Arrays:
+        """The first observation of the first episodes."""
+        return self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         """One time step of the environments."""
@@ -61,20 +58,20 @@ class EpisodeRollouts(Rollouts):
 
     def play(self, steps: int, by_chance: bool = False) -> Experience:
         """``steps`` time steps of every environment, decided by the policy or at random; what ended in them."""
-        self.by_chance = by_chance
-        if self.begin():
+        self.by_chance, observation = by_chance, self.observation
+        if observation is None:
+            observation = self.begin()
             self.gather = Gather(self.env.size)
             self.chunks = Chunks(self.env, self._decide, self.policy.config.executed, self.policy.device)
         ended = []
         for _ in range(steps):
-            played = self.chunks.next(self.observation)
+            played = self.chunks.next(observation)
             result = self.step(played)
-            remarks = (result.success, *((self.chunks.decided, self.chunks.drawn) if self.policy.latent_size else ()))
-            for _, *arrays in self.gather.add(self.observation, played, result, *remarks):
-                success, decided, latents = (*arrays[4:], None, None)[:3]
-                ended.append(Trajectory(*arrays[:4], success=bool(success[-1]), decided=decided, latents=latents))
+            remarks = (self.chunks.decided, self.chunks.drawn) if self.policy.latent_size else ()
+            for episode, noted in self.gather.add(observation, played, result, *remarks):
+                ended.append(replace(episode, decided=noted[0], latents=noted[1]) if noted else episode)
             self.chunks.after(result)
-            self.observation = result.observation
+            self.observation = observation = result.observation
         return Experience(ended, steps=steps * self.env.size)
 
     def _decide(self, observation: Observation) -> ActionChunk:
@@ -91,19 +88,20 @@ class ExpertRollouts(Rollouts):
 
     def play(self, steps: int, expert_share: float) -> Experience:
         """``steps`` time steps of every environment, that share of them driven by the task's script."""
-        if self.begin():
-            self.gather = Gather(self.env.size)
+        observation = self.observation
+        if observation is None:
+            observation, self.gather = self.begin(), Gather(self.env.size)
         ended = []
         for _ in range(steps):
             labels = self.env.expert()
-            seen = Observation.of_arrays(self.env.spec, self.observation, self.policy.device)
+            seen = Observation.of_arrays(self.env.spec, observation, self.policy.device)
             own = self.policy.act(seen, explore=True, generator=self.generator).actions[:, 0].numpy(force=True)
             expert = self.random.random(self.env.size) < expert_share
             result = self.step(np.where(expert[:, None], labels, own))
             drives = np.where(expert, "operator", "policy")
-            for _, *arrays, success, drove in self.gather.add(self.observation, labels, result, result.success, drives):
-                ended.append(Trajectory(*arrays, success=bool(success[-1]), sources=drove.tolist()))
-            self.observation = result.observation
+            for episode, (drove,) in self.gather.add(observation, labels, result, drives):
+                ended.append(replace(episode, sources=drove.tolist()))
+            self.observation = observation = result.observation
         return Experience(ended, steps=steps * self.env.size)
 
 
@@ -122,32 +120,42 @@ class DecisionRollouts(Rollouts):
 
     def decisions(self, count: int) -> Rollout:
         """``count`` decisions of every environment, going on where the last rollout stopped (PPO)."""
-        if self.observation is None:
-            self.observation = self.env.reset(self._scenes(self.env.size))
-        records = [self._decide(np.ones(self.env.size)) for _ in range(count)]
-        return self._rollout(records)
+        observation = self.env.reset(self._scenes(self.env.size)) if self.observation is None else self.observation
+        made = []
+        for _ in range(count):
+            decision, observation = self._decide(observation, np.ones(self.env.size))
+            made.append(decision)
+        self.observation = observation
+        return combined(made, torch.stack)
 
     def episodes(self, group: int) -> Rollout:
         """One whole episode of every environment, ``group`` side by side in the same scene (GRPO and its kin)."""
-        scenes = np.repeat(self._scenes(self.env.size // group), group)
-        self.observation, alive, records = self.env.reset(scenes.tolist()), np.ones(self.env.size), []
+        observation = self.env.reset([scene for scene in self._scenes(self.env.size // group) for _ in range(group)])
+        alive, made = np.ones(self.env.size), []
         while alive.any():
-            records.append(self._decide(alive))
-            alive = alive * (1.0 - records[-1]["ended"].numpy())
+            decision, observation = self._decide(observation, alive)
+            made.append(decision)
+            alive = alive * (1.0 - decision.ended.numpy())
         self.observation = None
-        return self._rollout(records)
+        return combined(made, torch.stack)
 
-    def _scenes(self, count: int) -> np.ndarray:
+    def _scenes(self, count: int) -> range:
         self.scene += count
-        return np.arange(self.scene - count, self.scene)
+        return range(self.scene - count, self.scene)
 
-    def _decide(self, alive: np.ndarray) -> dict[str, Tensor | Batch]:
-        """One decision of each; whose chunk is cut short waits until the others have played theirs."""
-        before = Observation.of_arrays(self.env.spec, self.observation, self.policy.device)
+    def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[Rollout, Arrays]:
+        """One decision of each, without the rollout's first axis, and what is observed after it.
+
+        Whose chunk is cut short waits until the others have played theirs.
+        """
+        before = Observation.of_arrays(self.env.spec, observation, self.policy.device)
         chunk = self.policy.act(before, explore=True, generator=self.generator)
+        if chunk.log_probs is None:
+            raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
+                             "one that has a density (policy.kind)")
         played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
         rewards, terminated, ended = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
-        steps, following = np.zeros(size), dict(self.observation)
+        steps, following = np.zeros(size), dict(observation)
         self.schedule.decided(alive > 0)
         for index in range(execute):
             still = ~self.schedule.due
@@ -164,23 +172,11 @@ class DecisionRollouts(Rollouts):
             self.schedule.cut((result.ended > 0) & still)
             if result.held is not None:
                 self.schedule.cut(result.held & still)
-            self.observation = result.observation
-        numbers = {"rewards": rewards, "steps": steps, "terminated": terminated, "ended": ended, "mask": alive}
-        return {"before": _batch(before), "following": _batch(Observation.of_arrays(self.env.spec, following)),
-                "actions": chunk.drawn[:, :execute].cpu(), "log_probs": chunk.log_probs[:, :execute].cpu(),
-                **{name: torch.from_numpy(values).float() for name, values in numbers.items()}}
-
-    def _rollout(self, records: list[dict]) -> Rollout:
-        def stacked(name: str) -> Tensor:
-            return torch.stack([record[name] for record in records])
-
-        def batches(name: str) -> Batch:
-            return {key: torch.stack([record[name][key] for record in records]) for key in records[0][name]}
-
-        mask = stacked("mask")
-        return Rollout(batches("before"), batches("following"), stacked("actions"), stacked("log_probs"),
-                       stacked("rewards"), stacked("steps"), stacked("terminated"), stacked("ended"), mask,
-                       torch.full_like(mask, float(self.version)))
+            observation = result.observation
+        numbers = (rewards, steps, terminated, ended, alive, np.full(size, float(self.version)))
+        return Rollout(_batch(before), _batch(Observation.of_arrays(self.env.spec, following)),
+                       chunk.drawn[:, :execute].cpu(), chunk.log_probs[:, :execute].cpu(),
+                       *(torch.from_numpy(values).float() for values in numbers)), observation
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
@@ -191,10 +187,10 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
     while len(solved) < episodes:
         actions = env.expert()
         result = env.step(actions)
-        for _, *arrays, success in gather.add(observation, actions, result, result.success):
+        for episode, _ in gather.add(observation, actions, result):
             tried += 1
-            if success[-1]:
-                solved.append(Trajectory(*arrays, success=True, mode=DEMONSTRATION))
+            if episode.success:
+                solved.append(replace(episode, mode=DEMONSTRATION))
         observation = result.observation
         if tried >= 20 and len(solved) < tried // 10:
             raise RlinfError(f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; expected one in "

@@ -28,7 +28,7 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     Raises:
         EpisodeError: it does not say with what log-probabilities the actions were drawn, or its chunks have other sizes.
     """
-    chunks = _fitting(episode, spec, config)
+    chunks, log_probs = _fitting(episode, spec, config)
     starts, played, length = chunks.starts, chunks.played, len(episode)
     after, execute = starts + played, config.executed
     steps = starts[:, None] + np.arange(execute)
@@ -36,12 +36,13 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     ended = after != np.append(starts[1:], -1)[:len(starts)]
     terminated = (after == length) & (episode.discounts[-1] == 0.0)
     actions = chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute]
-    return Rollout(_seen(episode, spec, starts), _seen(episode, spec, after), _one(actions), _one(chunks.log_probs),
+    return Rollout(_seen(episode, spec, starts), _seen(episode, spec, after), _one(actions), _one(log_probs),
                    _one(rewards), _one(played), _one(terminated), _one(ended), _one(np.ones(len(chunks))),
                    _one(chunks.versions))
 
 
-def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> PlayedChunks:
+def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> tuple[PlayedChunks, np.ndarray]:
+    """Its chunks, and the log-probabilities of their actions."""
     chunks, drawn = episode.chunks, config.horizon * spec.action.dim
     if chunks is None or chunks.log_probs is None:
         raise EpisodeError(f"episode {episode.id}: expected log-probabilities of what the policy drew, got none. Stations "
@@ -51,7 +52,7 @@ def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> Pla
         raise EpisodeError(f"episode {episode.id}: expected chunks of {expected[0]} numbers drawn and {expected[1]} "
                            f"log-probabilities (policy.horizon {config.horizon}, policy.execute {config.executed}), got "
                            f"{sizes[0]} and {sizes[1]}. Start station and trainer with the same recipe")
-    return chunks
+    return chunks, chunks.log_probs
 
 
 def _seen(episode: Episode, spec: StationSpec, steps: np.ndarray) -> Batch:

@@ -11,31 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.parts.learner import Checkpointed
-from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, ROLLOUTS, AlgorithmSettings
-from rlinf_core.devices import device_of
-from rlinf_core.errors import RecipeError
-from rlinf_core.policies import make_policy
-from rlinf_core.policies.files import load_policy, newest_policy, policy_name, policy_version, save_policy
-from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.algorithms.parts.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
+from rlinf_core.policies.files import policy_name, policy_version, save_policy
 from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
-from rlinf_core.trainer.evaluation import EpisodeResult
-from rlinf_core.trainer.experience import Trajectory
+from rlinf_core.trainer.evaluation import EpisodeResult, means
+from rlinf_core.trainer.experience import Source, Trajectory
 from rlinf_core.trainer.governor import governor_for
-from rlinf_core.trainer.group import LearnerGroup
+from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
-from rlinf_core.trainer.ray_cluster import cpus_each
 from rlinf_core.trainer.sources.intake import Intake
-from rlinf_core.trainer.sources.recordings import Recordings, read_recordings
+from rlinf_core.trainer.sources.recordings import read_recordings
 from rlinf_core.trainer.sources.simulators import Simulators
-from rlinf_core.trainer.sources.stations import Stations
 
 GROUP = 16  # updates between two looks at the world
 REPORT_S = 0.25
@@ -67,7 +58,6 @@ class Run:
         self.version, self.published_at, self.evaluated_at, self.fitted = 0, -1, -1, bool(self.before)
         self.stopping, self.saved = False, (-1, -1)
         self.judge: Judge | None = None
-        self.learner: Checkpointed | LearnerGroup | None = None
 
     # Where it stands
     @property
@@ -76,9 +66,9 @@ class Run:
         return self.stages[self.stage]
 
     @property
-    def offline(self) -> bool:
-        """Whether that learner takes a fixed number of updates from demonstrations."""
-        return self.config.learns_from == DEMONSTRATIONS
+    def offline(self) -> DemonstrationSettings | None:
+        """Those settings, if that learner takes a fixed number of updates from demonstrations."""
+        return self.config if offline(self.config) else None
 
     @property
     def last_stage(self) -> bool:
@@ -98,7 +88,7 @@ class Run:
     def total(self) -> int:
         """Steps after which it is through."""
         last = self.stages[-1]
-        return last.steps if last.learns_from == DEMONSTRATIONS else self.recipe.simulation.env_steps
+        return last.steps if offline(last) else self.recipe.simulation.env_steps
 
     @property
     def phase(self) -> str:
@@ -115,7 +105,7 @@ class Run:
         return self.data.demonstrations.episodes >= wanted
 
     # Beginning
-    def start(self, source: Simulators | Stations | Recordings) -> None:
+    def start(self, source: Source) -> None:
         """Begin with a source, or go on from the newest checkpoint."""
         self.source, self.started = source, time.perf_counter()
         found = checkpoint.checkpoints(self.run_dir / "checkpoints")
@@ -126,7 +116,7 @@ class Run:
         self.began = self.next_evaluation = self.steps
         self.reported_at, self.saved_at = 0.0, time.monotonic()
 
-    def _begin(self, source: Simulators | Stations | Recordings) -> None:
+    def _begin(self, source: Source) -> None:
         self._enter(0)
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
@@ -134,27 +124,13 @@ class Run:
             for trajectory in source.demonstrate().trajectories:
                 self.insert(trajectory)
         if self.before and self.before.is_dir():
-            self._inherit(self.before)
+            inherit(self.learner, self.before, self.recipe.algorithm.name)
+            self.owed_from = self.learner.updates
 
     def _enter(self, stage: int) -> None:
         self.stage = stage
-        if self.learner is not None:
-            self.learner.sync()
-            self.learner.close()
         self.learner = learner_for(self.recipe, self.config, self.policy)
         self.owed_from = 0  # updates that it had before this run
-
-    def _inherit(self, folder: Path) -> None:
-        """Let the learner go on from that of another run; RecipeError if it was of another kind."""
-        found = checkpoint.checkpoints(folder / "checkpoints")
-        state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
-        own = self.learner.state_dict()["modules"]
-        if state["modules"].keys() != own.keys():
-            raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
-                              f"{', '.join(own)}, got {', '.join(state['modules']) or 'none'}. Name a run "
-                              f"of {self.recipe.algorithm.name}, or a policy file to take the policy alone")
-        self.learner.load_state_dict(state)
-        self.owed_from = self.learner.updates
 
     def insert(self, trajectory: Trajectory) -> str:
         """Take an episode that a source brings; returns what became of it."""
@@ -169,7 +145,7 @@ class Run:
             if self.last_stage and self._fit() and (self.offline or not due):
                 done = self._done(due)
                 if self.judge and (self.steps >= self.next_evaluation or done):
-                    entry = self._evaluate()
+                    entry = self._evaluate(self.judge)
                 if done:
                     break
             worked = self._learn(due) if due else False
@@ -185,7 +161,7 @@ class Run:
         if not self._ready() or not self._fit():
             return 0
         if self.offline:
-            return max(0, self.config.steps - self.learner.updates)
+            return max(0, self.offline.steps - self.learner.updates)
         return self.data.due(self.learner.updates - self.owed_from, self.learner)
 
     def _fit(self) -> bool:
@@ -215,24 +191,23 @@ class Run:
         left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.judge else GROUP
         with self.clock("learn"):
             for _ in range(max(1, min(due, GROUP, left))):
-                batch = self.data.demonstrated(self.config.batch_size) if self.offline else self.data.batch()
+                batch = self.data.demonstrated(self.offline.batch_size) if self.offline else self.data.batch()
                 self.progress.note(self.learner.update(batch), self.learner.updates)
                 self.data.learned(self.learner)
         return True
 
     def _take(self) -> None:
-        if self.source.asynchronous:
-            order = {}
-        else:
-            order = self.data.order()
+        if not self.source.asynchronous:
             self.learner.sync()
-        brought = self.source.take(self.learner.updates, **order)
+        brought = self.source.take(self.learner.updates, **self.data.order())
         with self.clock("transfer"):
             self.data.put(brought, self.version)
 
     def _look_around(self, worked: bool) -> None:
         """Whatever is due beside learning: the next stage, a policy for the stations, a checkpoint, a report."""
         if not self.last_stage and self._ready() and self._fit() and not self._due():
+            self.learner.sync()
+            self.learner.close()
             self._enter(self.stage + 1)
             self.next_evaluation, self.saved_at = self.steps, 0.0
         if self.source.asynchronous:
@@ -264,17 +239,15 @@ class Run:
         save_policy(self.policy, self.run_dir / "policies" / policy_name(self.version), version=self.version,
                     updates=self.updates, env_steps=self.steps)
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self, judge: Judge) -> dict[str, float]:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
         self.next_evaluation += self.recipe.simulation.evaluate_every
         self.learner.sync()
         with self.clock("evaluate"):
-            episodes = self.judge()
+            episodes = judge()
         seconds = time.perf_counter() - self.started
-        entry = {"env_steps": self.steps, "success": float(np.mean([episode.success for episode in episodes])),
-                 "failure": float(np.mean([episode.failure for episode in episodes])),
-                 "return": float(np.mean([episode.value for episode in episodes])), "episodes": len(episodes),
-                 "updates": self.updates, "seconds": seconds, "steps_per_second": (self.steps - self.began) / seconds,
+        entry = {"env_steps": self.steps, **means(episodes), "episodes": len(episodes), "updates": self.updates,
+                 "seconds": seconds, "steps_per_second": (self.steps - self.began) / seconds,
                  **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
         self.publish()
         self.progress.evaluated(entry | {"policy_version": self.version})
@@ -294,7 +267,7 @@ class Run:
     def report(self) -> dict[str, Any]:
         """What stations hear."""
         transitions, updates = self.data.steps, self.updates
-        left = self.config.steps - self.learner.updates if self.offline else 0
+        left = self.offline.steps - self.learner.updates if self.offline else 0
         return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": transitions,
                 "episodes": len(self.intake.ids), "update_ratio": updates / max(1, transitions),
                 "accepting": not self.last_stage or self.data.accepting(updates - self.owed_from),
@@ -305,7 +278,7 @@ class Run:
         self.saved_at, now = time.monotonic(), (self.data.steps, self.learner.updates)
         if now == self.saved and not self.source.asynchronous:
             return
-        self.saved, done = now, self.learner.updates + sum(stage.steps for stage in self.stages[:self.stage])
+        self.saved, done = now, self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
             "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
             "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted, "owed_from": self.owed_from,
@@ -320,20 +293,3 @@ class Run:
         newest = max((self.run_dir / "policies").glob("policy-*.safetensors"), default=None)
         self.version = max(run["version"], policy_version(newest) if newest else 0)  # stations only take newer ones
         self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]
-
-
-def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Checkpointed | LearnerGroup:
-    """A learner in this process, or as many as the recipe places on Ray, which learn as one."""
-    placement = recipe.placement
-    if not placement.learners:
-        return algorithm(config.name).Learner(policy, config, recipe.seed)
-    return LearnerGroup(config.name, policy, config, recipe.seed, size=placement.learners, strategy=placement.strategy,
-                        restarts=placement.restarts, gpus=placement.learner_gpus, cpus=cpus_each(placement.processes))
-
-
-def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
-    """A new one, or that of another run."""
-    policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
-    if policy.config != recipe.policy:
-        raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
-    return policy.to(device_of(recipe.device)).train()

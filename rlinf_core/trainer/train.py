@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,12 +15,14 @@ from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
 from rlinf_core.trainer.evaluation import evaluate
+from rlinf_core.trainer.experience import Source
 from rlinf_core.trainer.ray_cluster import connect, disconnect, resources
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.simulated import stations
 from rlinf_core.trainer.sources.recordings import Recordings
 from rlinf_core.trainer.sources.simulators import Make, Simulators
 from rlinf_core.trainer.sources.stations import Stations
+from rlinf_core.trainer.vector import VectorEnv
 
 
 def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
@@ -43,7 +46,8 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
             connect(recipe.placement.ray)
             ending.callback(disconnect)
             check_placement(recipe.placement, resources())
-        env = held_out = None
+        env: VectorEnv | None = None
+        held_out: VectorEnv | None = None
         if came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
             env = held_out = make(recipe, min(simulation.environments or 1, 8))
             ending.callback(held_out.close)
@@ -55,10 +59,12 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         ending.callback(run.progress.close)
         if held_out:
             scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
-            run.judge = lambda: evaluate(held_out, run.policy, scenes)
-        source = {SIMULATORS: lambda: Simulators(recipe, env, run.policy, make, run.clock),
-                  STATIONS: lambda: Stations(recipe.bridge.address, run_dir, run.intake, run.insert),
-                  RECORDINGS: Recordings}[came_from]()
+            run.judge = partial(evaluate, held_out, run.policy, scenes)
+        source: Source = Recordings()
+        if env and came_from == SIMULATORS:
+            source = Simulators(recipe, env, run.policy, make, run.clock)
+        elif came_from == STATIONS:
+            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert)
         ending.callback(source.close)
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
         run.start(source)

@@ -12,6 +12,7 @@ import torch
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.specs import StationSpec
+from rlinf_core.trainer.experience import Trajectory
 
 Arrays = dict[str, np.ndarray]
 Decide = Callable[[Observation], ActionChunk]
@@ -119,19 +120,23 @@ class Gather:
     """Gathers the steps of N environments into whole episodes."""
 
     def __init__(self, size: int) -> None:
-        self.steps: list[list[tuple]] = [[] for _ in range(size)]
+        self.steps: list[list[tuple[Arrays, tuple[np.ndarray, ...]]]] = [[] for _ in range(size)]
 
-    def add(self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: Sequence) -> Iterator[tuple]:
-        """Take in one step of each; yields (index, observations, actions, rewards, discounts, *remarks) of what ended."""
+    def add(self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: np.ndarray
+            ) -> Iterator[tuple[Trajectory, list[np.ndarray]]]:
+        """Take in one step of each, and remarks (N, ...) on it; yields the episodes that ended, with theirs (T, ...)."""
         for index, episode in enumerate(self.steps):
-            episode.append(({name: values[index] for name, values in before.items()}, actions[index], result.reward[index],
-                            1.0 - result.terminated[index], *(np.copy(remark[index]) for remark in remarks)))
+            episode.append(({name: values[index] for name, values in before.items()},
+                            (actions[index], result.reward[index], 1.0 - result.terminated[index],
+                             *(np.copy(remark[index]) for remark in remarks))))
             if result.ended[index]:
                 last = {name: values[index] for name, values in result.following.items()}
-                seen = [step[0] for step in episode] + [last]
-                arrays = [np.array(column) for column in list(zip(*episode, strict=True))[1:]]
+                seen = [observation for observation, _ in episode] + [last]
+                columns = zip(*(values for _, values in episode), strict=True)
+                played, rewards, discounts, *noted = (np.array(column) for column in columns)
                 episode.clear()
-                yield index, {name: np.stack([arrays_[name] for arrays_ in seen]) for name in last}, *arrays
+                yield Trajectory({name: np.stack([each[name] for each in seen]) for name in last}, played, rewards,
+                                 discounts, success=bool(result.success[index])), noted
 
 
 def single(actions: np.ndarray) -> ActionChunk:

@@ -22,6 +22,9 @@ class BatchRenorm(nn.Module):
     """Batch normalisation that leans on its running statistics, per critic: (E, B, F) (Ioffe 2017, arXiv 1702.03275)."""
 
     R_MAX, D_MAX = 3.0, 5.0
+    mean: Tensor
+    std: Tensor
+    steps: Tensor
 
     def __init__(self, critics: int, features: int, momentum: float, warmup: int) -> None:
         super().__init__()

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import EXPERT
+from rlinf_core.algorithms.parts.settings import ExpertSettings
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.settings.base import with_default
 
 
-class Config(SFT):
+class Config(SFT, ExpertSettings):
     """Hyper-parameters of DAgger: those of supervised fine-tuning, and who drives."""
-
-    learns_from = EXPERT
 
     name: str = with_default(SFT, "name", "dagger")
     beta: float = Field(0.5, ge=0, le=1, description="share of decisions that the expert drives in the first episode")
@@ -30,9 +28,7 @@ class Config(SFT):
         return self.gated
 
     def share(self, episode: int) -> float:
-        """The expert's share of time steps in an episode."""
         return max(self.beta * self.beta_decay**episode, self.beta_floor)
 
     def learned_from(self, sources: Sequence[str]) -> np.ndarray:
-        """Which time steps of an episode count (T,), by who drove each."""
         return np.array([not self.gated or source == "operator" for source in sources])

@@ -9,8 +9,12 @@ from rlinf_core.settings.base import with_default
 class Config(SAC):
     """Hyper-parameters of DSRL: those of SAC."""
 
-    policies, warm_start = ("steered",), True
+    policies = ("steered",)
 
     name: str = with_default(SAC, "name", "dsrl")
     initial_temperature: float = with_default(SAC, "initial_temperature", 0.1)
     target_entropy: float = with_default(SAC, "target_entropy", -0.5)
+
+    @property
+    def warm_start(self) -> bool:
+        return True

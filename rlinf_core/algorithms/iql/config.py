@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
+from rlinf_core.algorithms.parts.settings import DemonstrationSettings
 from rlinf_core.settings.base import Widths, with_default
 
 
-class Config(AlgorithmSettings):
+class Config(DemonstrationSettings):
     """Hyper-parameters of IQL."""
 
-    learns_from, policies, any_outcome = DEMONSTRATIONS, ("tanh_gaussian",), True
+    policies, any_outcome = ("tanh_gaussian",), True
 
-    name: str = with_default(AlgorithmSettings, "name", "iql")
+    name: str = with_default(DemonstrationSettings, "name", "iql")
     steps: int = Field(5000, gt=0, description="gradient steps")
-    batch_size: int = Field(256, gt=0, description="transitions a step")
     expectile: float = Field(
         0.7, gt=0, lt=1, description="of the values that V takes; towards 1 it is the best action in the data")
     temperature: float = Field(3.0, ge=0, description="how much better actions are preferred")

@@ -19,7 +19,12 @@ from rlinf_core.algorithms.parts.learner import Checkpointed, Scalar, descend, f
 from rlinf_core.algorithms.parts.settings import ActorCriticSettings, SlowSettings
 from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder
-from rlinf_core.policies.policy import Batch, NetworkPolicy
+from rlinf_core.policies.flow.policy import FlowActor
+from rlinf_core.policies.policy import Batch
+from rlinf_core.policies.steered.policy import SteeredActor
+from rlinf_core.policies.tanh_gaussian.policy import Actor
+
+Sampled = Actor | FlowActor | SteeredActor
 
 
 class Critics(nn.Module):
@@ -68,12 +73,12 @@ class ActorCritic(Checkpointed):
     """Off-policy learner of one actor; ``update`` takes a batch of transitions as a replay buffer samples them.
 
     Args:
-        actor: anything with ``sample(batch, generator) -> action, log-probability`` and an ``encoder``.
+        actor: has a ``sample(batch, generator) -> action, log-probability`` and an ``encoder``.
         config: of the algorithm.
         seed: of weights and noise.
     """
 
-    def __init__(self, actor: NetworkPolicy, config: ActorCriticSettings, seed: int = 0) -> None:
+    def __init__(self, actor: Sampled, config: ActorCriticSettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.actor, self.config, self.updates = actor, config, 0
         self.encoder = Encoder(actor.spec, actor.config)
@@ -152,7 +157,7 @@ class SlowTargets(ActorCritic):
 
     config: SlowSettings
 
-    def __init__(self, actor: NetworkPolicy, config: SlowSettings, seed: int = 0) -> None:
+    def __init__(self, actor: Sampled, config: SlowSettings, seed: int = 0) -> None:
         super().__init__(actor, config, seed)
         self.target = copy.deepcopy(nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
         self.modules["target"] = self.target

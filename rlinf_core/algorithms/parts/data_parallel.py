@@ -21,6 +21,8 @@ from rlinf_core.distributed import world_size
 from rlinf_core.errors import RecipeError, RlinfError
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
     from rlinf_core.algorithms.parts.learner import Checkpointed
 
 Strategy = Literal["ddp", "fsdp"]
@@ -38,6 +40,7 @@ class Trained(nn.Module):
 
 
 _wrapped: WeakKeyDictionary[torch.optim.Optimizer, nn.Module] = WeakKeyDictionary()
+_cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()  # of those, under FSDP2
 _backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()  # since the optimiser's last step
 
 
@@ -70,7 +73,7 @@ def synchronised(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
 @contextmanager
 def whole_weights(learner: Checkpointed) -> Iterator[None]:
     """Within, the learner's modules hold whole weights under FSDP2; what changes them there, but a step, is lost."""
-    sharded = [wrapped for each in learner.optimisers.values() if hasattr(wrapped := _wrapped[each], "unshard")]
+    sharded = [_cut[each] for each in learner.optimisers.values() if each in _cut]
     for module in sharded:
         module.unshard()
     yield
@@ -83,10 +86,10 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def like(value: Any, kept: Tensor) -> Tensor:
+def like(value: Any, kept: Tensor | None) -> Tensor:
     """A copy of ``value``, or the part of it that this process keeps, where it keeps a part of ``kept``."""
     value = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
-    if not hasattr(kept, "full_tensor") or value.shape != kept.shape:
+    if kept is None or value.shape != kept.shape or not (hasattr(kept, "device_mesh") and hasattr(kept, "placements")):
         return value
     from torch.distributed.tensor import distribute_tensor
 
@@ -113,7 +116,7 @@ def _sharded(learner: Checkpointed, name: str) -> nn.Module:
                           f"parts of {' and '.join(modules) or 'none'}. Set it to ddp")
     device = next(trained.parameters()).device
     before = dict(trained.named_parameters())
-    fully_shard(trained, mesh=init_device_mesh(device.type, (world_size(),)))
+    _cut[optimiser] = fully_shard(trained, mesh=init_device_mesh(device.type, (world_size(),)))
     shards = {before[name]: parameter for name, parameter in trained.named_parameters()}
     for group in optimiser.param_groups:
         group["params"] = [shards[parameter] for parameter in group["params"]]
@@ -128,5 +131,5 @@ def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
 
 def _stepped(optimiser: torch.optim.Optimizer, *_: Any) -> None:
     _backward[optimiser] = False
-    if hasattr(_wrapped[optimiser], "unshard"):
-        _wrapped[optimiser].unshard()
+    if optimiser in _cut:
+        _cut[optimiser].unshard()

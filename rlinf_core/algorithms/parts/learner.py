@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -13,8 +13,49 @@ from torch import Tensor, nn
 from rlinf_core.algorithms.parts.data_parallel import like, synchronised, whole
 from rlinf_core.policies.encoder import Encoder
 
+if TYPE_CHECKING:
+    from rlinf_core.algorithms.parts.on_policy import Rollout
 
-class Checkpointed(ABC):
+
+class Learner(Protocol):
+    """What a run asks of a learner: one in this process (``Checkpointed``), or a group (``rlinf_core.trainer.group``)."""
+
+    updates: int
+
+    @abstractmethod
+    def update(self, batch: Any, /) -> dict[str, float]:
+        """Learn from a batch or from a rollout, whichever its settings say; returns metrics."""
+
+    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+        """Whether to play on before learning from what so many rollouts brought."""
+        ...
+
+    def fit_normalisation(self, vectors: np.ndarray) -> None:
+        """Centre and scale observations (N, V) alike in every encoder."""
+        ...
+
+    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """Set mean and deviation (V,) of observations in every encoder."""
+        ...
+
+    def sync(self) -> object:
+        """Bring the weights into the policy of this process."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the data, whole."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class Checkpointed(Learner, ABC):
     """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them in."""
 
     modules: dict[str, nn.Module]
@@ -28,6 +69,9 @@ class Checkpointed(ABC):
         for module in self.modules.values():
             module.to(device)
         self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+
+    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+        return False
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         """Centre and scale observations (N, V) alike in every encoder."""

@@ -7,29 +7,36 @@ and saved is a plain one into which the adapters are merged, so that nothing els
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import torch
 from torch import nn
 
+P = TypeVar("P", bound=nn.Module)
 
-def adapted(policy: nn.Module, rank: int, seed: int = 0) -> nn.Module:
+
+def adapted(policy: P, rank: int, seed: int = 0) -> P:
     """A copy of the policy with adapters of this rank (alpha twice that) on every linear layer; only they are trained."""
     from peft import LoraConfig, inject_adapter_in_model
 
     layers = [name for name, module in policy.named_modules() if isinstance(module, nn.Linear)]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers)
+    trained = copy.deepcopy(policy)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return inject_adapter_in_model(config, copy.deepcopy(policy))
+        inject_adapter_in_model(config, trained)
+    return trained
 
 
 @torch.no_grad()
 def merge(trained: nn.Module, policy: nn.Module) -> None:
     """Write what the adapters have become into the weights of the plain policy that they were made from."""
-    plain = dict(policy.named_modules())
+    from peft.tuners.lora import Linear
+
+    plain = {name: module for name, module in policy.named_modules() if isinstance(module, nn.Linear)}
     for name, module in trained.named_modules():
-        if hasattr(module, "get_delta_weight"):
-            plain[name].weight.copy_(module.base_layer.weight + module.get_delta_weight("default"))
+        if isinstance(module, Linear):
+            plain[name].weight.copy_(module.weight + module.get_delta_weight("default"))
 
 
 @torch.no_grad()

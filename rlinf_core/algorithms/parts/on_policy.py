@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,19 +72,26 @@ class Rollout:
 
     def to(self, device: torch.device) -> Rollout:
         """The same on another device."""
-        return Rollout(**{name: {key: part.to(device) for key, part in value.items()} if isinstance(value, dict)
-                          else value.to(device) for name, value in vars(self).items()})
+        return combined([self], lambda parts: parts[0].to(device))
 
     def beside(self, other: Rollout) -> Rollout:
         """The environments of both; the shorter one is filled up with decisions that do not count."""
         length = max(len(self.mask), len(other.mask))
 
-        def joined(a: Tensor, b: Tensor) -> Tensor:
-            return torch.cat([F.pad(x, [0, 0] * (x.ndim - 1) + [0, length - len(x)]) for x in (a, b)], dim=1)
+        def joined(parts: list[Tensor]) -> Tensor:
+            return torch.cat([F.pad(part, [0, 0] * (part.ndim - 1) + [0, length - len(part)]) for part in parts], dim=1)
 
-        return Rollout(**{item.name: {key: joined(value, getattr(other, item.name)[key]) for key, value in mine.items()}
-                          if isinstance(mine := getattr(self, item.name), dict) else joined(mine, getattr(other, item.name))
-                          for item in fields(self)})
+        return combined([self, other], joined)
+
+
+def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
+    """One rollout, each of whose tensors is made of those of several."""
+    def of(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: join([value[key] for value in values]) for key in values[0]}
+        return join(values)
+
+    return Rollout(**{item.name: of([getattr(rollout, item.name) for rollout in rollouts]) for item in fields(Rollout)})
 
 
 class OnPolicy(Checkpointed):
@@ -109,10 +118,6 @@ class OnPolicy(Checkpointed):
     @abstractmethod
     def prepare(self, rollout: Rollout) -> Batch:
         """What the minibatches need beside the rollout, each (T, N, ...): ``advantages`` and ``weights`` at least."""
-
-    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """Whether to play on before learning from what so many rollouts brought."""
-        return False
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Epochs of minibatches over one rollout; returns their mean metrics."""

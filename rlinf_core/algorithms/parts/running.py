@@ -9,6 +9,11 @@ from torch import Tensor, nn
 class RunningReturn(nn.Module):
     """Deviation of the discounted return so far, by which rewards are scaled (Engstrom et al. 2020, arXiv 2005.12729)."""
 
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+    running: Tensor
+
     def __init__(self, gamma: float) -> None:
         super().__init__()
         self.gamma = gamma
@@ -36,6 +41,10 @@ class RunningReturn(nn.Module):
 
 class RunningMoments(nn.Module):
     """Count, mean and variance (V,) of all vectors so far."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
 
     def __init__(self, size: int) -> None:
         super().__init__()

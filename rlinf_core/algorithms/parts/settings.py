@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypedDict, TypeGuard
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from rlinf_core.settings.base import Settings, Widths
 
 ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
+
+
+class Amount(TypedDict, total=False):
+    """How much a policy is to play, and how.
+
+    Attributes:
+        decisions: of every environment, or
+        group: episodes of one scene, side by side, or
+        steps: of every environment.
+        by_chance: drawn at random instead of decided by the policy.
+        expert_share: of the time steps, driven by the expert.
+    """
+
+    decisions: int
+    group: int
+    steps: int
+    by_chance: bool
+    expert_share: float
 
 
 class AlgorithmSettings(Settings):
@@ -17,7 +37,6 @@ class AlgorithmSettings(Settings):
     Attributes:
         learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that is asked on the way.
         policies: kinds of policy that it trains (``rlinf_core.policies``).
-        warm_start: it goes on from a policy that demonstrations were cloned into.
         half_demonstrations: half of each of its batches are demonstrations.
         any_outcome: of demonstrations, it learns from those that failed too.
         accepts_stale: its rollouts may come from somewhat older policies.
@@ -25,7 +44,6 @@ class AlgorithmSettings(Settings):
 
     learns_from: ClassVar[str]
     policies: ClassVar[tuple[str, ...]]
-    warm_start: ClassVar[bool] = False
     half_demonstrations: ClassVar[bool] = False
     any_outcome: ClassVar[bool] = False
     accepts_stale: ClassVar[bool] = False
@@ -34,12 +52,17 @@ class AlgorithmSettings(Settings):
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam")
 
     @property
+    def warm_start(self) -> bool:
+        """Whether it goes on from a policy that demonstrations were cloned into."""
+        return False
+
+    @property
     def needs_demonstrations(self) -> bool:
         """Whether there is nothing to do before somebody has demonstrated."""
         return self.learns_from in (DEMONSTRATIONS, EXPERT) or self.warm_start or self.half_demonstrations
 
     @property
-    def rollout(self) -> dict[str, int]:
+    def rollout(self) -> Amount:
         """What a rollout is made of: ``decisions`` of every environment, or episodes in a ``group`` of one scene."""
         return {}
 
@@ -47,6 +70,29 @@ class AlgorithmSettings(Settings):
     def gamma(self) -> float:
         """Discount per time step; 1 where nothing is discounted."""
         return getattr(self, "discount", 1.0)
+
+
+class DemonstrationSettings(AlgorithmSettings):
+    """Hyper-parameters of what takes so many gradient steps on demonstrations."""
+
+    learns_from = DEMONSTRATIONS
+
+    steps: int = Field(1000, ge=0, description="gradient steps")
+    batch_size: int = Field(256, gt=0, description="transitions a step")
+
+
+class ExpertSettings(DemonstrationSettings):
+    """Hyper-parameters of what asks an expert on the way."""
+
+    learns_from = EXPERT
+
+    def share(self, episode: int) -> float:
+        """The expert's share of time steps in an episode."""
+        raise NotImplementedError
+
+    def learned_from(self, sources: Sequence[str]) -> np.ndarray:
+        """Which time steps of an episode count (T,), by who drove each."""
+        raise NotImplementedError
 
 
 class OnPolicySettings(AlgorithmSettings):
@@ -99,3 +145,8 @@ class SlowSettings(ActorCriticSettings):
     """Those of an actor-critic with slow targets."""
 
     target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")
+
+
+def offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:
+    """Whether its learner takes so many steps on demonstrations, and asks for nothing more."""
+    return settings.learns_from == DEMONSTRATIONS

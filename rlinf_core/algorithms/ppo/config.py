@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import OnPolicySettings
+from rlinf_core.algorithms.parts.settings import Amount, OnPolicySettings
 from rlinf_core.settings.base import with_default
 
 
@@ -31,5 +31,5 @@ class Config(OnPolicySettings):
     clip_gradient: float = with_default(OnPolicySettings, "clip_gradient", 0.5)
 
     @property
-    def rollout(self) -> dict[str, int]:
+    def rollout(self) -> Amount:
         return {"decisions": self.decisions}

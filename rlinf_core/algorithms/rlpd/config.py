@@ -12,7 +12,7 @@ class Config(SlowSettings):
     """Hyper-parameters of RLPD: those of every actor-critic with slow targets (half of a batch are demonstrations), and
     cloning."""
 
-    warm_start = half_demonstrations = True
+    half_demonstrations = True
 
     name: str = with_default(SlowSettings, "name", "rlpd")
     critics: int = with_default(SlowSettings, "critics", 4)
@@ -26,3 +26,7 @@ class Config(SlowSettings):
     cloning: float = Field(0.3, ge=0, description="weight of the cloning term on demonstrations at first")
     cloning_steps: int = Field(20000, gt=0, description="steps over which it decays to a tenth")
     image_shift: int = with_default(SlowSettings, "image_shift", 3)
+
+    @property
+    def warm_start(self) -> bool:
+        return True

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, AlgorithmSettings
+from rlinf_core.algorithms.parts.settings import DemonstrationSettings
 from rlinf_core.settings.base import with_default
 
 
-class Config(AlgorithmSettings):
+class Config(DemonstrationSettings):
     """Hyper-parameters of supervised fine-tuning."""
 
-    learns_from, policies = DEMONSTRATIONS, ("tanh_gaussian", "flow")
+    policies = ("tanh_gaussian", "flow")
 
-    name: str = with_default(AlgorithmSettings, "name", "sft")
-    steps: int = Field(1000, ge=0, description="gradient steps")
-    batch_size: int = Field(256, gt=0, description="transitions a step")
+    name: str = with_default(DemonstrationSettings, "name", "sft")
     noise_floor: float = Field(
         0.1, ge=0, description="the demonstrated action is smeared by this much, which keeps the policy's deviation from "
         "collapsing")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rlinf_core.algorithms.parts.settings import Amount
 from rlinf_core.errors import RecipeError
 from rlinf_core.trainer.experience import Experience, Trajectory
 from rlinf_core.trainer.sources.intake import REFUSED, Intake
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class Recordings:
@@ -16,7 +20,10 @@ class Recordings:
 
     asynchronous = False
 
-    def take(self, updates: int, **order: Any) -> Experience:
+    def __init__(self) -> None:
+        self.report: dict[str, Any] = {}  # nobody asks
+
+    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
         """Nothing more."""
         return Experience()
 

@@ -9,23 +9,26 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS
+from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS, Amount
 from rlinf_core.devices import device_of
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import make_policy
-from rlinf_core.policies.policy import Policy
+from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.trainer.experience import Experience
 from rlinf_core.trainer.progress import Clock
 from rlinf_core.trainer.ray_cluster import connect, cpus_each
 from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
 from rlinf_core.trainer.vector import VectorEnv
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Make = Callable[[Recipe, int], VectorEnv]
 SLICE = 25  # time steps of every environment that a worker plays between two looks at the policy
@@ -47,13 +50,14 @@ class Simulators:
 
     asynchronous = False
 
-    def __init__(self, recipe: Recipe, env: VectorEnv, policy: Policy, make: Make, clock: Clock) -> None:
+    def __init__(self, recipe: Recipe, env: VectorEnv, policy: NetworkPolicy, make: Make, clock: Clock) -> None:
         self.recipe, self.env, self.clock = recipe, env, clock
         kind, workers = KINDS.get(recipe.algorithm.learns_from), recipe.placement.workers
+        self.report: dict[str, Any] = {}  # nobody asks
         self.players: InProcess | OnRay | None = None
         if kind:
             self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(kind(env, policy, recipe.seed))
-        self.slice = {} if kind is DecisionRollouts else {"steps": SLICE if workers else 1}
+        self.slice: Amount = {} if kind is DecisionRollouts else {"steps": SLICE if workers else 1}
         self.asked = False
 
     def demonstrate(self) -> Experience:
@@ -62,22 +66,25 @@ class Simulators:
         with self.clock("demonstrate"):
             return Experience(demonstrate(self.env, collect.episodes, collect.first_seed))
 
-    def take(self, updates: int, **order: Any) -> Experience:
+    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
         """What every player brought; pipelined, the next is asked for before this is learned from."""
+        if not self.players:  # nothing but demonstrations is learned from
+            return Experience()
+        amount = order | self.slice
         if not self.asked:
-            self._ask(updates, order)
+            self._ask(self.players, updates, amount)
         brought, seconds = self.players.take()
         for part, value in seconds.items():
             self.clock.seconds[part] += value
         self.asked = False
         if self.recipe.placement.mode == "pipelined":
-            self._ask(updates, order)
+            self._ask(self.players, updates, amount)
         return Experience([trajectory for each in brought for trajectory in each.trajectories],
                           [rollout for each in brought for rollout in each.rollouts], sum(each.steps for each in brought))
 
-    def _ask(self, updates: int, order: dict[str, Any]) -> None:
+    def _ask(self, players: InProcess | OnRay, updates: int, amount: Amount) -> None:
         with self.clock("transfer"):
-            self.players.start(updates, **order, **self.slice)
+            players.start(updates, **amount)
         self.asked = True
 
     def close(self) -> None:
@@ -92,8 +99,8 @@ class InProcess:
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts = rollouts
 
-    def start(self, version: int, **amount: Any) -> None:
-        """Ask for an ``amount``: arguments of the rollouts."""
+    def start(self, version: int, **amount: Unpack[Amount]) -> None:
+        """Ask for so much of the rollouts."""
         self.rollouts.version, self.amount = version, amount
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
@@ -113,7 +120,7 @@ class Order:
 
     weights: dict[str, np.ndarray]
     version: int
-    amount: dict[str, Any]
+    amount: Amount
 
 
 class Worker:
@@ -143,7 +150,7 @@ class Worker:
 class OnRay:
     """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own."""
 
-    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: Policy) -> None:
+    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy) -> None:
         placement = recipe.placement
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
         self.asked = {"num_cpus": cpus_each(placement.processes), "num_gpus": placement.worker_gpus}
@@ -155,7 +162,7 @@ class OnRay:
         number = index + self.died * self.recipe.placement.workers
         return self.ray.remote(**self.asked)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENES_APART)
 
-    def start(self, version: int, **amount: Any) -> None:
+    def start(self, version: int, **amount: Unpack[Amount]) -> None:
         """Send every worker the policy as it is now."""
         weights = {name: tensor.numpy(force=True).copy() for name, tensor in self.policy.state_dict().items()}
         self.order = self.ray.put(Order(weights, version, amount))

@@ -1,0 +1,48 @@
+"""What a recipe's run trains: its policy, and the learner of it in this process or in several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.parts.learner import Learner
+from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.devices import device_of
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.files import load_policy, newest_policy
+from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.recipes import Recipe
+from rlinf_core.specs import StationSpec
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.group import LearnerGroup
+from rlinf_core.trainer.ray_cluster import cpus_each
+
+
+def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:
+    """A learner in this process, or as many as the recipe places on Ray, which learn as one."""
+    placement = recipe.placement
+    if not placement.learners:
+        return algorithm(config.name).Learner(policy, config, recipe.seed)
+    return LearnerGroup(config.name, policy, config, recipe.seed, size=placement.learners, strategy=placement.strategy,
+                        restarts=placement.restarts, gpus=placement.learner_gpus, cpus=cpus_each(placement.processes))
+
+
+def inherit(learner: Learner, folder: Path, name: str) -> None:
+    """Let the learner go on from that of another run; RecipeError if it was not of the algorithm ``name``."""
+    found = checkpoint.checkpoints(folder / "checkpoints")
+    state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
+    own = learner.state_dict()["modules"]
+    if state["modules"].keys() != own.keys():
+        raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
+                          f"{', '.join(own)}, got {', '.join(state['modules']) or 'none'}. Name a run "
+                          f"of {name}, or a policy file to take the policy alone")
+    learner.load_state_dict(state)
+
+
+def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
+    """A new one, or that of another run."""
+    policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
+    if policy.config != recipe.policy:
+        raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
+    return policy.to(device_of(recipe.device)).train()
