@@ -120,7 +120,7 @@ def test_the_command_trains_the_simulated_arm_and_compare_draws_its_runs(tmp_pat
     lines = [json.loads(line) for line in (tmp_path / "a/progress.jsonl").read_text().splitlines()]
     assert [line["env_steps"] for line in lines] == [0, 40]
     report = (tmp_path / "a/report.md").read_text()
-    assert "| 40 | 20 |" in report and "after 40 steps (2 held-out episodes each)" in report
+    assert "| 40 | 0 |" in report and "after 40 steps (2 held-out episodes each)" in report
     for picture in ("learning_curve.png", "before_after.png", "before_after.mp4"):
         assert (tmp_path / "a" / picture).stat().st_size > 5000 and not (tmp_path / "b" / picture).exists()
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "c.png")]) == 0
