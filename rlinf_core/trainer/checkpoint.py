@@ -12,6 +12,7 @@ import numpy as np
 from rlinf_core.durable import flush_folder, make_folder, move
 from rlinf_core.errors import RlinfError
 
+DIGITS = 8
 State = dict[str, Any]  # nested: dicts of arrays, tensors and JSON values
 
 
@@ -48,12 +49,14 @@ def join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
 
 
 def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
-    """Write ``root/name`` durably (write aside, fsync, rename) and keep only the newest ``keep``."""
+    """Write ``root/<number>-name`` durably (write aside, fsync, rename) and keep only the newest ``keep``.
+
+    Numbers count on, so that the newest is known whatever the names are.
+    """
     from safetensors.numpy import save_file
 
-    folder, aside = root / name, make_folder(root) / f".{name}.part"
-    while folder.exists():  # as good as this one, and not to be given up before this one is there
-        folder = folder.with_name(f"{folder.name}+")
+    number = 1 + max((int(path.name[:DIGITS]) for path in checkpoints(root)), default=0)
+    folder, aside = root / f"{number:0{DIGITS}d}-{name}", make_folder(root) / f".{name}.part"
     for left in root.glob(".*"):  # by a crash
         shutil.rmtree(left)
     aside.mkdir()
@@ -80,4 +83,5 @@ def load(folder: Path) -> State:
 
 def checkpoints(root: Path) -> list[Path]:
     """Complete checkpoints below ``root``, oldest first."""
-    return sorted(path for path in root.glob("[!.]*") if (path / "state.json").is_file()) if root.is_dir() else []
+    found = root.glob(f"{'[0-9]' * DIGITS}-*") if root.is_dir() else ()
+    return sorted(path for path in found if (path / "state.json").is_file())

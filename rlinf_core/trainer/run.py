@@ -56,7 +56,7 @@ class Run:
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress = Progress(run_dir)
         self.version, self.published_at, self.evaluated_at, self.fitted = 0, -1, -1, bool(self.before)
-        self.stopping, self.saved = False, (-1, -1)
+        self.stopping, self.saved = False, (-1, -1, -1)
         self.judge: Judge | None = None
 
     # Where it stands
@@ -275,8 +275,8 @@ class Run:
 
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""
-        self.saved_at, now = time.monotonic(), (self.data.steps, self.learner.updates)
-        if now == self.saved and not self.source.asynchronous:
+        self.saved_at, now = time.monotonic(), (self.data.steps, self.learner.updates, len(self.intake.ids))
+        if now == self.saved:
             return
         self.saved, done = now, self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {

@@ -180,11 +180,12 @@ def test_stations_are_asked_to_pause_only_while_the_learner_is_behind(spool, tas
 
 
 def test_checkpoints_appear_whole_and_old_ones_go(tmp_path):
-    for step in range(4):
+    for step in (0, 12, 1, 1):
         checkpoint.save(tmp_path, f"updates-{step}", {"a": {"x": np.float32(step), "y": np.arange(3)}, "n": [step]})
-    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["updates-2", "updates-3"]
-    state = checkpoint.load(tmp_path / "updates-3")
-    assert state["a"]["x"] == 3.0 and state["a"]["x"].shape == () and state["n"] == [3]
-    (tmp_path / "updates-3" / "arrays.safetensors").write_bytes(b"half")
+    assert [path.name for path in checkpoint.checkpoints(tmp_path)] == ["00000003-updates-1", "00000004-updates-1"]
+    newest = checkpoint.checkpoints(tmp_path)[-1]
+    state = checkpoint.load(newest)
+    assert state["a"]["x"] == 1.0 and state["a"]["x"].shape == () and state["n"] == [1]
+    (newest / "arrays.safetensors").write_bytes(b"half")
     with pytest.raises(RlinfError, match="Delete this folder to go on from the one before it"):
-        checkpoint.load(tmp_path / "updates-3")
+        checkpoint.load(newest)

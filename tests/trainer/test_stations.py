@@ -125,8 +125,8 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
 
     station = Station(recipe, task, tmp_path, first_life).feed(run_dir)
     assert list(dict.fromkeys(report.phase for report in station.heard))[-1] == "online"
-    (_, newest) = [path.name for path in checkpoint.checkpoints(run_dir / "checkpoints")]
-    assert newest == "updates-000000095"
+    (_, newest) = checkpoint.checkpoints(run_dir / "checkpoints")
+    assert newest.name == "00000002-updates-000000095"
     assert [json.loads(line)["fate"] for line in (run_dir / "trained_on.jsonl").read_text().splitlines()] == [
         "demonstration", "failed demonstration", "demonstration", "online", "evaluation"]
     assert scalars(run_dir, "train/sft_loss") and scalars(run_dir, "data/demonstrations")
@@ -143,7 +143,7 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
         station.send("late")  # of version 4 too
         report = station.wait(lambda r: r.episodes == 7)
         assert report.transitions == 11 and report.metrics["stale"] == 1
-        station.wait(lambda r: checkpoint.checkpoints(run_dir / "checkpoints")[-1].name == "updates-000000137")
+        station.wait(lambda r: checkpoint.checkpoints(run_dir / "checkpoints")[-1].name.endswith("-updates-000000137"))
 
     Station(recipe.but(checkpoint=Checkpoint(every_minutes=0.01)), task, tmp_path, second_life).feed(run_dir)
 
