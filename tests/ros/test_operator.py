@@ -4,9 +4,11 @@ import subprocess
 import time
 
 import pytest
+from rcl_interfaces.msg import ParameterType, ParameterValue
+from rcl_interfaces.srv import GetParameters
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
@@ -50,7 +52,11 @@ class Watched:
         return answer.result()
 
     def arm(self, value):
-        assert self.ask(self.arming, SetBool.Request(data=value)).success
+        """As soon as a process that was killed is forgotten."""
+        deadline = time.monotonic() + 20
+        while not (answer := self.ask(self.arming, SetBool.Request(data=value))).success:
+            assert "two_publishers:enable" in answer.message and time.monotonic() < deadline, answer.message
+            self.peer.for_s(0.5)
 
     def stays(self, state, seconds):
         self.peer.for_s(0.3)
@@ -75,6 +81,46 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     assert claims.returncode == 1 and "got the interlock of a real one" in told and "rlinf teleop" in told
     assert "Traceback" not in told and len(told.splitlines()) == 1
     assert not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
+
+
+@pytest.mark.domain(63)
+def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
+    """Beside a stand-in of the interlock, which says what state it is in and keeps what it is asked."""
+    asked, said = [], SafetyState(state=SafetyState.DISARMED)
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    peer.node.create_subscription(ActionChunk, "teleop/action", lambda _: None, profile("teleop/action"))
+    peer.node.create_timer(0.1, lambda: safety.publish(said))
+
+    def parameters(request, response):
+        response.values = [ParameterValue(type=ParameterType.PARAMETER_BOOL, bool_value=True)]
+        return response
+
+    def arm(request, response):
+        asked.append("arm" if request.data else "disarm")
+        said.state, said.cause, response.success = SafetyState.ARMED if request.data else SafetyState.DISARMED, "", True
+        return response
+
+    def reset(request, response):
+        asked.append(f"reset {request.cause}")
+        said.state, said.cause, response.success = SafetyState.DISARMED, "", True
+        return response
+
+    for kind, name, answer in ((GetParameters, "get_parameters", parameters), (SetBool, "arm", arm),
+                               (ResetFault, "reset_fault", reset)):
+        peer.node.create_service(kind, f"interlock/{name}", answer)
+    start(peer, "operator", SCRIPTED)
+    peer.spin(lambda: asked, 30, "the first arming")
+    said.state, said.cause = SafetyState.FAULT, "contact"
+    peer.for_s(2.5)
+    assert asked == ["arm"] and said.cause == "contact"
+    said.cause = "divergence"
+    peer.spin(lambda: said.state == SafetyState.ARMED, 20, "the arm to be freed")
+    assert asked == ["arm", "reset divergence", "arm"]
+    peer.for_s(1.5)
+    said.state = SafetyState.DISARMED  # by a person
+    peer.for_s(3.0)
+    assert asked == ["arm", "reset divergence", "arm"], "what a person disarms stays so"
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.task import Future
 from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
@@ -25,6 +26,7 @@ from rlinf_core.scripts import make_script
 
 SEEDS_APART = 1_000_003  # another seed of the run shows the same scenes with other hands
 ASK_AGAIN_S = 1.0
+JAMMED = "divergence"
 EVERY_STATE = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)  # a short disarming must not be overlooked
 
 
@@ -33,13 +35,17 @@ class FirstArming:
 
     Whose interlock it is, the interlock says itself, so that it holds however this process was started. An interlock that
     was armed before, by whomever, is not armed again once it is disarmed: ``memory_file`` keeps that over a restart.
+
+    Where the simulated arm has jammed (FAULT of cause JAMMED: its target rests far from it), it resets that and arms again,
+    as a person who stands beside it would. Every other fault stands until a person resets it.
     """
 
     def __init__(self, node: Node, arming: Client, actions: Publisher) -> None:
         self.node, self.arming, self.actions = node, arming, actions
         self.memory = Path(node.declare_parameter("memory_file", "").value)
         self.met = self.said = self.refusal = ""
-        self.begun, self.released, self.asked_at = False, False, 0.0
+        self.begun, self.released, self.asked_at, self.freed = False, False, 0.0, False
+        self.resetting = node.create_client(ResetFault, "interlock/reset_fault")
         self.safety = SafetyState()
         self.enables = node.create_publisher(Bool, "enable", profile("enable"))
         self.asking = node.create_client(GetParameters, "interlock/get_parameters")
@@ -57,6 +63,7 @@ class FirstArming:
 
     def _on_safety(self, safety: SafetyState) -> None:
         before, self.safety = self.safety, safety
+        self.freed = self.freed and safety.state in (SafetyState.FAULT, SafetyState.DISARMED)
         if self.met and safety.state != SafetyState.DISARMED:
             self._begin()
         disarmed = self.begun and safety.state == SafetyState.DISARMED
@@ -79,9 +86,14 @@ class FirstArming:
         if not self.released:
             self.enables.publish(Bool(data=True))
         restarted = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
-        wanted = restarted or (self.safety.state == SafetyState.DISARMED and not self.begun)
+        wanted = restarted or (self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun))
+        if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED and self.resetting.service_is_ready():
+            self.resetting.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(self._on_reset)
         if wanted and self._heard() and time.monotonic() - self.asked_at > ASK_AGAIN_S:
             self._ask(True)
+
+    def _on_reset(self, answer: Future) -> None:
+        self.freed = self.freed or answer.result().success
 
     def _heard(self) -> bool:
         return bool(self.arming.service_is_ready() and self.actions.get_subscription_count()
