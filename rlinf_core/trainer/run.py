@@ -55,7 +55,7 @@ class Run:
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress = Progress(run_dir)
-        self.version, self.published_at, self.evaluated_at, self.fitted = 0, -1, -1, bool(self.before)
+        self.version, self.published_at, self.fitted = 0, -1, bool(self.before)
         self.stopping, self.saved = False, (-1, -1, -1)
         self.judge: Judge | None = None
 
