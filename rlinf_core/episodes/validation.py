@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,6 +12,7 @@ from rlinf_core.errors import EpisodeError
 from rlinf_core.specs import StationSpec
 
 MODES = ("demonstration", "train", "evaluate")
+STATION = re.compile("[A-Za-z][A-Za-z0-9_]{0,63}")  # it names what is counted, and how often it was learned from
 LARGEST = 1e6  # of any SI value or reward; beyond it the sums that learning makes lose their meaning
 
 
@@ -34,6 +36,8 @@ def _of_the_whole(episode: Episode, spec: StationSpec, longest: int) -> Iterator
                "with the same recipe")
     if episode.mode not in MODES:
         yield f"mode: expected one of {', '.join(MODES)}, got '{episode.mode}'"
+    if not STATION.fullmatch(episode.station):
+        yield f"station: expected a name of at most 64 letters, digits and _, got '{episode.station[:80]}'"
     if not 1 <= len(episode) <= longest:
         yield f"expected 1 to {longest} transitions (replay.capacity), got {len(episode)}"
 
