@@ -34,7 +34,8 @@ class Station(Settings):
     """One robot with its task."""
 
     name: str = Field(
-        "station_a", pattern="^[A-Za-z][A-Za-z0-9_]*$", description="its ROS namespace, and the prefix of its episodes' "
+        "station_a", pattern="^[A-Za-z][A-Za-z0-9_]*$", max_length=64,
+        description="its ROS namespace, and the prefix of its episodes' "
         "ids: letters, digits and _")
     robot: str = Field(
         "franka_sim", min_length=1, description="a folder of robots/ or of a simulator (sim_bridges/<simulator>/), an "
