@@ -41,7 +41,7 @@ class SimBridge(ControlNode):
         self.tick_ns = round(self.simulator.tick_s * NS)
         self.now_ns, self.index, self.target_at = self.tick_ns, 0, 0.0
         self.target: np.ndarray | None = None
-        self.opening: float | None = None
+        self.gripper_width: float | None = None
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
@@ -61,7 +61,7 @@ class SimBridge(ControlNode):
                        for name in self.cameras}
         self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
         self.create_subscription(PoseStamped, "target_pose", self._on_target, profile("target_pose"))
-        self.create_subscription(Float64, "gripper/command", self._on_opening, profile("gripper/command"))
+        self.create_subscription(Float64, "gripper/command", self._on_gripper, profile("gripper/command"))
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
                           self._announce if self.lockstep else self._on_timer)
@@ -72,26 +72,26 @@ class SimBridge(ControlNode):
         if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
             self._advance(self.target)
 
-    def _on_opening(self, message: Float64) -> None:
-        self.opening = message.data
+    def _on_gripper(self, message: Float64) -> None:
+        self.gripper_width = message.data
 
     def _on_timer(self) -> None:
         fresh = self.target is not None and time.monotonic() - self.target_at < COMMAND_FRESH_S
         self._advance(self.target if fresh else None)
 
     def _announce(self) -> None:
-        """Lockstep: say the present state again to whoever has just joined; the interlock ticks only when permitted."""
+        """Lockstep: republish the present state for whoever has just joined; that is no credit for a tick."""
         self._publish()
 
     def _advance(self, target: np.ndarray | None) -> None:
-        self.simulator.advance(target, self.opening)
+        self.simulator.advance(target, self.gripper_width)
         self.index += 1
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
         self.simulator.reset(handle.request.seed)
-        self.index, self.target, self.opening = 0, None, None
+        self.index, self.target, self.gripper_width = 0, None, None
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
         handle.succeed()

@@ -77,7 +77,7 @@ class Simulator:
         self._mujoco.mj_forward(self.model, self.data)
         self._target, self._silent_s = self.tcp_pose(), 0.0
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
         self._silent_s = 0.0 if target_pose is not None else self._silent_s + self.tick_s
         if target_pose is not None:
@@ -109,7 +109,7 @@ class Simulator:
         """(7,) xyz and quaternion xyzw of the peg's tip."""
         return self.scene.tool_pose()
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         """The peg is held all the time."""
         return 2 * PEG_HALF_WIDTH_M
 
