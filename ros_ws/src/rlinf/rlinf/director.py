@@ -22,7 +22,7 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.qos import profile
-from rlinf.spinning import asked_to_end
+from rlinf.spinning import asked_to_end, destroy
 from rlinf.standstill import standstill
 from rlinf_core.interlock.types import Mode
 
@@ -292,7 +292,7 @@ def main() -> None:
             sys.exit(1)
         finally:
             director._write_status()
-            director.destroy_node()
+            destroy(director)
 
 
 if __name__ == "__main__":

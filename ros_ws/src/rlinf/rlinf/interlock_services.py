@@ -17,6 +17,7 @@ from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
 from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
+from rlinf.workarounds import end_soon
 from rlinf_core.interlock.limits import TABLE
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
@@ -133,4 +134,5 @@ def serve(front: Front) -> None:
             while front.lines:
                 level, text = front.lines.popleft()
                 getattr(logger, level)(text)
+    end_soon(0)
     rclpy.try_shutdown()

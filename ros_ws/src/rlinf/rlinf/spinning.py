@@ -21,7 +21,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 
-from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_with_parent, single_threaded
+from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, end_with_parent, single_threaded
 from rlinf_core.errors import RlinfError
 
 BACKGROUND = -1
@@ -107,6 +107,12 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
             executor.spin_once(timeout_sec=0.02)
         for publisher in node.publishers:  # what was said last must still arrive
             publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
+    destroy(node)
+
+
+def destroy(node: Node) -> None:
+    """The last act of a process, which has then ended soon; with exit code 1 where an exception is on its way."""
+    end_soon(int(sys.exc_info()[0] is not None))
     node.destroy_node()
 
 

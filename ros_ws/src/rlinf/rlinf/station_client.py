@@ -24,6 +24,7 @@ from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
 from rlinf.qos import OVERHEARD, kind, profile
+from rlinf.spinning import destroy
 from rlinf.standstill import command, standstill
 from rlinf_core.cli.display import PHASES
 from rlinf_core.errors import RlinfError
@@ -234,7 +235,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     finally:
-        station.node.destroy_node()
+        destroy(station.node)
         rclpy.try_shutdown()
 
 

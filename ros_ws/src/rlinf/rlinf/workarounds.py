@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
@@ -26,6 +27,8 @@ except ImportError:  # rclpy before 7.1.4
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
 DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
 PR_SET_PDEATHSIG = 1
+SIGEV_THREAD = 2
+ENDS_S = 3.0     # what the middleware may take for its own end
 
 
 def single_threaded() -> Executor:
@@ -80,6 +83,30 @@ def wait_for_nobody() -> None:
 def end_with_parent() -> None:
     """SIGTERM once this process's parent has died: ros2 launch, sent SIGTERM, leaves its own behind (ros2/launch#666)."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end_soon(code: int, seconds: float = ENDS_S) -> None:
+    """To be called when all is done: after so many seconds this process ends with ``code``, whatever it is in.
+
+    Who destroys its last node may spin for ever in Fast DDS, which waits for a callback that does not return while rclpy
+    holds Python's lock (eProsima/Fast-DDS#6513): no signal is answered then, no Python runs. So a timer of the system calls
+    ``_exit``, in a thread of its own.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+    event = _SigEvent(code, 0, SIGEV_THREAD, ctypes.cast(libc._exit, ctypes.c_void_p).value)
+    after = (ctypes.c_long * 4)(0, 0, int(seconds), int(seconds % 1 * 1e9))  # itimerspec: once
+    if libc.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) \
+            or libc.timer_settime(timer, 0, ctypes.byref(after), None):
+        raise OSError(ctypes.get_errno(), "timer_create")
+
+
+class _SigEvent(ctypes.Structure):
+    """``struct sigevent`` of Linux on 64 bits."""
+
+    _fields_ = (("value", ctypes.c_long), ("signo", ctypes.c_int), ("notify", ctypes.c_int),
+                ("function", ctypes.c_void_p), ("rest", ctypes.c_char * 40))
 
 
 class OfLaunch(yaml.SafeLoader):
