@@ -132,5 +132,5 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, peer):
                for step in range(start, start + played)]
     assert len(counted) == len(set(counted)) and not set(counted) & set(theirs)
     assert counted[:3] == [0, 1, 2] and all(episode.sources[step] == "policy" for step in counted)
-    assert rollout.steps[:2, 0].tolist() == [2, 1] and rollout.ended[:2, 0].tolist() == [0, 1]
+    assert rollout.steps[:2, 0].tolist() == [2, 1] and rollout.done[:2, 0].tolist() == [0, 1]
     assert counted[-1] == len(episode) - 1 and len(counted) >= len(episode) - len(theirs) - 5
