@@ -109,17 +109,18 @@ def main() -> int:
     """Draw, run, tell; 1 if a bar is missed."""
     args = _parser().parse_args()
     started = time.monotonic()
+    earlier = json.loads(args.beside.read_text()) if args.beside else None
+    mutants: list[Mutant] = []
     with contextlib.ExitStack() as stack:
         box = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants")))
-        mutants = [mutant for room, chosen in drawn(args).items()
-                   for mutant in judged(box / room, room, chosen, args.workers)]
-    explain(mutants)
-    result = summary(mutants, args.seed, time.monotonic() - started)
-    if args.beside:
-        result = together(json.loads(args.beside.read_text()), result)
+        for room, chosen in drawn(args).items():
+            mutants += judged(box / room, room, chosen, args.workers)
+            explain(mutants)
+            result = summary(mutants, args.seed, time.monotonic() - started)
+            result = together(earlier, result) if earlier else result
+            if args.json:  # after every room: what was found is not lost with a later one
+                args.json.write_text(json.dumps(result, indent=1) + "\n")
     tell(mutants, result)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
     return int(result["score"] < args.bar or "interlock_mutants" in result
                and result["interlock_score"] < args.interlock_bar)
 
