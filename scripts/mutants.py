@@ -66,8 +66,8 @@ ROOMS = {
     "episodes": Room(("rlinf_core/episodes", "rlinf_core/atomic_io.py"), ("tests/episodes", "tests/bridge")),
     "bridge": Room(("rlinf_core/bridge",), ("tests/bridge",)),
     "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py"), LEARNING, (OPTIMISER,)),
-    "trainer": Room(("rlinf_core/trainer", "rlinf_core/rollouts", "rlinf_core/distributed", "rlinf_core/sharding.py"),
-                    ("tests/trainer", "tests/rollouts", "tests/distributed"), warm=(OPTIMISER,)),
+    "trainer": Room(("rlinf_core/trainer", "rlinf_core/rollouts"), ("tests/trainer", "tests/rollouts"), (
+        "--ignore=tests/trainer/test_placed.py", "-k=not workers"), (OPTIMISER,)),  # which start Ray, for half a minute
     "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING, (OPTIMISER, ADAPTERS)),
     "policies": Room(("rlinf_core/policies",), ("tests/policies",), LEARNING, (OPTIMISER,)),
 }

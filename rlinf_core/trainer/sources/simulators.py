@@ -5,21 +5,12 @@ Asked for before what came is learned from, workers play while the learner learn
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import EXPERT, REPLAY, ROLLOUTS, Amount
-from rlinf_core.devices import device_of
-from rlinf_core.distributed.ray_cluster import connect, cpus_each
-from rlinf_core.errors import RlinfError
-from rlinf_core.policies import make_policy
+from rlinf_core.distributed.rollout_workers import OnRay
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.experience import Experience
@@ -32,8 +23,6 @@ if TYPE_CHECKING:
 
 Make = Callable[[Recipe, int], VectorEnv]
 SLICE = 25  # time steps of every environment that a worker plays between two looks at the policy
-SCENES_APART = 10_000_000  # between the scenes of two workers
-RESTARTS = 3  # of workers that died, in a run
 KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: ChunkRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
 
 
@@ -112,100 +101,3 @@ class InProcess:
 
     def close(self) -> None:
         """Nothing was started."""
-
-
-@dataclass
-class Order:
-    """What workers are sent: the policy's weights by name, its version, and how much to play."""
-
-    weights: dict[str, np.ndarray]
-    version: int
-    amount: Amount
-
-
-class Worker:
-    """Ray actor: rollouts of its own."""
-
-    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
-        torch.set_num_threads(1)
-        self.env = make(recipe, recipe.simulation.environments // recipe.placement.workers)
-        device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
-        self.policy = make_policy(self.env.spec, recipe.policy).to(device)
-        self.rollouts = kind(self.env, self.policy, seed, first_scene)
-
-    def pid(self) -> int:
-        """Of its process."""
-        return os.getpid()
-
-    def play(self, order: Order) -> tuple[Experience, float, float]:
-        """What was ordered, and the seconds spent to simulate and in all."""
-        self.policy.load_state_dict({name: torch.tensor(values) for name, values in order.weights.items()})
-        self.rollouts.version = order.version
-        before, started = self.rollouts.simulate_s, time.perf_counter()
-        brought = self.rollouts.play(**order.amount)
-        brought.rollouts = [_each(rollout, tensors=False) for rollout in brought.rollouts]
-        return brought, self.rollouts.simulate_s - before, time.perf_counter() - started
-
-
-class OnRay:
-    """Workers as Ray actors; one that dies is replaced, and plays what it was asked for in scenes of its own."""
-
-    def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy) -> None:
-        placement = recipe.placement
-        self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
-        self.asked = {"num_cpus": cpus_each(placement.processes), "num_gpus": placement.worker_gpus}
-        self.made = (recipe, make, kind)
-        self.workers = [self._worker(index) for index in range(placement.workers)]
-        self.pending: list[Any] = []
-
-    def _worker(self, index: int) -> Any:
-        number = index + self.died * self.recipe.placement.workers
-        return self.ray.remote(**self.asked)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENES_APART)
-
-    def start(self, version: int, **amount: Unpack[Amount]) -> None:
-        """Send every worker the policy as it is now."""
-        weights = {name: tensor.numpy(force=True).copy() for name, tensor in self.policy.state_dict().items()}
-        self.order = self.ray.put(Order(weights, version, amount))
-        self.pending = [worker.play.remote(self.order) for worker in self.workers]
-
-    def take(self) -> tuple[list[Experience], dict[str, float]]:
-        """As ``InProcess``, of all workers; their seconds are means over them."""
-        started = time.perf_counter()
-        answers = [self._answer(index) for index in range(len(self.workers))]
-        waited = time.perf_counter() - started
-        for brought, _, _ in answers:
-            brought.rollouts = [_each(rollout, tensors=True) for rollout in brought.rollouts]
-        simulated = float(np.mean([answer[1] for answer in answers]))
-        total = float(np.mean([answer[2] for answer in answers]))
-        return [answer[0] for answer in answers], {"wait": waited, "workers_simulate": simulated,
-                                                   "workers_infer": total - simulated}
-
-    def _answer(self, index: int) -> tuple[Experience, float, float]:
-        while True:
-            try:
-                return self.ray.get(self.pending[index])
-            except self.ray.exceptions.RayTaskError as error:
-                raise RlinfError(f"a rollout worker stopped: {error}") from error
-            except self.ray.exceptions.RayActorError as error:
-                self.died += 1
-                if self.died > RESTARTS:
-                    raise RlinfError(f"rollout workers died {self.died} times, the last by: {error}. The last checkpoint "
-                                     "is good; fewer environments need less memory") from error
-                print(f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}", flush=True)
-                self.workers[index] = self._worker(index)
-                self.pending[index] = self.workers[index].play.remote(self.order)
-
-    def close(self) -> None:
-        """End the workers."""
-        for worker in self.workers:
-            self.ray.kill(worker)
-
-
-def _each(rollout: Rollout, tensors: bool) -> Rollout:
-    """The same with tensors as arrays, or back."""
-    def other(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: other(part) for key, part in value.items()}
-        return torch.tensor(value) if tensors else value.numpy()
-
-    return Rollout(**{item.name: other(getattr(rollout, item.name)) for item in fields(Rollout)})
