@@ -111,9 +111,9 @@ def test_half_of_a_batch_is_online_and_half_demonstrations(spool, task, tmp_path
         assert (first[:size - size // 2] < 1000).all() and (first[size - size // 2:] >= 1000).all() and len(first) == size
 
 
-def begun(task, folder, spool):
+def begun(task, folder, spool, *overrides):
     """Fine-tuned, with nine online transitions."""
-    run = run_of(task, folder)
+    run = run_of(task, folder, *overrides)
     shown(run, spool, "d1", steps=9, mode="demonstration")
     turn(run)
     assert run.version == 1 and run.phase == "online" and run.updates == 0, "fine-tuning ends with version 1"
