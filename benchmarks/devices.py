@@ -160,6 +160,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.updates < GROUP or options.updates % GROUP:
         parser.error(f"--updates: expected a multiple of {GROUP}, got {options.updates}")
+    torch.set_num_threads(1)  # as rlinf train does
     device = device_of(options.device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     result: dict[str, float | str] = {"device": str(device), "device_name": name, "torch": torch.__version__}

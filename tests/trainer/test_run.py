@@ -137,6 +137,25 @@ def test_a_resumed_run_makes_the_same_next_updates_as_an_uninterrupted_one(spool
         assert torch.equal(p, q)
 
 
+def test_both_stages_learn_in_the_recipes_precision_and_what_is_published_is_float32(task, tmp_path):
+    runs = {}
+    for precision in ("float32", "bfloat16"):
+        folder = tmp_path / precision
+        run = runs[precision] = begun(task, folder, Spool(folder / "spool"), f"learner.precision={precision}")
+        run._learn(6)
+        run.publish()
+        run.save()
+    first, last = ([load_policy(tmp_path / precision / "policies" / policy_name(version)).head.weight
+                    for precision in runs] for version in (1, 2))
+    for one, two in (first, last):
+        assert not torch.equal(one, two) and torch.allclose(one, two, atol=5e-3) and two.dtype == torch.float32
+    resumed = run_of(task, tmp_path / "bfloat16")  # in float32
+    for name, part in runs["bfloat16"].learner.modules.items():
+        assert all(torch.equal(p, q) for p, q in zip(part.parameters(), resumed.learner.modules[name].parameters(),
+                                                     strict=True))
+    resumed._learn(2)
+
+
 def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(spool, task, tmp_path):
     run = begun(task, tmp_path / "run", spool)
     run._learn(6)
