@@ -22,7 +22,7 @@ Forward = Callable[..., Any]
 
 
 def compute(learner: Checkpointed, computing: Computing) -> None:
-    """From now on the learner's updates compute its networks as the settings say.
+    """From now on the learner's updates compute its networks as the settings say; ``prefetch`` is the run's.
 
     Raises:
         RlinfError: its device has no bfloat16, or this machine cannot compile for it.
@@ -87,10 +87,6 @@ def _reduced(forward: Forward, device: torch.device) -> Forward:
     def reduced(*inputs: Any) -> Any:
         with torch.autocast(device.type, torch.bfloat16):
             outputs = forward(*inputs)
-        return tuple(map(_float32, outputs)) if isinstance(outputs, tuple) else _float32(outputs)
+        return tuple(each.float() for each in outputs) if isinstance(outputs, tuple) else outputs.float()
 
     return reduced
-
-
-def _float32(value: torch.Tensor) -> torch.Tensor:
-    return value.float()
