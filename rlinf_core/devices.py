@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from rlinf_core.errors import RlinfError
@@ -32,3 +33,49 @@ def device_of(name: str) -> torch.device:
             each.partition(":")[0] for each in known)}:
         raise RlinfError(f"device: expected auto or one of {', '.join(known)}, which this machine has; got '{name}'")
     return device
+
+
+def check_bfloat16(device: torch.device) -> None:
+    """Try whether a device multiplies in bfloat16, and not by emulating it.
+
+    Raises:
+        RlinfError: it does not, with what came of it.
+    """
+    import torch
+
+    try:
+        if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise RuntimeError("it would emulate it, which is slower than float32")
+        matrix = torch.ones(2, 2, device=device, requires_grad=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            product = matrix @ matrix
+        product.sum().backward()
+        if product.dtype != torch.bfloat16:
+            raise RuntimeError(f"it answered in {product.dtype}")
+    except Exception as error:  # backends raise many kinds
+        raise RlinfError("learner.precision: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere on), "
+                         f"got {device}: {_first_line(error)}. Set learner.precision to float32, or device to "
+                         "another") from error
+
+
+@cache
+def check_compiles(device: torch.device, backend: str) -> None:
+    """Try whether torch.compile works for a device on this machine, forward and backward; it takes seconds.
+
+    Raises:
+        RlinfError: it does not, with what came of it.
+    """
+    import torch
+
+    try:
+        value = torch.ones(8, device=device, requires_grad=True)
+        torch.compile(lambda x: (x.sin() * 2.0).sum(), backend=backend)(value).backward()
+    except Exception as error:  # compilers raise many kinds
+        needed = "a C++ compiler (g++)" if device.type == "cpu" else "the package triton"
+        raise RlinfError("learner.compile: expected a machine on which torch.compile works, which needs "
+                         f"{needed} for {device}; got: {_first_line(error)}. Install that, or set learner.compile to "
+                         "false") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -16,7 +16,7 @@ import numpy as np
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.data_parallel import Strategy
 from rlinf_core.algorithms.common.on_policy import Rollout
-from rlinf_core.algorithms.common.settings import AlgorithmSettings
+from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
 from rlinf_core.distributed.learner_process import LearnerProcess, Made
 from rlinf_core.distributed.ray_cluster import connect, cpus_each, resources
 from rlinf_core.errors import RecipeError, RlinfError
@@ -56,6 +56,7 @@ class LearnerGroup:
         restarts: how often processes that died are replaced.
         gpus: of each process; 0 learns on CPUs.
         cpus: of each process, as asked of Ray; 0 for one, or less where there are more processes than CPUs.
+        computing: precision and compilation.
 
     Raises:
         RecipeError: the batch does not divide by the processes, or the algorithm cannot be split.
@@ -63,7 +64,8 @@ class LearnerGroup:
     """
 
     def __init__(self, kind: str, policy: NetworkPolicy, config: AlgorithmSettings, seed: int, *, size: int,
-                 strategy: Strategy, restarts: int = 3, gpus: float = 0.0, cpus: float = 0.0) -> None:
+                 strategy: Strategy, restarts: int = 3, gpus: float = 0.0, cpus: float = 0.0,
+                 computing: Computing = PLAIN) -> None:
         self.ray = connect()
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
@@ -74,7 +76,8 @@ class LearnerGroup:
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
         described = json.dumps(policy.describe())
         self.made = self.ray.put(
-            Made(_anywhere(kind), config.model_dump_json(), described, weights, seed, strategy, gpus > 0))
+            Made(_anywhere(kind), config.model_dump_json(), described, weights, seed, strategy, gpus > 0,
+                 computing.model_dump_json()))
         self.asked = {"num_cpus": cpus or cpus_each(size), "num_gpus": gpus}
         self.kept: State | None = None
         self.since: list[tuple[str, tuple[Any, ...]]] = []

@@ -13,7 +13,9 @@ import torch
 from torch import distributed as dist
 
 from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import Strategy, parallelise, whole_weights
+from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.specs import StationSpec
 
@@ -30,6 +32,7 @@ class Made:
         seed: of everything else.
         strategy: of the group.
         on_gpu: whether it learns on the GPU that Ray has assigned.
+        computing: precision and compilation, as JSON.
     """
 
     kind: str
@@ -39,6 +42,7 @@ class Made:
     seed: int
     strategy: Strategy
     on_gpu: bool
+    computing: str
 
 
 class LearnerProcess:
@@ -75,6 +79,7 @@ class LearnerProcess:
         settings = module.Config.model_validate_json(made.config)
         self.learner = module.Learner(policy.to(device).train(), settings, made.seed)
         parallelise(self.learner, made.strategy)
+        compute(self.learner, Computing.model_validate_json(made.computing))
         return next(name for name, module in self.learner.modules.items() if module is policy)
 
     def pid(self) -> int:

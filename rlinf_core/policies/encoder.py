@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -40,6 +42,24 @@ class Encoder(nn.Module):
         """Set mean and deviation (V,)."""
         self.mean.copy_(torch.from_numpy(np.asarray(mean)))
         self.std.copy_(torch.from_numpy(np.asarray(std + 1e-4)))
+
+
+class Head(nn.Linear):
+    """A last layer (B, inputs) to (B, outputs), as precise as its weights though those before it may be in bfloat16.
+
+    What it answers is a value or the middle of a density; bfloat16 would round it to eight bits.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        with unreduced(x):
+            return super().forward(x.to(self.weight.dtype))
+
+
+def unreduced(x: Tensor) -> AbstractContextManager[object]:
+    """Within, nothing on the tensor's device is computed in bfloat16; what comes from outside must be cast there."""
+    kind = x.device.type
+    reduced = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if reduced else nullcontext()
 
 
 def mlp(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:

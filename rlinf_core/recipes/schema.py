@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core.algorithms import algorithm, algorithms
-from rlinf_core.algorithms.common.settings import AlgorithmSettings
+from rlinf_core.algorithms.common.settings import AlgorithmSettings, Computing
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
@@ -150,6 +150,7 @@ class Recipe(Settings):
     name: str = Field(min_length=1, description="of the recipe")
     seed: int = Field(0, ge=0, lt=2**31, description="of weights, noise and sampling")
     device: str = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, ...")
+    learner: Computing = Computing()
     station: Station = Station()
     collect: Collect = Collect()
     policy: Annotated[PolicySettings, POLICY] = TanhGaussian()
@@ -162,6 +163,13 @@ class Recipe(Settings):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     bridge: Bridge = Bridge()
+
+    @model_validator(mode="after")
+    def _compiles_whole_weights(self) -> Recipe:
+        if self.learner.compile and self.placement.learners and self.placement.strategy == "fsdp":
+            raise ValueError("learner.compile: expected false with placement.strategy = fsdp, which gathers weights anew "
+                             "for every update, got true. Set placement.strategy to ddp, or learner.compile to false")
+        return self
 
     @model_validator(mode="after")
     def _clones_by_sft(self) -> Recipe:

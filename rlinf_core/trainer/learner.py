@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.learner import Learner
+from rlinf_core.algorithms.common.computing import compute
+from rlinf_core.algorithms.common.learner import Checkpointed, Learner
 from rlinf_core.algorithms.common.settings import AlgorithmSettings
 from rlinf_core.devices import device_of
 from rlinf_core.distributed.group import LearnerGroup
@@ -23,9 +24,12 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
     """A learner in this process, or as many as the recipe places on Ray, which learn as one."""
     placement = recipe.placement
     if not placement.learners:
-        return algorithm(config.name).Learner(policy, config, recipe.seed)
+        learner: Checkpointed = algorithm(config.name).Learner(policy, config, recipe.seed)
+        compute(learner, recipe.learner)
+        return learner
     return LearnerGroup(config.name, policy, config, recipe.seed, size=placement.learners, strategy=placement.strategy,
-                        restarts=placement.restarts, gpus=placement.learner_gpus, cpus=cpus_each(placement.processes))
+                        restarts=placement.restarts, gpus=placement.learner_gpus, cpus=cpus_each(placement.processes),
+                        computing=recipe.learner)
 
 
 def inherit(learner: Learner, folder: Path, name: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.learner import first_policy, inherit, learner_for
+from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import read_recordings
@@ -50,6 +52,7 @@ class Run:
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
         self.data = data_for(recipe, self.policy, governor_for(recipe, station_task(recipe).max_steps))
+        self.prefetch = prefetch_for(recipe, self.policy.device)
         self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
                              recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None)
         warm = recipe.algorithm.warm_start and not self.before
@@ -189,9 +192,9 @@ class Run:
         if not self.fitted:
             self._fit_now()
         left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.evaluator else GROUP
+        draw = partial(self.data.demonstrated, self.offline.batch_size) if self.offline else self.data.batch
         with self.clock("learn"):
-            for _ in range(max(1, min(due, GROUP, left))):
-                batch = self.data.demonstrated(self.offline.batch_size) if self.offline else self.data.batch()
+            for batch in self.prefetch.batches(draw, max(1, min(due, GROUP, left))):
                 self.progress.note(self.learner.update(batch), self.learner.updates)
                 self.data.learned(self.learner)
         return True

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
+from rlinf_core.algorithms.common.computing import compute
+from rlinf_core.algorithms.common.settings import PLAIN
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.policy import Observation
 from rlinf_core.replay import ReplayBuffer, mix
@@ -58,10 +60,12 @@ def make(kind="tanh_gaussian", seed=0, **config):
     return make_policy(SPEC, policy_kind(kind).Config(**({"hidden": (64, 64)} | config)))
 
 
-def learner_of(name, seed=0, horizon=1, kind="gaussian", **changes):
+def learner_of(name, seed=0, horizon=1, kind="gaussian", computing=PLAIN, **changes):
     """An algorithm with its configuration for the points."""
     module = algorithm(name)
-    return module.Learner(make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed)
+    learner = module.Learner(make(kind, seed, horizon=horizon), module.Config(**(CONFIGS[name] | changes)), seed)
+    compute(learner, computing)
+    return learner
 
 
 def solved(actor):

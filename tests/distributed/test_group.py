@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm, sft
+from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import parallelise
 from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.settings import PLAIN, Computing
 from rlinf_core.distributed.group import LearnerGroup
 from rlinf_core.distributed.ray_cluster import connect, disconnect
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.recipes import load_recipe
 from tests.algorithms.by_hand import SEEING, SMALL
 from tests.algorithms.point import SPEC
 
@@ -72,9 +75,9 @@ def alone(name, **changes):
     return algorithm(name).Learner(policy_of(name), config_of(name, **changes), 3)
 
 
-def together(name, strategy, group=Again, restarts=3, **changes):
+def together(name, strategy, group=Again, restarts=3, computing=PLAIN, **changes):
     return group(name, policy_of(name), config_of(name, **changes), 3, size=2, strategy=strategy, restarts=restarts,
-                 cpus=0.25)
+                 cpus=0.25, computing=computing)
 
 
 def batch_of(name, random, size=24):
@@ -236,3 +239,32 @@ def test_a_group_that_the_cluster_has_no_room_for_says_what_there_is(monkeypatch
     monkeypatch.setattr("rlinf_core.distributed.group.START_S", 0.5)
     with pytest.raises(RlinfError, match=r"room for 2 processes of 1 CPU, 1 GPU each .* the cluster has . CPU, 0 GPU"):
         LearnerGroup("sft", policy_of("sft"), config_of("sft"), 0, size=2, strategy="ddp", gpus=1, cpus=1)
+
+
+@pytest.mark.timeout(280)
+@pytest.mark.parametrize("name, strategy, computing, close", [
+    ("sac", "ddp", Computing(precision="bfloat16"), 0.02), ("ppo", "fsdp", Computing(precision="bfloat16"), 0.02),
+    ("crossq", "ddp", Computing(compile=True), 1e-4)])
+def test_a_group_computes_in_bfloat16_and_compiled_as_one_process_does(name, strategy, computing, close):
+    random = np.random.default_rng(6)
+    learner, group = alone(name), together(name, strategy, computing=computing)
+    if not computing.compile:
+        compute(learner, computing)
+    for _ in range(3):
+        batch = batch_of(name, random)
+        expected, got = learner.update(copy.deepcopy(batch)), group.update(batch)
+        assert got == pytest.approx(expected, abs=close, rel=close)
+    state = group.state_dict()
+    assert {name: set(part) for name, part in state["modules"].items()} == {
+        name: set(part) for name, part in learner.state_dict()["modules"].items()}
+    assert {values.dtype for part in state["optimisers"].values() for moments in part.values()
+            for values in moments.values()} == {torch.float32}
+    alone(name).load_state_dict(state)
+
+
+def test_compiling_what_fsdp_gathers_anew_is_refused_by_the_recipe():
+    with pytest.raises(RecipeError, match="'learner.compile': expected false with placement.strategy = fsdp, .* got true"):
+        load_recipe("sim_sac", ["learner.compile=true", "placement={learners: 2, strategy: fsdp}"])
+    for allowed in (["learner.compile=true", "placement.strategy=fsdp"], ["learner.compile=true", "placement.learners=2"],
+                    ["learner.precision=bfloat16", "placement={learners: 2, strategy: fsdp}"]):
+        load_recipe("sim_sac", allowed)

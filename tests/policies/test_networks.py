@@ -177,7 +177,7 @@ def test_a_gaussian_acts_as_its_network_says_and_is_clipped(spec, random):
 def test_a_gaussian_begins_near_zero_with_orthogonal_layers_and_the_stated_deviation():
     actor = make_policy(STATE, policy_kind("gaussian").Config(**SIZES, initial_log_std=-0.7))
     assert actor.log_std.tolist() == pytest.approx([-0.7] * 2)
-    assert [type(layer).__name__ for layer in actor.mean] == ["Linear", "Tanh", "Linear", "Tanh", "Linear"]
+    assert [type(layer).__name__ for layer in actor.mean] == ["Linear", "Tanh", "Linear", "Tanh", "Head"]
     for layers, last in ((actor.mean, 0.01), (Value(STATE, CONFIG).head, 1.0), (tanh_mlp(3, (8, 6), 4, 0.3), 0.3)):
         for layer, gain in zip((layers[0], layers[2], layers[4]), (2**0.5, 2**0.5, last), strict=True):
             weight = layer.weight.detach()

@@ -111,9 +111,9 @@ def test_half_of_a_batch_is_online_and_half_demonstrations(spool, task, tmp_path
         assert (first[:size - size // 2] < 1000).all() and (first[size - size // 2:] >= 1000).all() and len(first) == size
 
 
-def begun(task, folder, spool):
+def begun(task, folder, spool, *overrides):
     """Fine-tuned, with nine online transitions."""
-    run = run_of(task, folder)
+    run = run_of(task, folder, *overrides)
     shown(run, spool, "d1", steps=9, mode="demonstration")
     turn(run)
     assert run.version == 1 and run.phase == "online" and run.updates == 0, "fine-tuning ends with version 1"
@@ -135,6 +135,25 @@ def test_a_resumed_run_makes_the_same_next_updates_as_an_uninterrupted_one(spool
         assert one.learner.update(a) == two.learner.update(b)
     for p, q in zip(one.policy.parameters(), two.policy.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_both_stages_learn_in_the_recipes_precision_and_what_is_published_is_float32(task, tmp_path):
+    runs = {}
+    for precision in ("float32", "bfloat16"):
+        folder = tmp_path / precision
+        run = runs[precision] = begun(task, folder, Spool(folder / "spool"), f"learner.precision={precision}")
+        run._learn(6)
+        run.publish()
+        run.save()
+    first, last = ([load_policy(tmp_path / precision / "policies" / policy_name(version)).head.weight
+                    for precision in runs] for version in (1, 2))
+    for one, two in (first, last):
+        assert not torch.equal(one, two) and torch.allclose(one, two, atol=5e-3) and two.dtype == torch.float32
+    resumed = run_of(task, tmp_path / "bfloat16")  # in float32
+    for name, part in runs["bfloat16"].learner.modules.items():
+        assert all(torch.equal(p, q) for p, q in zip(part.parameters(), resumed.learner.modules[name].parameters(),
+                                                     strict=True))
+    resumed._learn(2)
 
 
 def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(spool, task, tmp_path):

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from rlinf_core.algorithms.common.learner import Checkpointed, Scalar, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
-from rlinf_core.policies.encoder import Encoder
+from rlinf_core.policies.encoder import Encoder, unreduced
 from rlinf_core.policies.flow.policy import FlowActor
 from rlinf_core.policies.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.policy import Batch
@@ -45,7 +45,8 @@ class Critics(nn.Module):
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = torch.baddbmm(bias, x, weight)
             x = F.relu(F.layer_norm(x, x.shape[-1:]))
-        return torch.baddbmm(self.biases[-1], x, self.weights[-1]).squeeze(-1)
+        with unreduced(x):
+            return torch.baddbmm(self.biases[-1], x.to(self.weights[-1].dtype), self.weights[-1]).squeeze(-1)
 
 
 def critic_target(reward: Tensor, discount: Tensor, next_values: Tensor, gamma: float | Tensor,

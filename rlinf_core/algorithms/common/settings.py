@@ -13,6 +13,22 @@ from rlinf_core.settings.base import Settings, Widths
 ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
 
 
+class Computing(Settings):
+    """How a learner computes, whatever the algorithm. What acts and is saved stays eager and in float32."""
+
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the networks' layers while they learn, but for the last ones; weights, Adam's moments, "
+        "log-probabilities, targets and losses are float32 in any case")
+    compile: bool = Field(
+        False, description="networks go through torch.compile while they learn; the first updates take long")
+    prefetch: Literal["auto", "always", "never"] = Field(
+        "auto", description="batches of a replay or of demonstrations are drawn, and copied to the learner's device, while "
+        "it learns from those before them; auto: unless that is the CPU")
+
+
+PLAIN = Computing()
+
+
 class Amount(TypedDict, total=False):
     """How much a policy is to play, and how.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -10,13 +11,19 @@ import torch
 from rlinf_core.sharding import noise, shard
 
 
-def to_tensors(batch: dict[str, np.ndarray], device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
-    """This process's shard of a batch, on the device.
+def to_tensors(batch: Mapping[str, np.ndarray | torch.Tensor],
+               device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
+    """This process's shard of a batch, of arrays or of tensors, on the device.
 
     On the CPU memory is shared where possible (arrays from Ray's store are read-only and are copied).
     """
-    return {name: torch.from_numpy(np.require(shard(values), requirements=["C", "W"])).to(device)
-            for name, values in batch.items()}
+    return {name: _tensor(values).to(device) for name, values in batch.items()}
+
+
+def _tensor(values: np.ndarray | torch.Tensor) -> torch.Tensor:
+    if isinstance(values, torch.Tensor):
+        return shard(values)
+    return torch.from_numpy(np.require(shard(values), requirements=["C", "W"]))
 
 
 def next_observations(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from rlinf_core.algorithms.common.actor_critic import ActorCritic, critic_loss
 from rlinf_core.algorithms.common.learner import optimizer_step
 from rlinf_core.algorithms.common.tensors import next_observations
 from rlinf_core.algorithms.crossq.config import Config
-from rlinf_core.policies.encoder import Batch
+from rlinf_core.policies.encoder import Batch, unreduced
 from rlinf_core.sharding import all_sum, world_size
 
 
@@ -36,6 +36,7 @@ class BatchRenorm(nn.Module):
         self.register_buffer("steps", torch.tensor(0))
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.to(self.scale.dtype)
         if not self.training:
             return (x - self.mean) / self.std * self.scale + self.shift
         mean, var = moments(x)
@@ -73,9 +74,11 @@ class Critics(nn.Module):
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
-        for layer, (norm, weight, bias) in enumerate(zip(self.norms, self.weights, self.biases, strict=True)):
-            x = torch.baddbmm(bias, norm(x if layer == 0 else F.relu(x)), weight)
-        return x.squeeze(-1)
+        *before, (last, weights, biases) = zip(self.norms, self.weights, self.biases, strict=True)
+        for norm, weight, bias in before:
+            x = F.relu(torch.baddbmm(bias, norm(x), weight))
+        with unreduced(x):
+            return torch.baddbmm(biases, last(x), weights).squeeze(-1)
 
 
 class Learner(ActorCritic):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core import sharding
-from rlinf_core.policies.encoder import Encoder, mlp
+from rlinf_core.policies.encoder import Encoder, Head, mlp
 from rlinf_core.policies.flow.config import Config
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.specs import StationSpec
@@ -30,7 +30,7 @@ class FlowActor(NetworkPolicy):
         self.size = self.action_size
         self.encoder = Encoder(spec, self.config)
         self.field = mlp(self.encoder.size + self.size + 1, self.config.hidden)
-        self.head = nn.Linear(self.config.hidden[-1], 2 * self.size)
+        self.head = Head(self.config.hidden[-1], 2 * self.size)
 
     def velocity(self, features: Tensor, point: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         """The field at ``point`` (B, H A) and ``time`` (B, 1), and the log deviation of a step from there."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.policies.encoder import Encoder
+from rlinf_core.policies.encoder import Encoder, Head
 from rlinf_core.policies.gaussian.config import Config
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.settings import PolicySettings
@@ -73,12 +73,12 @@ class Value(nn.Module):
 
 
 def tanh_mlp(inputs: int, hidden: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
-    """Linear and tanh for every hidden width, then a linear layer initialised with ``gain``."""
+    """Linear and tanh for every hidden width, then a head initialised with ``gain``."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [_orthogonal(nn.Linear(inputs, width), np.sqrt(2.0)), nn.Tanh()]
         inputs = width
-    return nn.Sequential(*layers, _orthogonal(nn.Linear(inputs, outputs), gain))
+    return nn.Sequential(*layers, _orthogonal(Head(inputs, outputs), gain))
 
 
 def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:

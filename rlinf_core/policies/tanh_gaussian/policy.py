@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from rlinf_core.policies.encoder import Encoder, mlp
+from rlinf_core.policies.encoder import Encoder, Head, mlp
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.tanh_gaussian.config import Config
 from rlinf_core.sharding import noise
@@ -26,7 +26,7 @@ class Actor(NetworkPolicy):
         super().__init__(spec, config or Config())
         self.encoder = Encoder(spec, self.config)
         self.trunk = mlp(self.encoder.size, self.config.hidden)
-        self.head = nn.Linear(self.config.hidden[-1], 2 * self.action_size)
+        self.head = Head(self.config.hidden[-1], 2 * self.action_size)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""

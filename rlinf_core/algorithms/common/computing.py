@@ -1,0 +1,92 @@
+"""How a learner's networks are computed while it learns: in bfloat16, or compiled.
+
+Both end where a network does: what it answers is float32, so that all that algorithms make of it (log-probabilities,
+advantages, targets, losses) is float32 too. Both end with the update: what acts is the plain network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.settings import Computing
+from rlinf_core.devices import check_bfloat16, check_compiles
+from rlinf_core.errors import RlinfError
+
+BACKEND = "inductor"  # of torch.compile
+Forward = Callable[..., Any]
+
+
+def compute(learner: Checkpointed, computing: Computing) -> None:
+    """From now on the learner's updates compute its networks as the settings say; ``prefetch`` is the run's.
+
+    Raises:
+        RlinfError: its device has no bfloat16, or this machine cannot compile for it.
+    """
+    reduced = computing.precision == "bfloat16"
+    if reduced:
+        check_bfloat16(learner.device)
+    if computing.compile:
+        check_compiles(learner.device, BACKEND)
+    if not (reduced or computing.compile):
+        return
+    forwards = {}
+    for network in networks(learner):
+        forward = _compiled(network.forward) if computing.compile else network.forward
+        forwards[network] = _reduced(forward, learner.device) if reduced else forward
+    update = learner.update
+
+    def within(batch: Any) -> dict[str, float]:
+        for network, forward in forwards.items():
+            vars(network)["forward"] = forward
+        try:
+            return update(batch)
+        finally:
+            for network in forwards:
+                del vars(network)["forward"]
+
+    vars(learner)["update"] = within
+
+
+def networks(learner: Checkpointed) -> Iterator[nn.Module]:
+    """The outermost modules of a learner that are called, and have a matrix at least: each once."""
+    seen: set[nn.Module] = set()
+    for module in learner.modules.values():
+        for network in _called(module):
+            if network not in seen:
+                seen.add(network)
+                yield network
+
+
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    if type(module).forward is not nn.Module.forward:
+        yield from [module] if any(parameter.ndim > 1 for parameter in module.parameters()) else []
+    else:
+        for part in module.children():
+            yield from _called(part)
+
+
+def _compiled(forward: Forward) -> Forward:
+    compiled = torch.compile(forward, backend=BACKEND)
+
+    def called(*inputs: Any) -> Any:
+        try:
+            return compiled(*inputs)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise RlinfError(f"learner.compile: expected networks that torch.compile can compile, got: {error}. Set "
+                             "learner.compile to false") from error
+
+    return called
+
+
+def _reduced(forward: Forward, device: torch.device) -> Forward:
+    def reduced(*inputs: Any) -> Any:
+        with torch.autocast(device.type, torch.bfloat16):
+            outputs = forward(*inputs)
+        return tuple(each.float() for each in outputs) if isinstance(outputs, tuple) else outputs.float()
+
+    return reduced
