@@ -13,7 +13,7 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.policies.encoder import Head
 from rlinf_core.policies.policy import Observation
 from tests.algorithms.learning import make, off_policy, on_policy
-from tests.trainer.test_group import alone, batch_of, policy_in, spec_of
+from tests.distributed.test_group import alone, batch_of, policy_in, spec_of
 
 REDUCED, COMPILED = Computing(precision="bfloat16"), Computing(compile=True)
 

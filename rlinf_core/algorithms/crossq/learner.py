@@ -60,7 +60,7 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Critics(nn.Module):
-    """As ``parts.actor_critic.Critics``, normalised over the batch before and after every layer."""
+    """As ``common.actor_critic.Critics``, normalised over the batch before and after every layer."""
 
     def __init__(self, inputs: int, config: Config) -> None:
         super().__init__()
