@@ -121,13 +121,14 @@ def test_a_replay_gets_it_by_time_steps():
                           np.array([10**12 + ms * MS for ms in LOCKSTEP]), ["policy"] * 5)
     assert found.decided(5).tolist() == [True, False, True, False, False]
     assert found.latents(5).shape == (5, 12) and found.latents(5)[:, 0].tolist() == [1, 0, 2, 0, 0]
-    assert found.versions.tolist() == [7, 7] and found.execute == 2
+    assert found.versions.tolist() == [7, 7] and found.execute == 2 and found.drawn.dtype == np.float32
 
 
 @pytest.mark.parametrize("changes, said", [
     (dict(drawn=np.zeros(11)), "chunk 2 of the policy: drawn: expected 1 or 4 rows of 3, at most 32768 numbers, got 11"),
     (dict(drawn=np.zeros(6)), "drawn: expected 1 or 4 rows of 3, at most 32768 numbers, got 6"),
-    (dict(drawn=np.zeros(0)), "got 0"), (dict(drawn_dim=0), "rows of 0"),
+    (dict(drawn=np.zeros(0)), "got 0"), (dict(drawn=np.zeros(0), drawn_dim=0), "rows of 0, at most 32768 numbers, got 0"),
+    (dict(drawn_dim=0), "rows of 0"),
     (dict(drawn=np.zeros(40_000), drawn_dim=40_000), "at most 32768 numbers, got 40000"),
     (dict(log_probs=np.zeros(2)), r"log_probs: expected none, 1 or 4 \(its horizon\), got 2"),
     (dict(execute=0), r"execute: expected 1 to 4 \(its horizon\), got 0"), (dict(execute=5), "got 5"),

@@ -138,6 +138,17 @@ def test_the_worker_takes_no_more_than_it_may_hold_and_survives_what_it_handles(
     assert worker.put("later", 90)
 
 
+def test_a_worker_that_has_looked_around_is_idle(monkeypatch):
+    monkeypatch.setattr("rlinf_core.episodes.recording.LOOK_S", 0.01)
+    looks = []
+    worker, end = Worker(print, lambda: looks.append(1), print), time.monotonic() + 10
+    while len(looks) < 3:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    while not worker.idle:
+        assert time.monotonic() < end, "between two looks there is nothing to do"
+
+
 @pytest.mark.ros
 @pytest.mark.timeout(120)
 def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, StorageP
 
 from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.checksums import SUMS, is_plain, seal, verify
+from rlinf_core.episodes.checksums import SUMS, episode_files, is_plain, seal, verify
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.episodes.spool import MAX_MESSAGE_BYTES, Spool
 from rlinf_core.episodes.validation import check_episode
@@ -242,3 +242,11 @@ def test_one_transition_is_an_episode_and_none_or_more_than_fit_are_refused(spoo
     check_episode(one, task.spec, 1)
     with pytest.raises(EpisodeError, match=r"episode a-1: expected 1 to 0 transitions .* got 1. It is not trained on"):
         check_episode(one, task.spec, 0)
+
+
+@pytest.mark.parametrize("make, got", [
+    (lambda path: None, "nothing"), (lambda path: path.write_text(""), "something else")], ids=["nothing", "a file"])
+def test_what_is_no_folder_is_no_episode_and_named(tmp_path, make, got):
+    make(tmp_path / "a-1")
+    with pytest.raises(EpisodeError, match=rf"a-1: expected a whole rosbag2 recording \(a folder\), got {got}\. It is not"):
+        episode_files(tmp_path / "a-1")

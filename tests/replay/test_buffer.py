@@ -69,6 +69,16 @@ def test_state_goes_on_exactly(spec):
     assert all(np.array_equal(a[name], b[name]) for name in a)
 
 
+def test_what_was_there_before_is_gone_after_loading(spec):
+    one, two = ReplayBuffer(spec, 50), ReplayBuffer(spec, 50)
+    one.insert_episode(*episode(spec, 6, 0))
+    for index in range(12):
+        two.insert_episode(*episode(spec, 7, 100 * index))
+    two.load_state_dict(one.state_dict())
+    assert len(two) == len(one) == 6 and two.vectors()[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (two.sample(64, np.random.default_rng(3))["vectors"][:, 0] < 7).all()
+
+
 def test_what_does_not_fit_is_refused_and_changes_nothing(spec, random):
     buffer = ReplayBuffer(spec, 10)
     observations, *rest = episode(spec, 4, 0)
