@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import load_recipe, station_robot
 from rlinf_core.ros import ros_environment
 from rlinf_core.station import station_processes
 
@@ -16,7 +16,11 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
     recipe = load_recipe(name, overrides)
     command = [sys.executable, "-m", "rlinf.visitor", what, "--station", recipe.station.name, "--timeout", str(timeout_s)]
     if what == "status":
-        command += ["--expect", *(process.name for process in station_processes(recipe, Path()))]
+        root = f"/{recipe.station.name}/"
+        command += ["--expect", *(f"{process.namespace}/{process.executable}".removeprefix(root)
+                                  for process in station_processes(recipe, Path()))]
+    if arms := station_robot(recipe).arms:
+        command += ["--arms", *arms]
     if cause:
         command += [f"--cause={cause}"]
     return subprocess.call(command, env=ros_environment(recipe.station.domain_id))

@@ -11,7 +11,7 @@ from typing import Any
 from geometry_msgs.msg import PoseStamped
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, TimeStep
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.phase import PhaseLockedTimer
@@ -72,7 +72,8 @@ class Lockstep:
     """The simulator's messages permit ticks: one per pose, while a chunk covers it and the environment has seen the step.
 
     A chunk that is played for several time steps permits the ticks of each only once the environment has taken that time
-    step, so that every observation is of its own time. A guard keeps time when nothing comes.
+    step, so that every observation is of its own time. Where there are other arms, each waits until it knows how the others
+    fared in the tick before: so all go by the same, whichever is first. A guard keeps time when nothing comes.
     """
 
     clock_stepped = False
@@ -82,7 +83,7 @@ class Lockstep:
         self.inputs, self.period_s, self.guard_s, self.mode, self.repeat = inputs, period_s, guard_s, mode, repeat
         self.tick = tick
         self.late_ms: deque[float] = deque(maxlen=1000)
-        self.credit_ns = self.looked_ns = self.dt_ns = 0
+        self.credit_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
         self.step_ns: int | None = None  # of the newest time step; None until there is an environment
         self.pending = self.forced = self.running_on = self.answered = False
         self.last_ns = time.monotonic_ns()
@@ -93,6 +94,9 @@ class Lockstep:
         for topic in ROLES:
             self.subscriptions.append(node.create_subscription(
                 ActionChunk, topic, partial(self._on_chunk, topic), profile(topic), raw=True))
+        for topic in inputs.others:
+            self.subscriptions.append(node.create_subscription(
+                SafetyState, topic, partial(self._on_other, topic), profile(topic), raw=True))
         self.timer = node.create_timer(period_s, self._on_guard)
 
     def _on_pose(self, raw: bytes) -> None:
@@ -134,6 +138,12 @@ class Lockstep:
             self.dt_ns = chunk.dt_ns
             self._tick_if_permitted()
 
+    def _on_other(self, topic: str, raw: bytes) -> None:
+        message = self.inputs.decode(topic, SafetyState, raw)
+        if message is not None:
+            self.inputs.receive(topic, message)
+            self._tick_if_permitted()
+
     def wanted(self) -> None:
         """Somebody asked for something: answer with the present state, if it is not answered yet."""
         self.forced = True
@@ -142,7 +152,8 @@ class Lockstep:
     @property
     def _permitted(self) -> bool:
         until = self.credit_ns if self.step_ns is None else min(self.credit_ns, self.step_ns + self.dt_ns)
-        return self.inputs.pose_stamp_ns < until
+        known = all(other.up_to() >= self.ticked_ns for other in self.inputs.others.values())
+        return known and self.inputs.pose_stamp_ns < until
 
     def _tick_if_permitted(self) -> None:
         if self.pending and (self.forced or self._permitted):
@@ -165,7 +176,7 @@ class Lockstep:
         if self.last_ns - self.looked_ns > 0.1 * NS:
             self.looked_ns = self.last_ns
             self.inputs.look_around()
-        self.answered = True
+        self.answered, self.ticked_ns = True, self.inputs.pose_stamp_ns
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
 
     def stop(self, node: Node) -> None:
