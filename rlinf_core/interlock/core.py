@@ -257,7 +257,6 @@ class _Tick:
         if mode is Mode.ARMED:
             self.commander = ""
         if (mode, cause) != (self.mode, self.cause):
-            self.held_now = cause if mode is Mode.HOLD and not cause.startswith(OTHER) else ""
             self.mode, self.cause = mode, cause
             self.event("mode", f"{mode.name}:{cause}" if cause else mode.name)
 
@@ -265,6 +264,7 @@ class _Tick:
         if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
             self.drop_chunk()
             self.enter(Mode.HOLD, cause)
+            self.held_now = self.held_now if cause.startswith(OTHER) else cause
 
     def fault(self, cause: str) -> None:
         """Latch; the first cause stays, as it is what a reset must name."""

@@ -1,14 +1,16 @@
-"""A station with two arms, whole, over the real middleware: it plays as the vectorised environment does, and stops as one."""
+"""A station with two arms, whole, over the real middleware: it plays as the vectorised environment does."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import PolicyStatus, PolicyUpdate
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
+from rlinf.conversions import action_chunk
 from rlinf.qos import profile
-from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import save_policy
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 BOTH = ("station.operator.kind=scripted", "station.robot=two_franka_sim", "station.task=reach_both")
 NODES = ("sim_bridge", "interlock_left", "interlock_right", "environment", "operator", "recorder", "policy")
 SCENES = range(1_000_000, 1_000_003)
+TOO_LARGE = [3, 4, 11, 20, 21, 22, 30]  # time steps
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +70,64 @@ def test_both_arms_are_shown_the_task_to_the_last_bit_as_in_the_vectorised_envir
         assert recording.success and set(recording.sources) == {"operator"}
         assert np.abs(recording.executed).max(0).min() > 1e-3, "each axis of each arm has moved"
         assert len(set(recording.limits_hash.split("+"))) == 2
+
+
+def test_a_policy_of_both_arms_plays_its_chunks_there_to_the_last_bit(env, station):
+    torch.manual_seed(0)
+    policy = make_policy(env.spec, tanh_gaussian.Config(hidden=(32,), horizon=8, execute=4)).eval()
+    watched = Watched(env)
+    expected = play(watched, lambda seen: policy.act(seen, explore=False), 4, SCENES)
+    file = save_policy(policy, station.supervisor.run_dir / "1.safetensors")
+    station.updates.publish(PolicyUpdate(version=1, path=str(file)))
+    station.spin(lambda: station.statuses[-1].version == 1, what="the policy")
+    recorded(station, station.runner, "evaluate", [SCENES[0] - 1])
+    for recording, episode, seen in zip(recorded(station, station.runner, "evaluate", SCENES), expected, watched.episodes,
+                                        strict=True):
+        same(recording, episode, seen, env.spec)
+        assert recording.chunks is not None and set(recording.chunks.played[:-1]) == {4}, "as sent, and played by both"
+
+
+@pytest.mark.domain(172)
+def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorised_environment(peer, tmp_path):
+    """Large actions are refused for the left arm here, whose speed is limited so much; the right one must stop too."""
+    shared, own = Path("sim_bridges").resolve(), "box_low: [0.3, -0.25, 0.005]\nbox_high: [0.7, 0.25, 0.45]\n"
+    (tmp_path / "left.yaml").write_text(
+        f"extends: {shared}/franka_mujoco/franka_sim/limits.yaml\n{own}speed: 0.015\nrefusals_to_fault: 100\n")
+    (tmp_path / "robot.yaml").write_text(
+        f"driver: simulator\nsimulator: two_frankas\narms:\n  left: {{limits: left.yaml}}\n"
+        f"  right: {{limits: {shared}/two_frankas/two_franka_sim/right.yaml}}\n")
+    robot = (BOTH[0], f"station.robot={tmp_path}", BOTH[2])
+    random = np.random.default_rng(0)
+    actions = random.uniform(-0.6, 0.6, (40, 6)).astype(np.float32)
+    actions[TOO_LARGE, 0] = 0.9
+    vector = stations(load_recipe("sim_rlpd", [*robot[1:], "simulation.interlock=true"]), 1)
+    alone, spec = vector.envs[0].station, vector.spec
+    seen, executed, held, result = [alone.reset(SCENES[0])], [], [], None
+    while result is None or not result.last:
+        observation, result = alone.step(actions[len(executed)])
+        seen.append(observation)
+        executed.append(alone.executed * spec.action.scale)
+        held.append(alone.held)
+    vector.close()
+
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+
+    def answer(step):
+        if step.step_type != TimeStep.LAST:
+            chunks.publish(action_chunk(spec, actions[step.step_index], source="policy", session="test",
+                                        seq=step.header.stamp.sec * 10**9 + step.header.stamp.nanosec, version=0,
+                                        observation_stamp=step.header.stamp))
+
+    peer.node.create_subscription(TimeStep, "timestep", answer, profile("timestep"))
+    for name in NODES[:-1]:
+        start(peer, name, *robot)
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(lambda: runner.server_is_ready() and chunks.get_subscription_count() >= 3, 60, "the station")
+    recorded(peer, runner, "demonstration", [SCENES[0] - 1])
+    recording, = recorded(peer, runner, "evaluate", SCENES[:1])
+    assert len(recording) == len(executed) and any(held)
+    for item in spec.vectors:
+        assert np.array_equal(recording.observations[item.name], np.array([each[item.name] for each in seen])), item.name
+    assert recording.executed == pytest.approx(np.array(executed), abs=1e-12)
+    refused = recording.executed[TOO_LARGE]
+    assert not refused[:, :3].any() and np.abs(refused[:, 3:]).max() < 0.002, "the right arm moved for a tick, and braked"
