@@ -10,6 +10,7 @@ from rlinf_core.environment import load_task, observe
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.chunks import played_chunks
 from rlinf_core.episodes.messages import typestore
+from rlinf_core.episodes.response import identify
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError, RecipeError
 from rlinf_core.interface import arm_of, of_arms
@@ -213,6 +214,9 @@ def test_an_episodes_action_is_that_of_all_arms(recorded):
     episode = read_episode(recorded())
     assert episode.requested[0] == pytest.approx(np.arange(6) / 100)
     assert episode.executed[0] == pytest.approx(np.arange(6) / 200) and episode.limits_hash == "hash_left+hash_right"
+    assert episode.arms == ("left", "right")
+    with pytest.raises(EpisodeError, match="expected one arm, got left, right: several are not supported here"):
+        identify([episode])
 
 
 @pytest.mark.parametrize("rename", [

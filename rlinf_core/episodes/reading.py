@@ -161,7 +161,8 @@ def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> E
         observations=_observations(steps), requested=requested, executed=executed, sources=tuple(sources),
         limits=tuple(limits), rewards=np.array([s.reward for s in steps[1:]], np.float32),
         discounts=np.array([s.discount for s in steps[1:]], np.float32), stamps_ns=stamps,
-        chunks=played_chunks(where, messages["policy/action"], applied, stamps, sources))
+        chunks=played_chunks(where, messages["policy/action"], applied, stamps, sources),
+        arms=tuple(name.rpartition("/")[2] for name in sorted(firsts)) if len(firsts) > 1 else ())
 
 
 def _observations(steps: list[Any]) -> dict[str, np.ndarray]:

@@ -207,10 +207,10 @@ class _Tick:
         """Why this arm could not move now, the others aside; empty if it may. What held it in this very tick counts too."""
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             return self.mode.name.lower()
-        own = [*self.obstacles, self.unknown() or self.held_now][0]
+        own = [*self.obstacles, self.unknown()][0]
         if own or self.mode is Mode.ACTIVE:
             return own
-        return self.cause if self.cause == "new_session" else self.astray()
+        return self.held_now or (self.cause if self.cause == "new_session" else self.astray())
 
     # S2, S7, S8, S12: motion
     def move(self) -> None:

@@ -135,6 +135,20 @@ def test_s27_two_that_must_realign_do_not_wait_for_each_other(two):
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
 
+def test_s27_who_holds_and_goes_on_in_one_tick_holds_nobody(two):
+    """The enable is released in the tick in which the operator takes over."""
+    for rig in two.rigs.values():
+        rig.limits = limits(enable_lease=60.0)
+    held = {"enable": True, "enable_age_s": 0.0}
+    two.play(20, left=held, right=held)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+    for name, rig in two.rigs.items():
+        hand = chunk(1, two.now, ((0.0, 0.01, 0.0),), source="operator", session="o")
+        rig.tick(hand, others=tuple(Other(other, "") for other in two.rigs if other != name))
+        two.said[name] = rig.output.blocked
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2 and set(two.said.values()) == {FREE}
+
+
 def test_s27_a_new_scene_forgets_what_held_another_arm(two):
     two.play(20)
     for rig in two.rigs.values():

@@ -16,6 +16,7 @@ from std_srvs.srv import SetBool
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from tests.ros.stand import listen, start
+from tests.ros.test_visitor import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
@@ -71,6 +72,9 @@ class Station:
         (tmp_path / "robot.yaml").write_text(
             f"driver: external\narms: {{left: {{limits: {FR3}}}, right: {{limits: {FR3}}}}}\nestops: [pendant]\n")
         self.overrides = (f"station.robot={tmp_path}", "station.task=reach_both")
+        self.recipe = tmp_path / "two.yaml"
+        self.recipe.write_text(f"defaults: demo\nname: two\nstation: {{robot: {tmp_path}, task: reach_both, operator: "
+                               "{kind: keyboard}}\n")
         self.memory = {name: tmp_path / f"{name}.memory" for name in ARMS}
         for name in ARMS:
             self.start(name)
@@ -241,3 +245,30 @@ def test_s16_a_takeover_is_one_of_both(station):
         station.peer.for_s(0.1)
     assert [side.states[-1].source for side in station.sides] == ["operator"] * 2
     station.peer.spin(lambda: [side.states[-1].source for side in station.sides] == ["policy"] * 2, what="the policy again")
+
+
+@pytest.mark.domain(161)
+def test_whoever_asks_a_station_with_two_arms_asks_both(station):
+    def ask(*words):
+        return rlinf(station.peer, *words, str(station.recipe), domain=161)
+
+    code, said = ask("arm")
+    assert code == 1 and "the interlock of a real arm: a person arms it" in said
+    station.arm()
+    station.reach((ACTIVE, ""), (ACTIVE, ""))
+    code, said = ask("status")
+    assert code == 0 and "arm left: ACTIVE policy commands" in said and "arm right: ACTIVE policy commands" in said
+    assert "left/interlock, peer, right/interlock; MISSING: environment, policy, recorder, uplink" in said
+    assert "ticks left" in said and "ticks right" in said
+    station.pressed = True
+    station.reach((FAULT, "estop:pendant"), (FAULT, "estop:pendant"))
+    station.pressed = False
+    station.peer.for_s(0.3)
+    code, said = ask("fault", "reset", "--cause", "estop:pendant")
+    assert code == 0 and "is cleared: the interlock is DISARMED" in said
+    station.reach((DISARMED, ""), (DISARMED, ""))
+    station.left.say["robot/fault"].publish(String(data="reflex"))
+    station.arm(station.right)
+    code, said = ask("disarm")
+    assert code == 0
+    station.reach((DISARMED, ""), (DISARMED, ""))

@@ -85,7 +85,7 @@ class Visitor:
             raise RlinfError(f"the interlock of station '{self.station}' is there, and nothing was heard of it{unheard} "
                              f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
         found = self.node.get_node_names_and_namespaces()
-        others = ", ".join(sorted({namespace.split("/")[1] for name, namespace in found if name == "interlock"}))
+        others = ", ".join(sorted({namespace.strip("/") for name, namespace in found if name == "interlock"}))
         raise RlinfError(
             f"expected station '{self.station}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')} on this machine, "
             f"heard no interlock for {self.patience_s:.0f} s; {'there are: ' if others else 'there is no other'}{others}. "
