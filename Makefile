@@ -25,7 +25,7 @@ $(SIMULATORS): $(STAMP) scripts/simulators.sh
 
 genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin
 $(APART): setup
-	scripts/apart.sh $@
+	scripts/isolated.sh $@
 
 demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
 	$(VENV)/bin/rlinf demo $(DEMO)

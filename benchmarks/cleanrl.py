@@ -47,9 +47,9 @@ class Vector(gym.vector.SyncVectorEnv):
         observation, reward, terminated, truncated, info = super().step(actions)
         old = {}
         if "final_info" in info:
-            ended = terminated | truncated
+            done = terminated | truncated
             episode = info["final_info"]["episode"]
-            old["final_info"] = [{"episode": {k: float(episode[k][i]) for k in "rl"}} if ended[i] else None
+            old["final_info"] = [{"episode": {k: float(episode[k][i]) for k in "rl"}} if done[i] else None
                                  for i in range(self.num_envs)]
             old["final_observation"] = info["final_obs"]
         return observation, reward, terminated, truncated, old
@@ -92,9 +92,9 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
     import gymnasium
 
     from rlinf_core.recipes import load_recipe
+    from rlinf_core.rollouts.vector_env import Steps
     from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
     from rlinf_core.trainer.train import train as train_run
-    from rlinf_core.trainer.vector import Steps
 
     task, steps = TASKS[name]
     returns: list[float] = []
@@ -116,14 +116,14 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
 
         def step(self, actions, active=None):
             seen, reward, terminated, truncated, _ = self.env.step(self.spec.action.to_si(actions[0]))
-            following, self.total = {"vectors": seen[None].astype(np.float32)}, self.total + reward
-            observation, ended = following, terminated or truncated
-            if ended:
+            next_observations, self.total = {"vectors": seen[None].astype(np.float32)}, self.total + reward
+            observation, done = next_observations, terminated or truncated
+            if done:
                 returns.append(self.total)
                 self.total = 0.0
                 observation = {"vectors": self.env.reset()[0][None].astype(np.float32)}
             flags = (np.array([float(flag)]) for flag in (terminated, truncated and not terminated, terminated))
-            return Steps(following, np.array([reward]), *flags, observation)
+            return Steps(next_observations, np.array([reward]), *flags, observation)
 
         def close(self):
             self.env.close()
@@ -132,7 +132,7 @@ def train(name: str, seed: int) -> tuple[list[float], float]:
                "simulation.evaluate_episodes=1", f"seed={seed}"]
     if name == "ppo":
         settings = ["policy.kind=gaussian", "policy.hidden=[64, 64]", "policy.initial_log_std=0.0", "algorithm={name: ppo, "
-                    "decisions: 2048, minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, "
+                    "chunks: 2048, minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, "
                     f"huber: 0.0, scale_rewards: true, anneal_updates: {steps // 2048}}}"]
     else:
         settings = ["policy.hidden=[256, 256]", "algorithm={name: sac, critic_hidden: [256, 256], learning_rate: 1.0e-3, "

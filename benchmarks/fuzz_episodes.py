@@ -33,13 +33,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from rlinf_core.bridge.client import BridgeClient  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
-from rlinf_core.environment import load_task  # noqa: E402
 from rlinf_core.episodes import Episode, read_episode  # noqa: E402
+from rlinf_core.episodes.checksums import SUMS, seal  # noqa: E402
 from rlinf_core.episodes.messages import typestore  # noqa: E402
 from rlinf_core.episodes.spool import Spool  # noqa: E402
-from rlinf_core.episodes.sums import SUMS, seal  # noqa: E402
 from rlinf_core.policies import make_policy  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.task import load_task  # noqa: E402
 from rlinf_core.trainer.data import data_for  # noqa: E402
 from rlinf_core.trainer.governor import governor_for  # noqa: E402
 from rlinf_core.trainer.sources.intake import Intake  # noqa: E402
@@ -368,7 +368,7 @@ def fuzz(episodes: int, seed: int, root: Path) -> dict[str, Any]:
         if result == "silent_changes":
             print(f"{name} ({place}): silently changed", file=sys.stderr, flush=True)
         way.clean(name)
-    last_resort = sum("cannot be read" in fate for way in every for fate in way.intake.ids.values())
+    last_resort = sum("cannot be read" in status for way in every for status in way.intake.ids.values())
     for way in every:
         way.close()
     names = ("exceptions", "silent_changes", "refused", "accepted_unchanged", "valid")

@@ -98,8 +98,8 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
 
     from rlinf.qos import profile
     from rlinf.workarounds import single_threaded
-    from rlinf_core.station import RESPAWN, Process
-    from rlinf_core.supervisor import Supervisor
+    from rlinf_core.launching.graph import RESPAWN, Process
+    from rlinf_core.launching.supervisor import Supervisor
 
     folder = Path(tempfile.mkdtemp(prefix="rlinf-interlock-"))
     values = yaml.safe_load((ROOT / "robots/franka_fr3/limits.yaml").read_text())

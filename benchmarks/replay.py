@@ -29,8 +29,8 @@ class Ours:
     """rlinf_core.replay."""
 
     def __init__(self, capacity: int) -> None:
-        from rlinf_core.environment import load_task
         from rlinf_core.replay import ReplayBuffer
+        from rlinf_core.task import load_task
 
         task = load_task(ROOT / "configs/tasks/peg_insertion.yaml")
         spec = task.with_images({"front": IMAGE[:2], "wrist": IMAGE[:2]}).spec

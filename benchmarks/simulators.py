@@ -1,4 +1,4 @@
-"""Every simulator that is installed: what keeps its promises here, and what our way costs over the bare simulator.
+"""Every simulator that is installed: what passes its checks here, and what our way costs over the bare simulator.
 
     python benchmarks/simulators.py --json results.json
 
@@ -24,10 +24,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from rlinf_core.cli.check import load_recipe_like, recipe_of  # noqa: E402
+from rlinf_core.cli.check import recipe_of  # noqa: E402
 from rlinf_core.cli.evaluate import caption  # noqa: E402
-from rlinf_core.trainer.simulated import simulated_station, stations  # noqa: E402
-from sim_bridges.apart import python_of  # noqa: E402
+from rlinf_core.rollouts.simulated import simulated_station, stations  # noqa: E402
+from sim_bridges.conformance import load_recipe_like  # noqa: E402
+from sim_bridges.isolated import python_of  # noqa: E402
 from sim_bridges.simulator import make, simulators  # noqa: E402
 
 STEPS, ROUNDS, PICTURE_STEP = 150, 3, 15
@@ -108,7 +109,7 @@ def main() -> None:
         print(json.dumps(cost(options.cost_of)))
         return
     result: dict[str, float] = {"simulators_run_here": 0}
-    print(f"{'':22}{'promises':>9}{'vectorised':>12}{'station':>9}{'bare ms':>9}{'ours':>7}{'ratio':>7}"
+    print(f"{'':22}{'checks':>9}{'vectorised':>12}{'station':>9}{'bare ms':>9}{'ours':>7}{'ratio':>7}"
           f"{'with interlock':>16}")
     for name in options.only or simulators():
         seen = one(name)

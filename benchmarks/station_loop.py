@@ -58,10 +58,10 @@ def train_policy(task_path: Path, path: Path) -> None:
     """A policy that answers each socket offset with its level (supervised, seconds)."""
     import torch
 
-    from rlinf_core.environment import load_task
     from rlinf_core.policies import tanh_gaussian
     from rlinf_core.policies.files import save_policy
     from rlinf_core.policies.tanh_gaussian.policy import Actor
+    from rlinf_core.task import load_task
 
     torch.manual_seed(0)
     spec = load_task(task_path).with_images(dict.fromkeys(CAMERAS, SIZE)).spec
@@ -167,9 +167,9 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
     from std_srvs.srv import SetBool
 
     from rlinf.qos import profile
+    from rlinf_core.launching.graph import station_processes
+    from rlinf_core.launching.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
-    from rlinf_core.station import station_processes
-    from rlinf_core.supervisor import Supervisor
 
     task = write_task(folder, hz, seconds + WARM_UP_S)
     policy = folder / f"policy_{hz}hz.safetensors"
@@ -299,11 +299,11 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     from rlinf_msgs.msg import EpisodeEvent, PolicyStatus
 
     from rlinf.qos import profile
+    from rlinf_core.launching.graph import station_processes
+    from rlinf_core.launching.supervisor import Supervisor
     from rlinf_core.policies.files import save_policy
     from rlinf_core.policies.tanh_gaussian.policy import Actor
     from rlinf_core.recipes import load_recipe, station_task
-    from rlinf_core.station import station_processes
-    from rlinf_core.supervisor import Supervisor
     from sim_bridges.simulator import make
 
     recipe = load_recipe("demo", [f"station.domain_id={DOMAIN}"])

@@ -1,4 +1,4 @@
-"""Hands the process graph of a station (rlinf_core.station) to launch_ros; the launch files only choose arguments."""
+"""Hands a station's process graph (rlinf_core.launching.graph) to launch_ros; the launch files only choose arguments."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def description(**defaults: str) -> LaunchDescription:
 
 
 def _start(context: LaunchContext) -> list:
-    from rlinf_core.places import shared
-    from rlinf_core.recipes import load_recipe
-    from rlinf_core.station import (
+    from rlinf_core.launching.graph import (
         RESPAWN,
         SHUTDOWN,
         director_process,
@@ -54,6 +52,8 @@ def _start(context: LaunchContext) -> list:
         station_processes,
         write_plan,
     )
+    from rlinf_core.paths import shared
+    from rlinf_core.recipes import load_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     value["operator"] = value["operator"] or OPERATORS[value["robot"]]

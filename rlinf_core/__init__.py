@@ -9,8 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the same once more, for type checkers
-    from rlinf_core.environment import Task as Task
-    from rlinf_core.environment import load_task as load_task
     from rlinf_core.episodes.reading import read_episode as read_episode
     from rlinf_core.episodes.types import Episode as Episode
     from rlinf_core.errors import RlinfError as RlinfError
@@ -24,12 +22,14 @@ if TYPE_CHECKING:  # the same once more, for type checkers
     from rlinf_core.recipes.schema import Recipe as Recipe
     from rlinf_core.recipes.station import station_task as station_task
     from rlinf_core.specs import StationSpec as StationSpec
+    from rlinf_core.task import Task as Task
+    from rlinf_core.task import load_task as load_task
     from rlinf_core.trainer.train import train as train
 
 __version__ = "0.1.0"
 PUBLIC = {  # name: module
     "Recipe": "recipes.schema", "load_recipe": "recipes.loading", "station_task": "recipes.station",
-    "Task": "environment", "load_task": "environment", "StationSpec": "specs",
+    "Task": "task", "load_task": "task", "StationSpec": "specs",
     "Policy": "policies.policy", "Observation": "policies.policy", "ActionChunk": "policies.policy",
     "make_policy": "policies", "save_policy": "policies.files", "load_policy": "policies.files",
     "Episode": "episodes.types", "read_episode": "episodes.reading",

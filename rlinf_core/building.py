@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.places import built_messages, message_packages, message_sources
+from rlinf_core.paths import built_messages, message_packages, message_sources
 from rlinf_core.ros import ros_is_sourced
 
 SILENCE_S = 15.0

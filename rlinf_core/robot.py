@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError
 from rlinf_core.interface import TAKEN
-from rlinf_core.places import SOURCE, shared
+from rlinf_core.paths import SOURCE, shared
 from rlinf_core.settings.base import Count, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import read

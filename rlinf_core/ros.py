@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.places import NODES, SOURCE, built_messages, in_source_tree, message_packages, shared
+from rlinf_core.paths import NODES, SOURCE, built_messages, in_source_tree, message_packages, shared
 
 
 def ros_environment(domain_id: int) -> dict[str, str]:

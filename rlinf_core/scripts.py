@@ -13,7 +13,7 @@ from rlinf_core.settings.base import Discriminated
 from rlinf_core.settings.signature import parameters, values
 
 if TYPE_CHECKING:
-    from rlinf_core.environment import Channels, Task
+    from rlinf_core.task import Channels, Task
 
 OURS = {"insertion": "sim_bridges.scripted:InsertionOperator", "reach": "sim_bridges.scripted:ReachOperator",
         "pick": "sim_bridges.scripted:PickOperator"}

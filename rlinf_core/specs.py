@@ -13,6 +13,8 @@ import numpy as np
 
 from rlinf_core.errors import SpecError
 
+Arrays = dict[str, np.ndarray]
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -26,7 +28,7 @@ class ArraySpec:
         low: smallest meaningful value, per element or one for all.
         high: largest meaningful value.
         source: the robot-side channel it is read from, e.g. "current_pose".
-        take: which part of the channel, e.g. "position" (see rlinf_core.environment).
+        take: which part of the channel, e.g. "position" (see rlinf_core.task).
     """
 
     name: str

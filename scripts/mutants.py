@@ -63,10 +63,11 @@ LEARNING = ("--ignore=tests/algorithms/test_learning.py", "--ignore=tests/algori
 OPTIMISER, ADAPTERS = "torch._dynamo", "peft"
 ROOMS = {
     "interlock": Room(("rlinf_core/interlock",), ("tests/interlock",)),
-    "episodes": Room(("rlinf_core/episodes", "rlinf_core/durable.py"), ("tests/episodes", "tests/bridge")),
+    "episodes": Room(("rlinf_core/episodes", "rlinf_core/atomic_io.py"), ("tests/episodes", "tests/bridge")),
     "bridge": Room(("rlinf_core/bridge",), ("tests/bridge",)),
     "replay": Room(("rlinf_core/replay",), ("tests/replay", "tests/algorithms/test_off_policy.py"), LEARNING, (OPTIMISER,)),
-    "trainer": Room(("rlinf_core/trainer",), ("tests/trainer",), warm=(OPTIMISER,)),
+    "trainer": Room(("rlinf_core/trainer", "rlinf_core/rollouts", "rlinf_core/distributed", "rlinf_core/sharding.py"),
+                    ("tests/trainer", "tests/rollouts", "tests/distributed"), warm=(OPTIMISER,)),
     "algorithms": Room(("rlinf_core/algorithms",), ("tests/algorithms",), LEARNING, (OPTIMISER, ADAPTERS)),
     "policies": Room(("rlinf_core/policies",), ("tests/policies",), LEARNING, (OPTIMISER,)),
 }
@@ -142,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
-    """The sample by room: from every module as many as its share of all that could be made."""
+    """The sample by room: from every module as many as its fraction of all that could be made."""
     if args.again:
         listed = [entry for entry in json.loads(args.again.read_text())["listed"] if (ROOT / entry["file"]).exists()]
         still = [mutant for entry in listed for mutant in mutants_of(entry["room"], entry["file"])
@@ -154,7 +155,7 @@ def drawn(args: argparse.Namespace) -> dict[str, list[Mutant]]:
     sample: dict[str, list[Mutant]] = {}
     for count, rooms in groups:
         modules = {(room, path): mutants_of(room, path) for room in rooms for path in modules_of(room) if args.only in path}
-        for (room, path), number in shares({key: len(all_) for key, all_ in modules.items()}, count).items():
+        for (room, path), number in proportional({key: len(all_) for key, all_ in modules.items()}, count).items():
             chosen = random.Random(f"{args.seed} {path}").sample(modules[room, path], number)
             sample.setdefault(room, []).extend(chosen)
     return {room: mutants for room, mutants in sample.items() if mutants}
@@ -177,11 +178,11 @@ def mutants_of(room: str, path: str) -> list[Mutant]:
     return [Mutant(get_mutant_name(Path(path), name), room, path) for name in names]
 
 
-def shares(sizes: dict, number: int) -> dict:
+def proportional(sizes: dict, number: int) -> dict:
     """``number`` divided in proportion to the sizes (largest remainders), none beyond its size."""
     number = min(number, sum(sizes.values()))
     exact = {key: number * size / sum(sizes.values()) for key, size in sizes.items() if size}
-    whole = {key: int(share) for key, share in exact.items()}
+    whole = {key: int(fraction) for key, fraction in exact.items()}
     for key in sorted(exact, key=lambda key: whole[key] - exact[key])[:number - sum(whole.values())]:
         whole[key] += 1
     return whole
@@ -303,10 +304,10 @@ def scored(figures: dict) -> dict:
     def of(what: str, rooms: Iterable[str] = ROOMS) -> int:
         return sum(figures.get(f"{room}_{what}", 0) for room in rooms)
 
-    def share(rooms: Iterable[str]) -> float:
+    def fraction(rooms: Iterable[str]) -> float:
         return round(100.0 * of("caught", rooms) / max(of("caught", rooms) + of("missed", rooms), 1), 2)
 
-    scores = {"score": share(ROOMS), "interlock_score": share(["interlock"]), "mutants": of("mutants"),
+    scores = {"score": fraction(ROOMS), "interlock_score": fraction(["interlock"]), "mutants": of("mutants"),
               "survivors": of("missed"), "explained": of("explained")}
     rest = {key: value for key, value in figures.items() if key not in scores and key != "listed"}
     return scores | rest | {"listed": figures["listed"]}

@@ -20,7 +20,6 @@ sys.path[:0] = [str(ROOT)]
 import rlinf_core  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
-from rlinf_core.environment import TaskFile  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
@@ -31,6 +30,7 @@ from rlinf_core.robot import Robot, robots  # noqa: E402
 from rlinf_core.scripts import SCRIPT  # noqa: E402
 from rlinf_core.settings import table  # noqa: E402
 from rlinf_core.settings.base import Settings  # noqa: E402
+from rlinf_core.task import TaskFile  # noqa: E402
 from sim_bridges.simulator import options_of, simulators  # noqa: E402
 
 

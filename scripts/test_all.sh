@@ -1,19 +1,25 @@
 #!/usr/bin/env bash
-# The suite in two passes: what starts no station on all cores at once, then what does, one test after the other.
+# The suite in two passes side by side: what starts stations, one test after the other, which waits more than it computes; and
+# with lower priority everything else, on all cores.
 #
 #     scripts/test_all.sh ["MARKERS"]    e.g. "not slow"
 #
-# One line at the end counts both. The exit code is 0 only if both passed.
+# The second pass is printed when it is through; one line at the end counts both. The exit code is 0 only if both passed.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 only=${1:+($1) and }
-told=$(mktemp -d)
-trap 'rm -rf "$told"' EXIT
+results=$(mktemp -d)
+nice -n 15 scripts/run_tests.sh -m "${only}not ros" -n logical --maxprocesses 8 --dist worksteal \
+    --junitxml="$results/others.xml" > "$results/others.txt" 2>&1 &
+others=$!
+trap 'kill -INT $others 2> /dev/null && wait $others; rm -rf "$results"' EXIT
+echo "stations below; all other tests beside them, in $results/others.txt"
 failed=0
-scripts/run_tests.sh -m "${only}not ros" -n logical --maxprocesses 8 --dist worksteal --junitxml="$told/1.xml" || failed=$?
+scripts/run_tests.sh -m "${only}ros" --junitxml="$results/stations.xml" || failed=$?
 [ $failed -lt 2 ] || exit $failed  # interrupted, or not even begun
-scripts/run_tests.sh -m "${only}ros" --junitxml="$told/2.xml" || failed=$?
-.venv/bin/python - "$told"/*.xml <<'END'
+wait $others || failed=$?
+cat "$results/others.txt"
+.venv/bin/python - "$results"/*.xml <<'END'
 import sys
 from collections import Counter
 from xml.etree import ElementTree
@@ -21,9 +27,9 @@ from xml.etree import ElementTree
 counts = Counter()
 for file in sys.argv[1:]:
     for suite in ElementTree.parse(file).iter("testsuite"):
-        counts.update({name: float(suite.get(name)) for name in ("tests", "failures", "errors", "skipped", "time")})
+        counts.update({name: float(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")})
 passed = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
 print(f"both passes: {passed:.0f} passed, {counts['failures']:.0f} failed, {counts['errors']:.0f} errors, "
-      f"{counts['skipped']:.0f} skipped in {counts['time'] / 60:.1f} minutes")
+      f"{counts['skipped']:.0f} skipped")
 END
 exit $failed

@@ -43,11 +43,11 @@ class Randomised:
         self.errors = {name: random.normal(0.0, ranges.pose_error_m, 3) for name in SEEN}
         self.brightness = 1.0 + random.uniform(-ranges.brightness, ranges.brightness)
         self._applied = self._simulator.tcp_pose()
-        self._late: deque = deque([(self._applied.copy(), self._simulator.opening())] * self.delay_ticks)
+        self._late: deque = deque([(self._applied.copy(), self._simulator.gripper_width())] * self.delay_ticks)
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """One tick, with the command of some ticks ago, of which only a part of the way is taken."""
-        self._late.append((None if target_pose is None else np.array(target_pose), opening))
+        self._late.append((None if target_pose is None else np.array(target_pose), gripper_width))
         pose, width = self._late.popleft()
         if pose is not None:
             way = self._applied[:3] + self._follow * (pose[:3] - self._applied[:3])

@@ -66,7 +66,7 @@ class SimBridge(ControlNode):
         self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
         for arm in self.simulator.arms:
             self._hear(PoseStamped, _of(arm, "target_pose"), partial(self._on_target, arm))
-            self._hear(Float64, _of(arm, "gripper/command"), partial(self._on_opening, arm))
+            self._hear(Float64, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
                           self._announce if self.lockstep else self._on_timer)
@@ -77,7 +77,7 @@ class SimBridge(ControlNode):
     def _forget(self) -> None:
         """Nothing has been commanded in this scene."""
         self.targets: dict[str, np.ndarray | None] = dict.fromkeys(self.simulator.arms)
-        self.openings: dict[str, float | None] = dict.fromkeys(self.simulator.arms)
+        self.gripper_widths: dict[str, float | None] = dict.fromkeys(self.simulator.arms)
         self.target_at = dict.fromkeys(self.simulator.arms, 0.0)
         self.answered: set[str] = set()  # arms whose target for the present time has come
 
@@ -89,19 +89,19 @@ class SimBridge(ControlNode):
             if len(self.answered) == len(self.simulator.arms):
                 self._advance(self.targets)
 
-    def _on_opening(self, arm: str, message: Float64) -> None:
-        self.openings[arm] = message.data
+    def _on_gripper(self, arm: str, message: Float64) -> None:
+        self.gripper_widths[arm] = message.data
 
     def _on_timer(self) -> None:
         oldest = time.monotonic() - COMMAND_FRESH_S
         self._advance({arm: target if self.target_at[arm] > oldest else None for arm, target in self.targets.items()})
 
     def _announce(self) -> None:
-        """Lockstep: say the present state again to whoever has just joined; the interlock ticks only when permitted."""
+        """Lockstep: republish the present state for whoever has just joined; that is no credit for a tick."""
         self._publish()
 
     def _advance(self, targets: dict[str, np.ndarray | None]) -> None:
-        self.simulator.advance_arms(targets, self.openings)
+        self.simulator.advance_arms(targets, self.gripper_widths)
         self.answered.clear()
         self.index += 1
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds

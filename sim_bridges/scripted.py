@@ -10,43 +10,43 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from rlinf_core.environment import Channels
 from rlinf_core.specs import ActionSpec
+from rlinf_core.task import Channels
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
-class Hand:
-    """A person's unsteadiness.
+class ScriptedArm:
+    """A person's unsteadiness at the arm.
 
     Args:
         action: what is acted in.
-        noise: standard deviation of the tremor, in normalised units, correlated in time.
+        noise: standard deviation of the demonstration noise, in normalised units, correlated in time.
         pause: probability of a moment's hesitation, per step.
         seed: of both.
     """
 
     channels: tuple[str, ...] = ("current_pose", "object_pose")
 
-    def __init__(self, action: ActionSpec, noise: float = 0.12, pause: Share = 0.08, seed: int = 0) -> None:
+    def __init__(self, action: ActionSpec, noise: float = 0.12, pause: Fraction = 0.08, seed: int = 0) -> None:
         self.action, self.noise, self.pause = action, noise, pause
         self.scale_m = np.asarray(action.scale[:3])
         self._random = np.random.default_rng(seed)
         self.reset()
 
     def reset(self, seed: int | None = None) -> None:
-        """Steady hands again."""
+        """Without noise again."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        self._tremor = np.zeros(3)
+        self._noise = np.zeros(3)
 
-    def trembling(self) -> bool:
-        """Let the hand tremble on; whether it hesitates."""
-        self._tremor = 0.6 * self._tremor + self.noise * self._random.normal(size=3)
+    def hesitates(self) -> bool:
+        """One step on in the noise; whether it hesitates."""
+        self._noise = 0.6 * self._noise + self.noise * self._random.normal(size=3)
         return bool(self._random.random() < self.pause)
 
 
-class InsertionOperator(Hand):
+class InsertionOperator(ScriptedArm):
     """Goes above the socket, lowers, and pushes in."""
 
     GAIN, ALIGNED_M = 0.4, 0.002  # how much of the remaining way one action covers; lateral error at which it pushes
@@ -59,8 +59,8 @@ class InsertionOperator(Hand):
     def act(self, channels: Channels) -> np.ndarray:
         """Normalised action (3,)."""
         offset = channels["object_pose"][:3] - channels["current_pose"][:3]
-        if self.trembling():
-            return np.clip(0.3 * self._tremor, -1, 1)
+        if self.hesitates():
+            return np.clip(0.3 * self._noise, -1, 1)
         lateral = float(np.hypot(offset[0], offset[1]))
         low = offset[2] > -self._approach_m - 0.005
         wanted = np.array([offset[0], offset[1], offset[2] + self._approach_m])
@@ -68,34 +68,34 @@ class InsertionOperator(Hand):
             wanted[2] = -0.5 * self.scale_m[2] / self.GAIN
         action = self.GAIN * wanted / self.scale_m
         steadiness = 0.1 if lateral < 0.01 else 1.0
-        return np.clip(action + steadiness * self._tremor, -1, 1)
+        return np.clip(action + steadiness * self._noise, -1, 1)
 
 
-class ReachOperator(Hand):
+class ReachOperator(ScriptedArm):
     """Goes straight to a point above the object.
 
     Args:
         height: of that point [m].
     """
 
-    def __init__(self, action: ActionSpec, height: float = 0.03, **hand: Any) -> None:
+    def __init__(self, action: ActionSpec, height: float = 0.03, **common: Any) -> None:
         self.height = height
-        super().__init__(action, **hand)
+        super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:
         """Normalised action (3,)."""
-        hesitates = self.trembling()
+        hesitates = self.hesitates()
         offset = channels["object_pose"][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.height]
-        return np.clip((0.0 if hesitates else 0.6) * offset / self.scale_m + self._tremor, -1, 1)
+        return np.clip((0.0 if hesitates else 0.6) * offset / self.scale_m + self._noise, -1, 1)
 
 
-class PickOperator(Hand):
-    """Goes above the object with an open hand, down, closes, and carries it to the goal; begins again if it slips.
+class PickOperator(ScriptedArm):
+    """Goes above the object with an open gripper, down, closes, and carries it to the goal; begins again if it slips.
 
     Args:
         above: height [m] from which it goes down.
         grasp: height [m] of the tool above the object's centre at which it closes.
-        closing: steps that it waits for the hand to close.
+        closing: steps that it waits for the gripper to close.
         carry: height [m] above the goal at which the object is carried there.
         release: whether it is let go of at the goal.
         gain: how much of the remaining way one action covers; an arm that lags swings about its goal if that is much.
@@ -106,19 +106,19 @@ class PickOperator(Hand):
 
     def __init__(self, action: ActionSpec, above: float = 0.07, grasp: float = 0.0,
                  closing: Annotated[int, Field(ge=0)] = 3, carry: float = 0.0,
-                 release: bool = False, gain: Annotated[float, Field(gt=0, le=1)] = 0.7, **hand: Any) -> None:
+                 release: bool = False, gain: Annotated[float, Field(gt=0, le=1)] = 0.7, **common: Any) -> None:
         self.above, self.grasp, self.closing, self.carry, self.release = above, grasp, closing, carry, release
         self.gain = gain
-        super().__init__(action, **hand)
+        super().__init__(action, **common)
 
     def reset(self, seed: int | None = None) -> None:
-        """The hand is open."""
+        """The gripper is open."""
         super().reset(seed)
         self._closed, self._let_go = 0, False
 
     def act(self, channels: Channels) -> np.ndarray:
-        """Normalised action (4,): the way, and the hand's opening."""
-        hesitates = self.trembling()
+        """Normalised action (4,): the way, and the gripper's width."""
+        hesitates = self.hesitates()
         offset = channels["object_pose"][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.grasp]
         lateral, away = float(np.hypot(offset[0], offset[1])), float(np.linalg.norm(offset))
         if self._closed and away > 0.05:
@@ -130,7 +130,7 @@ class PickOperator(Hand):
         else:
             way = offset + [0.0, 0.0, 0.0 if lateral < self.ALIGNED_M else max(self.above, 0.0)]
         action = np.zeros(len(self.action.scale))
-        action[:3] = (0.0 if hesitates else self.gain) * way / self.scale_m + steadiness * self._tremor
+        action[:3] = (0.0 if hesitates else self.gain) * way / self.scale_m + steadiness * self._noise
         action[3] = -1.0 if self._closed and not self._let_go else 1.0
         return np.clip(action, -1, 1)
 

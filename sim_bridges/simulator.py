@@ -12,7 +12,7 @@ import numpy as np
 
 from rlinf_core import plugins
 from rlinf_core.errors import RlinfError
-from sim_bridges.apart import Apart, python_of
+from sim_bridges.isolated import IsolatedSimulator, python_of
 
 if TYPE_CHECKING:
     from rlinf_core.settings.base import Settings
@@ -25,7 +25,7 @@ class Simulator(Protocol):
 
     Channels carry the names of the robot interface: current_pose (7,) xyz + quaternion xyzw [m] in the robot's base frame,
     current_twist (6,) linear and angular [m/s, rad/s], wrench (6,) force and torque on the tool in the base frame [N, Nm],
-    joint_states (n,) [rad], gripper/state (1,) opening [m], object_pose (7,), goal_pose (7,), task/success (1,)
+    joint_states (n,) [rad], gripper/state (1,) width [m], object_pose (7,), goal_pose (7,), task/success (1,)
     1.0 where ``succeeded``; all float64. A simulator has those that make sense for it, always the same ones; current_pose
     always.
 
@@ -44,13 +44,13 @@ class Simulator(Protocol):
     def reset(self, seed: int) -> None:
         """Lay out a new scene, reproducibly."""
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
-        """One tick under the controller, towards a pose and an opening [m]; None lets the robot's own timeout run."""
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
+        """One tick under the controller, towards a pose and a gripper width [m]; None lets the robot's own timeout run."""
 
     def tcp_pose(self) -> np.ndarray:
         """The channel current_pose alone."""
 
-    def opening(self) -> float | None:
+    def gripper_width(self) -> float | None:
         """The channel gripper/state alone [m]; None without one."""
 
     def channels(self) -> Channels:
@@ -81,13 +81,13 @@ class Arms(Protocol):
     def reset(self, seed: int) -> None:
         """Lay out a new scene, reproducibly."""
 
-    def advance_arms(self, targets: Mapping[str, np.ndarray | None], openings: Mapping[str, float | None]) -> None:
-        """One tick, each arm towards its pose and opening [m]; None lets its own timeout run."""
+    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
+        """One tick, each arm towards its pose and gripper width [m]; None lets its own timeout run."""
 
     def tcp_poses(self) -> Channels:
         """The channel current_pose of each arm, by the arm's name."""
 
-    def openings(self) -> dict[str, float | None]:
+    def gripper_widths(self) -> dict[str, float | None]:
         """The channel gripper/state of each arm [m]; None without one."""
 
     def channels(self) -> Channels:
@@ -111,14 +111,14 @@ class OneArm:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._simulator, name)
 
-    def advance_arms(self, targets: Mapping[str, np.ndarray | None], openings: Mapping[str, float | None]) -> None:
-        self._simulator.advance(targets[""], openings[""])
+    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
+        self._simulator.advance(targets[""], gripper_widths[""])
 
     def tcp_poses(self) -> Channels:
         return {"": self._simulator.tcp_pose()}
 
-    def openings(self) -> dict[str, float | None]:
-        return {"": self._simulator.opening()}
+    def gripper_widths(self) -> dict[str, float | None]:
+        return {"": self._simulator.gripper_width()}
 
 
 def arms_of(simulator: Simulator | Arms) -> Arms:
@@ -140,14 +140,14 @@ def simulator_class(name: str, where: str = "simulator") -> type:
 
 
 def options_of(name: str, where: str = "simulator") -> type[Settings]:
-    """What a simulator may be told, by its signature."""
+    """A simulator's options, by its signature."""
     from rlinf_core.settings.signature import parameters
 
     return parameters(simulator_class(name, where))
 
 
 def make(name: str, **options: object) -> Simulator | Arms:
-    """Build a simulator by name, in a Python environment of its own if it has one (``sim_bridges.apart``).
+    """Build a simulator by name, in a virtual environment of its own if it has one (``sim_bridges.isolated``).
 
     Raises:
         RecipeError: no such simulator, or an option that it does not have or not so; with the nearest name.
@@ -159,7 +159,7 @@ def make(name: str, **options: object) -> Simulator | Arms:
 
     said = values(checked(options_of(name), Document(_tuples(options), {(): f"simulator '{name}'"})))
     own = python_of(name)
-    return Apart(own, name, said) if own else build(name, said)
+    return IsolatedSimulator(own, name, said) if own else build(name, said)
 
 
 def build(name: str, options: dict[str, Any]) -> Simulator | Arms:

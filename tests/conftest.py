@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlinf_core.environment import load_task
 from rlinf_core.interlock import load_limits
+from rlinf_core.task import load_task
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its threads, restarted in a forked child, abort it before exec
 EVIDENCE = pytest.StashKey[list]()

@@ -23,15 +23,15 @@ def test_what_is_explained_is_still_in_the_code(entry):
 
 
 def test_every_module_has_its_share_of_the_sample():
-    assert mutants.shares({"a": 100, "b": 50, "c": 1, "empty": 0}, 30) == {"a": 20, "b": 10, "c": 0}
-    assert sum(mutants.shares({"a": 7, "b": 7, "c": 7}, 10).values()) == 10
-    assert mutants.shares({"a": 3, "b": 2}, 100) == {"a": 3, "b": 2}, "no more than there are"
+    assert mutants.proportional({"a": 100, "b": 50, "c": 1, "empty": 0}, 30) == {"a": 20, "b": 10, "c": 0}
+    assert sum(mutants.proportional({"a": 7, "b": 7, "c": 7}, 10).values()) == 10
+    assert mutants.proportional({"a": 3, "b": 2}, 100) == {"a": 3, "b": 2}, "no more than there are"
 
 
 def test_modules_of_a_room_leave_out_what_is_generated():
     found = mutants.modules_of("bridge")
     assert "rlinf_core/bridge/server.py" in found and not any("_pb2" in path for path in found)
-    assert "rlinf_core/durable.py" in mutants.modules_of("episodes")
+    assert "rlinf_core/atomic_io.py" in mutants.modules_of("episodes")
 
 
 def mutant(status, room="replay", **told):

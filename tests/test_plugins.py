@@ -10,13 +10,13 @@ import yaml
 
 from rlinf_core import plugins
 from rlinf_core.algorithms import algorithm, algorithms
-from rlinf_core.environment import load_task
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.recipes import load_recipe, station_robot, station_task
 from rlinf_core.rewards import rewards
 from rlinf_core.robot import load_robot, robots
 from rlinf_core.scripts import make_script, scripts
+from rlinf_core.task import load_task
 from sim_bridges.simulator import make, simulators
 
 CODE = {

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import yaml
 
-from rlinf_core.environment import load_task, observe
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.chunks import played_chunks
 from rlinf_core.episodes.messages import typestore
@@ -14,12 +13,13 @@ from rlinf_core.episodes.response import identify
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError, RecipeError
 from rlinf_core.interface import arm_of, of_arms
+from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import check_recipe, load_recipe, station_task
 from rlinf_core.robot import load_robot
+from rlinf_core.rollouts.simulated import simulated_station
 from rlinf_core.scripts import make_script
 from rlinf_core.specs import ActionSpec
-from rlinf_core.station import station_processes
-from rlinf_core.trainer.simulated import simulated_station
+from rlinf_core.task import load_task, observe
 from tests.episodes.test_played_chunks import applied, sent
 from tests.messages import raw_messages, write_raw
 
@@ -178,7 +178,7 @@ def test_each_arm_has_an_interlock_with_its_own_limits_rows_and_memory(tmp_path)
     assert (left.parameters["rows"], left.parameters["others"]) == ([0, 3, 6], ["right"])
     assert (right.parameters["rows"], right.parameters["others"]) == ([3, 6, 6], ["left"])
     assert left.parameters["limits_file"].endswith("left.yaml") and right.parameters["limits_file"].endswith("right.yaml")
-    assert Path(left.parameters["memory_file"]).name == "station_a.left.interlock"
+    assert Path(left.parameters["latch_file"]).name == "station_a.left.interlock"
     assert dict(right.remappings) == {name: f"/station_a/{name}" for name in (
         "estop/pendant", "enable", "policy/action", "teleop/action", "timestep", "episode", "left/safety/to_others")}
     assert all(process.parameters["arms"] == ["left", "right"] for process in graph.values())
@@ -262,7 +262,7 @@ def test_without_the_interlock_a_free_motion_of_both_is_the_same():
 
 def test_the_arms_of_simulator_limits_and_task_are_the_same(both, limits):
     from sim_bridges.simulator import make
-    from sim_bridges.vector import SimulatedStation
+    from sim_bridges.vectorised import SimulatedStation
 
     two = make("two_frankas")
     with pytest.raises(RecipeError, match="the simulator has the arms left, right: .* got limits for one arm without"):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, station_processes
+from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_station
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import ONCE, RESPAWN, SHUTDOWN, station_processes
-from rlinf_core.supervisor import MAX_RESTARTS, Supervisor, only_station
 
 KEYBOARD = "station.operator.kind=keyboard"
 
@@ -107,7 +107,7 @@ def test_a_script_is_refused_at_a_real_arm(tmp_path):
 
 
 def test_the_death_of_the_supervisor_takes_its_children_along(tmp_path):
-    code = ("import sys, time; from pathlib import Path; from rlinf_core.supervisor import Supervisor\n"
+    code = ("import sys, time; from pathlib import Path; from rlinf_core.launching.supervisor import Supervisor\n"
             "s = Supervisor(Path(sys.argv[1]), 91)\n"
             "print(s.run('x', [sys.executable, '-c', 'import time; time.sleep(60)'], 'respawn').popen.pid, flush=True)\n"
             "time.sleep(60)")

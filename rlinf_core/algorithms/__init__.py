@@ -1,4 +1,4 @@
-"""Learning algorithms: a folder each, its ``Config`` without torch, its ``Learner`` with it; ``parts`` is what they share.
+"""Learning algorithms: a folder each, its ``Config`` without torch, its ``Learner`` with it; ``common`` is what they share.
 
 ``algorithm("ppo")`` is the package of that name. A new algorithm is a new folder, or a module of one's own with both
 (``rlinf_core.plugins``); deleting a folder deletes its algorithm everywhere.
@@ -24,4 +24,4 @@ def algorithm(name: str) -> ModuleType:
 
 def _ours() -> dict[str, str]:
     return {path.parent.name: f"{__name__}.{path.parent.name}" for path in Path(__file__).parent.glob("*/learner.py")
-            if path.parent.name != "parts"}
+            if path.parent.name != "common"}

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import grpc
 
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.server import PART_BYTES
-from rlinf_core.durable import publish_file
-from rlinf_core.episodes.sums import episode_files, verify
+from rlinf_core.episodes.checksums import episode_files, verify
 from rlinf_core.errors import BridgeError, RefusedError
 from rlinf_core.policies.files import policy_name
 

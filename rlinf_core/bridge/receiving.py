@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.episodes.sums import MOST_BYTES, MOST_FILES, SUMS, check_listing, is_plain, told
+from rlinf_core.episodes.checksums import MAX_BYTES, MAX_FILES, SUMS, check_listing, is_plain, told
 from rlinf_core.errors import BridgeError, RefusedError
 
-MOST_PARTS = 8192
+MAX_PARTS = 8192
 RESERVED = "journal.sqlite"  # lies in the inbox, and SQLite names more files after it
 
 
@@ -60,9 +60,9 @@ class Receiving:
     def _count(self, part: pb.EpisodePart) -> None:
         self._parts += 1
         self._bytes += len(part.data)
-        if self._parts > MOST_PARTS or self._bytes > MOST_BYTES or len(self.files) + bool(part.file) > MOST_FILES:
-            raise RefusedError(f"upload of {self.episode_id}: expected at most {MOST_FILES} files, {MOST_BYTES >> 20} MiB "
-                               f"in all and {MOST_PARTS} parts, got more. Record smaller images, or shorter episodes")
+        if self._parts > MAX_PARTS or self._bytes > MAX_BYTES or len(self.files) + bool(part.file) > MAX_FILES:
+            raise RefusedError(f"upload of {self.episode_id}: expected at most {MAX_FILES} files, {MAX_BYTES >> 20} MiB "
+                               f"in all and {MAX_PARTS} parts, got more. Record smaller images, or shorter episodes")
 
     def _begin(self, name: str) -> None:
         if self._out is not None or name in self.files:

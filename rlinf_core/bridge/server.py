@@ -15,18 +15,18 @@ from typing import Any
 
 import grpc
 
+from rlinf_core.atomic_io import flush_folder, make_folder, move
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.journal import Journal
 from rlinf_core.bridge.receiving import Receiving
-from rlinf_core.durable import flush_folder, make_folder, move
-from rlinf_core.episodes.sums import MOST_BYTES
+from rlinf_core.episodes.checksums import MAX_BYTES
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.policies.files import policy_version
 
 PART_BYTES = 1 << 20
 UPLOADS = 16   # at a time,
-UPLOAD_S = 60.0 + MOST_BYTES / 1e6  # each no longer than this
+UPLOAD_S = 60.0 + MAX_BYTES / 1e6  # each no longer than this
 FETCHES = 40   # calls for a policy at a time,
 WAITING = 32   # of which so many may wait for one
 THREADS = UPLOADS + FETCHES + 8  # the rest are for reports, and to say that there are too many
@@ -73,7 +73,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             shutil.rmtree(left)
         self._storing = threading.Lock()
         self._stopping = threading.Event()
-        self._uploads, self._fetches, self._waiting = (threading.Semaphore(most) for most in (UPLOADS, FETCHES, WAITING))
+        self._uploads, self._fetches, self._waiting = map(threading.Semaphore, (UPLOADS, FETCHES, WAITING))
         self._server = grpc.server(futures.ThreadPoolExecutor(THREADS), options=[
             ("grpc.so_reuseport", 0), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)])
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)

@@ -16,8 +16,7 @@ from rlinf_core import extras
 from rlinf_core.cli.display import display
 from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
-from rlinf_core.station import (
+from rlinf_core.launching.graph import (
     RESPAWN,
     check_operator,
     director_process,
@@ -25,7 +24,8 @@ from rlinf_core.station import (
     station_processes,
     write_plan,
 )
-from rlinf_core.supervisor import Supervisor, command_line, only_station, ros_environment
+from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:

@@ -12,7 +12,7 @@ from rlinf_core.recipes import Recipe
 
 PHASES = {"start": "starting the station", "collect": "collecting demonstrations", "sft": "supervised fine-tuning",
           "evaluate_before": "evaluating before RL", "online": "improving online (RLPD)",
-          "settle": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
+          "drain": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
 
 
 def display(recipe: Recipe, run_dir: Path, quiet: bool) -> Display:
@@ -84,13 +84,13 @@ class Display:
         return rows
 
     def _left(self, status: dict[str, Any]) -> str:
-        """From the share of the phase that is done."""
+        """From the fraction of the phase that is done."""
         online, spent = self.recipe.online, status["phase_seconds"]
         if status["phase"] == "online":
-            share = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
+            fraction = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
         else:
-            share = status["done"] / status["total"] if status["total"] else 0.0
-        return _clock(spent * (1.0 - share) / share) if share > 0.02 else "-"
+            fraction = status["done"] / status["total"] if status["total"] else 0.0
+        return _clock(spent * (1.0 - fraction) / fraction) if fraction > 0.02 else "-"
 
     def _panel(self, status: dict[str, Any]) -> Any:
         from rich.panel import Panel

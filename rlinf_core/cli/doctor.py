@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlinf_core import extras
 from rlinf_core.bridge import PORT
-from rlinf_core.places import built_messages, message_packages
+from rlinf_core.paths import built_messages, message_packages
 from rlinf_core.ros import provides_messages, ros_is_sourced
 
 SOCKET_BYTES = 4_194_304
@@ -119,8 +119,8 @@ def _shared_memory() -> Finding:
 
 def _sockets() -> Finding:
     """As large as configs/fastdds.xml asks for; else messages to whoever is busy for a moment are lost."""
-    most = min(int((KERNEL / name).read_text()) for name in ("rmem_max", "wmem_max"))
-    return Finding("socket buffers", f"{most / 2**20:.1f} MiB at most", "" if most >= SOCKET_BYTES else
+    largest = min(int((KERNEL / name).read_text()) for name in ("rmem_max", "wmem_max"))
+    return Finding("socket buffers", f"{largest / 2**20:.1f} MiB at most", "" if largest >= SOCKET_BYTES else
                    f"sudo sysctl -w net.core.rmem_max={SOCKET_BYTES} net.core.wmem_max={SOCKET_BYTES}", needed=False)
 
 

@@ -15,7 +15,7 @@ from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.settings.overrides import combinations
 
 if TYPE_CHECKING:
-    from rlinf_core.trainer.evaluation import EpisodeResult
+    from rlinf_core.rollouts.evaluation import EpisodeResult
 
 FPS = 10
 
@@ -35,8 +35,8 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
     """What came of each seed's episode, and pictures of the first ``frames`` episodes."""
     from rlinf_core.devices import device_of
     from rlinf_core.policies.files import load_policy
-    from rlinf_core.trainer.evaluation import evaluate
-    from rlinf_core.trainer.simulated import stations
+    from rlinf_core.rollouts.evaluation import evaluate
+    from rlinf_core.rollouts.simulated import stations
 
     env = stations(recipe, 1)
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))

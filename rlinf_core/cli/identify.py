@@ -39,7 +39,7 @@ def report(together: Response, single: list[Response], episodes: int) -> str:
         low, high = np.quantile([getattr(response, name) for response in single], [0.05, 0.95])
         lines.append(f"  {name:<8} {getattr(together, name):.3f}   single episodes {low:.3f} to {high:.3f}")
     if together.explained < 0.7:
-        lines.append("the fit is poor: contact, limits that bite, or a controller of another kind. Record free motion")
+        lines.append("the fit is poor: contact, active limits, or a controller of another kind. Record free motion")
     delay, lag = 1.5 * together.delay_s, 1.5 * together.lag_s
     lines.append(f"for simulation.randomise: {{delay_s: {delay:.2f}, lag_s: {lag:.2f}}}, less what the simulator has "
                  "of its own (identify a recording of it too)")

@@ -20,7 +20,7 @@ EXAMPLES = """examples:
   rlinf demo demo_vision --set seed=3       another recipe, another seed
   rlinf train demo                          the trainer alone, waiting for stations
   rlinf train sim_sac --out runs/sac        SAC in simulation alone, without ROS; sim_ppo for PPO
-  rlinf check sim maniskill                 does a simulator work here, through both faces?
+  rlinf check sim maniskill                 does a simulator work here, through both front ends?
   rlinf compare runs/sac runs/ppo           their curves in one picture
   rlinf sweep sim_sac --set seed=0,1,2 algorithm.learning_rate=3e-4,1e-3 --jobs 2
   rlinf up demo --out runs/a                the station alone, for such a trainer
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
     drill.add_argument("--domain", type=int, default=42, help="ROS_DOMAIN_ID")
     drill.set_defaults(run=_drill)
-    check = commands.add_parser("check", help="whether a simulator keeps what the robot interface promises")
+    check = commands.add_parser("check", help="whether a simulator conforms to the robot interface")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("name", help="its name, e.g. maniskill")
     check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first that does)")
@@ -223,7 +223,7 @@ def _teleop(arguments: argparse.Namespace) -> int:
 
 
 def _visit(arguments: argparse.Namespace) -> int:
-    from rlinf_core.cli.visit import visit
+    from rlinf_core.cli.station import visit
 
     return visit(arguments.what, arguments.recipe, arguments.set, arguments.timeout, arguments.cause)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf_core.durable import REASON
+from rlinf_core.atomic_io import REASON
+from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.reading import read_episode
-from rlinf_core.episodes.sums import SUMS, verify
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError, RlinfError, printable
 

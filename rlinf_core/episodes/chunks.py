@@ -10,7 +10,7 @@ from rlinf_core.episodes.messages import to_ns
 from rlinf_core.episodes.types import PlayedChunks
 from rlinf_core.errors import EpisodeError
 
-MOST_DRAWN = 1 << 15  # numbers of one chunk: the interlock refuses a message of 128 KiB
+MAX_DRAWN = 1 << 15  # numbers of one chunk: the interlock refuses a message of 128 KiB
 
 Key = tuple[int, str]  # sequence number and session
 
@@ -88,8 +88,8 @@ def _sizes(where: str, chunks: list[Any]) -> tuple[int, int, int]:
     for chunk in chunks:
         drawn, said, horizon = len(chunk.drawn), len(chunk.log_probs), chunk.horizon
         wrong = ""
-        if drawn not in (chunk.drawn_dim, horizon * chunk.drawn_dim) or not 0 < drawn <= MOST_DRAWN:
-            wrong = f"drawn: expected 1 or {horizon} rows of {chunk.drawn_dim}, at most {MOST_DRAWN} numbers, got {drawn}"
+        if drawn not in (chunk.drawn_dim, horizon * chunk.drawn_dim) or not 0 < drawn <= MAX_DRAWN:
+            wrong = f"drawn: expected 1 or {horizon} rows of {chunk.drawn_dim}, at most {MAX_DRAWN} numbers, got {drawn}"
         elif said not in (0, 1, horizon):
             wrong = f"log_probs: expected none, 1 or {horizon} (its horizon), got {said}"
         elif not 1 <= chunk.execute <= horizon:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from rlinf_core.places import message_sources
+from rlinf_core.paths import message_sources
 
 PACKAGE = "rlinf_msgs"
 NS = 1_000_000_000

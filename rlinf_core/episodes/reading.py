@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.chunks import arm_of, played_chunks, steps_of
 from rlinf_core.episodes.messages import PACKAGE, store_for, to_ns
-from rlinf_core.episodes.sums import SUMS, verify
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
 
@@ -20,9 +20,9 @@ LAST = 2
 ENDED = 1
 TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Applied",
          "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
-MOST_MESSAGES = 200_000
-MOST_DEFINITIONS = 1 << 16  # characters
-MOST_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
+MAX_MESSAGES = 200_000
+MAX_DEFINITIONS = 1 << 16  # characters
+MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
 
 ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")  # between the station's name and that of a topic of one of several arms
 
@@ -80,7 +80,7 @@ def _recorded(folder: Path) -> Iterator[Raw]:
     schemas: dict[int, Schema] = {}
     channels: dict[int, Channel] = {}
     with open(files[0], "rb") as stream:
-        reader = StreamReader(stream, emit_chunks=True, validate_crcs=True, record_size_limit=MOST_CHUNK_BYTES)
+        reader = StreamReader(stream, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_CHUNK_BYTES)
         for outer in reader.records:
             if isinstance(outer, Chunk) and outer.compression:
                 raise ValueError(f"compression {outer.compression}, which no recorder here uses")
@@ -115,14 +115,14 @@ def _read(raws: Iterator[Raw]) -> Messages:
             continue
         whose = name.removesuffix(f"/{topic}")
         (appliers if topic == "applied" else stations).add(whose)
-        if kind != TYPES[topic] or len(definition) > MOST_DEFINITIONS or len(stations) > 1:
+        if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
         key = blake2b(whose.encode() + raw).digest()
         if key not in messages[topic]:
             messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
             messages[topic][key].arm = whose
-        if len(messages[topic]) > MOST_MESSAGES:
-            raise ValueError(f"more than {MOST_MESSAGES} messages on '{name}'")
+        if len(messages[topic]) > MAX_MESSAGES:
+            raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}'")
     _check_arms(stations, appliers)
     return {topic: list(found.values()) for topic, found in messages.items()}
 

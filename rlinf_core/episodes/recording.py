@@ -119,12 +119,12 @@ class Worker:
         handle: called with each item.
         look: called when there was nothing to do for LOOK_S.
         trouble: called with what ``handle`` or ``look`` raised.
-        most_bytes: may wait; more is not taken.
+        max_bytes: may wait; more is not taken.
     """
 
     def __init__(self, handle: Callable[[Any], None], look: Callable[[], None], trouble: Callable[[Exception], None],
-                 most_bytes: int = WAITING_BYTES) -> None:
-        self._handle, self._look, self._trouble, self.most_bytes = handle, look, trouble, most_bytes
+                 max_bytes: int = WAITING_BYTES) -> None:
+        self._handle, self._look, self._trouble, self.max_bytes = handle, look, trouble, max_bytes
         self._queue: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = self._bytes = 0
@@ -138,7 +138,7 @@ class Worker:
     def put(self, item: Any, size: int, anyway: bool = False) -> bool:
         """Hand over an item of so many bytes; False if too many wait, unless it must be taken ``anyway``."""
         with self._lock:
-            if self._bytes + size > self.most_bytes and not anyway:
+            if self._bytes + size > self.max_bytes and not anyway:
                 return False
             self._waiting += 1
             self._bytes += size

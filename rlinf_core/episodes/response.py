@@ -17,7 +17,7 @@ from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
 
 FINE = 20            # grid points of a time step
-MOST_DELAY_S = 0.5
+MAX_DELAY_S = 0.5
 LAGS_S = (0.002, 1.0)
 
 
@@ -28,7 +28,7 @@ class Response:
     Attributes:
         delay_s: between a command and the first motion [s].
         lag_s: time constant with which the tool then follows [s].
-        gain: of the motion that was asked for, the share that comes.
+        gain: of the motion that was asked for, the fraction that comes.
         explained: share of the tool's motion that this accounts for, at most 1.
     """
 
@@ -54,7 +54,7 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
         raise EpisodeError(f"{len(tracks)} episodes: expected a tool that moves, got squared speeds of {motion:.1e} in "
                            "all. Record some episodes in which it is driven to and fro")
     step = tracks[0][2]
-    best = _search(tracks, np.arange(0.0, MOST_DELAY_S, step / 4))
+    best = _search(tracks, np.arange(0.0, MAX_DELAY_S, step / 4))
     error, delay, lag, gain = _search(tracks, np.clip(best[1] + np.arange(-6, 7) * step / FINE, 0.0, None))
     return Response(float(delay), float(lag), float(gain), 1.0 - error / motion)
 
@@ -88,7 +88,7 @@ def _search(tracks: list, delays: np.ndarray) -> tuple[float, float, float, floa
 
 
 def _error(tracks: list, delay: float, lag: float) -> tuple[float, float]:
-    """Squared error with the gain that makes it least, and that gain."""
+    """Squared error with the gain that minimises it, and that gain."""
     pairs = [(_followed(asked, step, delay, lag), seen[1:]) for asked, seen, step in tracks]
     size = sum(float((way**2).sum()) for way, _ in pairs)
     gain = sum(float((way * seen).sum()) for way, seen in pairs) / max(size, 1e-12)

@@ -27,14 +27,14 @@ class Message:
 class Ring:
     """The newest messages, by bytes, number and age; one that would take more than a quarter of the bytes is left out."""
 
-    def __init__(self, most_bytes: int, most: int | None = None, seconds: float = float("inf")) -> None:
-        self.most_bytes, self.most, self.seconds = most_bytes, most, seconds
+    def __init__(self, max_bytes: int, max_messages: int | None = None, seconds: float = float("inf")) -> None:
+        self.max_bytes, self.max_messages, self.seconds = max_bytes, max_messages, seconds
         self.bytes = 0
         self._messages: deque[Message] = deque()
 
     def add(self, message: Message) -> None:
         """Keep one, and forget those that are too old or too many."""
-        if len(message.raw) > self.most_bytes // 4:
+        if len(message.raw) > self.max_bytes // 4:
             return
         self._messages.append(message)
         self.bytes += len(message.raw)
@@ -59,5 +59,5 @@ class Ring:
         return len(self._messages)
 
     def _over(self, now_ns: int) -> bool:
-        return (self.bytes > self.most_bytes or (self.most is not None and len(self._messages) > self.most)
+        return (self.bytes > self.max_bytes or (self.max_messages is not None and len(self._messages) > self.max_messages)
                 or now_ns - self._messages[0].at_ns > self.seconds * 1e9)

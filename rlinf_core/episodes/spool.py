@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.durable import flush_folder, free_name, make_folder, move, set_aside
+from rlinf_core.atomic_io import flush_folder, free_name, make_folder, move, set_aside
+from rlinf_core.episodes.checksums import MAX_BYTES, is_plain, seal
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.episodes.sums import MOST_BYTES, is_plain, seal
 from rlinf_core.errors import SpoolError
 
-MOST_MESSAGE_BYTES = 64 << 20
+MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Spool:
@@ -98,9 +98,9 @@ class EpisodeWriter:
     def write(self, topic: str, message_type: str, stamp_ns: int, raw: bytes) -> None:
         """Append one serialised message; ``message_type`` like "rlinf_msgs/msg/TimeStep"."""
         self.bytes += len(raw)
-        if len(raw) > MOST_MESSAGE_BYTES or self.bytes > 0.9 * MOST_BYTES:
-            raise SpoolError(f"episode {self.episode_id}: expected messages of at most {MOST_MESSAGE_BYTES >> 20} MiB and "
-                             f"{int(0.9 * MOST_BYTES) >> 20} MiB in all, got {len(raw) >> 20} MiB on '{topic}', "
+        if len(raw) > MAX_MESSAGE_BYTES or self.bytes > 0.9 * MAX_BYTES:
+            raise SpoolError(f"episode {self.episode_id}: expected messages of at most {MAX_MESSAGE_BYTES >> 20} MiB and "
+                             f"{int(0.9 * MAX_BYTES) >> 20} MiB in all, got {len(raw) >> 20} MiB on '{topic}', "
                              f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes")
         with _disk_errors(self.spool.root):
             if topic not in self._connections:

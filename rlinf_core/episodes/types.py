@@ -55,7 +55,7 @@ class Episode:
         executed: (T, A) how far the interlock let the set-point move, SI units.
         success, failure, truncated: how it ended: the task was done, could not be done any more, or ran out of time.
         sources: who commanded each transition: policy, operator, or "" when nobody did.
-        limits: names of the limits that bit in each transition.
+        limits: names of the limits active in each transition.
         rewards: (T,).
         discounts: (T,); 0 where the task ended, 1 otherwise, a time limit included.
         stamps_ns: (T + 1,) times of the time steps.

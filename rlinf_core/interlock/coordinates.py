@@ -9,7 +9,7 @@ from typing import TypeGuard
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Group, Numbers
 from rlinf_core.interlock.rotation import inverse, product, to_quaternion, to_vector, unit
-from rlinf_core.interlock.types import COMMANDERS, MOST_ACTIONS, Chunk, Inputs, Pose
+from rlinf_core.interlock.types import COMMANDERS, MAX_ACTIONS, Chunk, Inputs, Pose
 
 Coordinates = tuple[Numbers, ...]  # one entry per group
 
@@ -38,7 +38,7 @@ def pose_of(limits: Limits, coordinates: Coordinates) -> Pose:
     return (x, y, z, *product(limits.nominal, to_quaternion(coordinates[1])))
 
 
-def parts(limits: Limits, action: Numbers) -> Coordinates:
+def by_group(limits: Limits, action: Numbers) -> Coordinates:
     """What an action asks of each group; zeros where it says nothing."""
     arm = len(limits.joint_low) if limits.control_mode == "joint_delta" else 6 if len(action) >= 6 else 3
     gripper = ((action[arm] if len(action) > arm else 0.0,),) if limits.gripper_width else ()
@@ -50,7 +50,7 @@ def parts(limits: Limits, action: Numbers) -> Coordinates:
 def velocities(limits: Limits, chunk: Chunk, action: Numbers, at: Coordinates) -> Coordinates:
     """The velocity of each group's coordinates that plays ``action`` from ``at``."""
     dt_s = chunk.dt_s
-    asked = tuple([tuple([value / dt_s for value in part]) for part in parts(limits, action)])
+    asked = tuple([tuple([value / dt_s for value in part]) for part in by_group(limits, action)])
     if limits.control_mode == "joint_delta" or not any(asked[1]):
         return asked
     turn = to_quaternion([value * limits.tick for value in asked[1]])
@@ -72,7 +72,7 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     """Why a chunk must be refused (S4, S5, S6, S7); empty if it may be considered."""
     if chunk.source not in COMMANDERS:
         return "source"
-    if len(chunk.actions) > MOST_ACTIONS:
+    if len(chunk.actions) > MAX_ACTIONS:
         return "horizon"
     if chunk.control_mode != limits.control_mode:
         return "control_mode"
@@ -89,8 +89,8 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
         return "not_finite"
     if (chunk.observation_stamp_ns - now_ns) * 1e-9 > limits.future_stamp:
         return "future_stamp"
-    most = [limits.jump_factor * chunk.dt_s * group.speed for group in limits.groups]
-    if any(any(map(gt, map(Group.norm, limits.groups, parts(limits, action)), most)) for action in chunk.actions):
+    largest = [limits.jump_factor * chunk.dt_s * group.speed for group in limits.groups]
+    if any(any(map(gt, map(Group.norm, limits.groups, by_group(limits, action)), largest)) for action in chunk.actions):
         return "jump"
     return ""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rlinf_core.interlock.coordinates import Coordinates, invalid, measured, pose_of
 from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.playing import Play
 from rlinf_core.interlock.state import State
-from rlinf_core.interlock.tracking import follow, placed, settled
+from rlinf_core.interlock.tracking import placed, seen_at_rest, update_track
+from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import COMMANDERS, NS, Chunk, Event, Events, Inputs, Mode, Output
 from rlinf_core.interlock.watch import OTHER, count_contacts, enabled, obstacles, others, standing_faults, unready
 
@@ -52,18 +52,18 @@ class _Tick:
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
         self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
         self.held_now = ""
-        self.play = Play(limits, state.motions, state.window, state.goal, self.event)
+        self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
         self.adrift = state.adrift
         if inputs.late_s > LATE_TICKS * limits.tick:
-            self.play.rest()
+            self.trajectory.rest()
         self.sample = measured(limits, inputs)
         fresh = inputs.pose_age_ns <= limits.stale_state * NS
         anew = self.mode in (Mode.DISARMED, Mode.FAULT)
-        self.track = follow(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
+        self.track = update_track(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
         if inputs.restart and self.sample is not None and self.mode is not Mode.FAULT:
             self.track = placed(limits, self.sample, now_ns)
-        if self.track.believed and not self.play.motions:
-            self.play.rest_at(self.track.at or ())
+        if self.track.believed and not self.trajectory.motions:
+            self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.believed else state.lost + 1
 
     @property
@@ -100,7 +100,7 @@ class _Tick:
             if self.mode in (Mode.ACTIVE, Mode.HOLD):
                 self.enter(Mode.ARMED, "")
         if inputs.restart and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD) and self.sample is not None:
-            self.play.rest_at(self.sample)
+            self.trajectory.rest_at(self.sample)
             self.event("reseeded", "restart")
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
                 and not self.standing and enabled(self.limits, inputs):
@@ -128,7 +128,7 @@ class _Tick:
             lost_s = max(self.lost * self.limits.tick, self.inputs.pose_age_ns / NS)
             if lost_s > self.limits.lost_state:
                 self.fault(unknown)
-        self.adrift = self.adrift + 1 if self.play.adrift(self.arm) else 0
+        self.adrift = self.adrift + 1 if self.trajectory.adrift(self.arm) else 0
         if self.adrift * self.limits.tick > self.limits.lost_state:
             self.fault("divergence")
 
@@ -171,7 +171,7 @@ class _Tick:
             return self.cause
         if self.refused_now:
             return "refused_now"
-        if self.commander == OPERATOR != chunk.source and not self.play.still:
+        if self.commander == OPERATOR != chunk.source and not self.trajectory.still:
             self.hold("handing_back", only_active=True)  # S16: a pause before the policy goes on
             return "handing_back"
         return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(self.others[:1])
@@ -194,13 +194,14 @@ class _Tick:
 
     def astray(self) -> str:
         """Why motion cannot start from where the set-point is; empty if it can."""
-        play = self.play
-        if not play.still and play.goal is None:
-            return "realigning" if play.too_far(self.arm) else ""  # beside the arm it brakes, and may as well go on
-        outside = play.outside(self.arm or ())
+        trajectory = self.trajectory
+        if not trajectory.still and trajectory.goal is None:
+            return "realigning" if trajectory.too_far(self.arm) else ""  # beside the arm it brakes, and may as well go on
+        outside = trajectory.outside(self.arm or ())
         if outside:
             return f"outside_{outside}"
-        return "realigning" if not play.arrived() and (play.goal is not None or play.misaligned(self.arm)) else ""
+        astray = trajectory.goal is not None or trajectory.misaligned(self.arm)
+        return "realigning" if astray and not trajectory.arrived() else ""
 
     # S27: what the other arms wait for
     def blocked(self) -> str:
@@ -208,23 +209,22 @@ class _Tick:
         if self.mode in (Mode.DISARMED, Mode.FAULT):
             return self.mode.name.lower()
         own = [*self.obstacles, self.unknown()][0]
-        if own or self.mode is Mode.ACTIVE:
-            return own
-        return self.held_now or (self.cause if self.cause == "new_session" else self.astray())
+        later = self.held_now or (self.cause if self.cause == "new_session" else "")
+        return own if own or self.mode is Mode.ACTIVE else later or self.astray()
 
     # S2, S7, S8, S12: motion
     def move(self) -> None:
         wanted, window_end = self.wanted()
-        if self.play.motions:
-            self.play.move(wanted, self.now, window_end)
+        if self.trajectory.motions:
+            self.trajectory.move(wanted, self.now, window_end)
 
     def wanted(self) -> tuple[Coordinates, int]:
         """The velocities that are wanted now, and when the window of the action in play ends."""
-        chunk, play = self.chunk, self.play
-        rest = tuple([(0.0,) * len(motion.position) for motion in play.motions])
+        chunk, trajectory = self.chunk, self.trajectory
+        rest = tuple([(0.0,) * len(motion.position) for motion in trajectory.motions])
         if self.mode is not Mode.ACTIVE or chunk is None:
-            return (play.homing() if self.goes_back() else rest), 0
-        play.goal = None
+            return (trajectory.homing() if self.goes_back() else rest), 0
+        trajectory.goal = None
         index = (self.now - chunk.observation_stamp_ns) // chunk.dt_ns
         if self.now >= _valid_until(chunk):
             self.drop_chunk()
@@ -233,25 +233,25 @@ class _Tick:
         if index < 0 or index >= len(chunk.actions):
             return rest, 0
         distance = self.inputs.distance
-        wanted = play.play(chunk, index, self.arm, None if distance is None else distance[0])
+        wanted = trajectory.play(chunk, index, self.arm, None if distance is None else distance[0])
         return wanted, chunk.observation_stamp_ns + (index + 1) * chunk.dt_ns
 
     def goes_back(self) -> bool:
         """Whether the set-point is on its way to the arm, or has come there: once armed, and before a hold ends."""
-        play, arm = self.play, self.arm
+        trajectory, arm = self.trajectory, self.arm
         may = self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning")
-        if not may or not play.motions or (play.goal is not None and play.lost_its_goal(arm)):
-            play.goal = None
-        elif play.goal is None and play.still and settled(self.limits, self.track) and play.misaligned(arm) \
-                and not play.outside(arm or ()):
-            play.go_back(arm or ())
+        if not may or not trajectory.motions or (trajectory.goal is not None and trajectory.lost_its_goal(arm)):
+            trajectory.goal = None
+        elif trajectory.goal is None and trajectory.still and seen_at_rest(self.limits, self.track) \
+                and trajectory.misaligned(arm) and not trajectory.outside(arm or ()):
+            trajectory.go_back(arm or ())
             self.event("reseeded", self.mode.name.lower())
-        return play.goal is not None
+        return trajectory.goal is not None
 
     # Helpers
     def drop_chunk(self) -> None:
-        self.play.finish_window()
-        self.chunk = self.play.window = None
+        self.trajectory.finish_window()
+        self.chunk = self.trajectory.window = None
 
     def enter(self, mode: Mode, cause: str) -> None:
         if mode is Mode.ARMED:
@@ -281,18 +281,18 @@ class _Tick:
             self.fault("invalid_command")
 
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
-        limits, play = self.limits, self.play
+        limits, trajectory = self.limits, self.trajectory
         sessions = tuple([(source, session, seq) for source, (session, seq) in self.sessions.items()])
-        state = State(self.mode, self.cause, play.motions, play.goal, self.chunk, play.window, sessions, self.refusals,
-                      self.contacts, self.commander, self.track, self.lost, self.adrift)
+        state = State(self.mode, self.cause, trajectory.motions, trajectory.goal, self.chunk, trajectory.window, sessions,
+                      self.refusals, self.contacts, self.commander, self.track, self.lost, self.adrift)
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
-        at = play.set_points()
+        at = trajectory.set_points()
         target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
-        output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(play.applied),
+        output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied),
                         self.blocked() if self.inputs.others else "")
-        return state, output, tuple(self.event.told)
+        return state, output, tuple(self.event.emitted)
 
 
 def _valid_until(chunk: Chunk) -> int:

@@ -55,8 +55,8 @@ class Limits:
         "m/s", 0.1, 20.0, "a measured pose that moves faster than this, as no arm can, is no state (S21)", 3.0)
     measured_rotation_speed: float = _limit("rad/s", 0.1, 50.0, "the same for its rotation (S21)", 10.0)
     measured_joint_speed: float = _limit("rad/s", 0.1, 50.0, "the same for each joint, in joint_delta (S21)", 10.0)
-    gripper_width: float = _limit("m", 0.0, 0.5, "widest opening of the gripper; 0 where actions have none", 0.0)
-    gripper_speed: float = _limit("m/s", 1e-3, 0.5, "largest speed of the gripper's opening", 0.1)
+    gripper_width: float = _limit("m", 0.0, 0.5, "largest gripper width; 0 where actions have none", 0.0)
+    gripper_speed: float = _limit("m/s", 1e-3, 0.5, "largest speed of a finger pair", 0.1)
     stale_state: float = _limit("s", 0.005, 1.0, "no measured state for this long: hold (S3)", 0.05)
     lost_state: float = _limit("s", 0.05, 5.0, "no measured state for this long: latched fault (S3)", 0.5)
     stale_input: float = _limit(

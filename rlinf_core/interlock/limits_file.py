@@ -22,18 +22,19 @@ MAXIMUM_FILE = "maximum.yaml"
 Values = dict[str, Any]
 
 
-def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits", most: Limits | None = None) -> Limits:
+def with_values(limits: Limits, changes: dict[str, Any], where: str = "limits",
+                loosest_allowed: Limits | None = None) -> Limits:
     """``limits`` with some values replaced, checked as if they stood in a file; RecipeError says what is wrong.
 
-    With ``most``, nothing may become looser than that (see ``loosest``).
+    With ``loosest_allowed``, nothing may become looser than that (see ``loosest``).
     """
     _check_known(where, {}, changes)
     values = {name: _checked(where, TABLE[name], value) for name, value in changes.items()}
     changed = replace(limits, **values)
     _check_together(where, {}, asdict(changed))
-    for name in loosened(most, changed) if most is not None else ():
+    for name in loosened(loosest_allowed, changed) if loosest_allowed is not None else ():
         raise RecipeError(f"{where}: '{name}' {getattr(changed, name)} is looser than the robot's own "
-                          f"{getattr(most, name)}")
+                          f"{getattr(loosest_allowed, name)}")
     return changed
 
 

@@ -134,23 +134,23 @@ def advance(group: Group, motion: Motion, wanted: Numbers) -> tuple[Motion, froz
     """
     if not any(wanted) and motion.still:
         return motion, frozenset()
-    bit: frozenset[str] = frozenset()
+    active: frozenset[str] = frozenset()
     speed = group.norm(wanted)
     if speed > group.speed:
-        bit |= {"speed"}
+        active |= {"speed"}
         wanted = tuple([v * group.speed / speed for v in wanted])
     walls = not group.far_from_walls(motion.position, motion.velocity)
     goal = _towards_walls(group, motion.position, wanted) if walls else wanted
     if goal != wanted:
-        bit |= {group.name}
+        active |= {group.name}
     velocity = _within_acceleration(group, motion.velocity, goal)
     if velocity is not goal:
-        bit |= {"acceleration"}
+        active |= {"acceleration"}
     if walls and not group.can_stop(motion.position, velocity):
-        bit |= {group.name}
+        active |= {group.name}
         velocity = _last_that_can_stop(group, motion, velocity)
     position = tuple([p + v * group.tick for p, v in zip(motion.position, velocity, strict=True)])
-    return motion.moved_to(position, velocity), bit
+    return motion.moved_to(position, velocity), active
 
 
 def braking_distance(speed: float, acceleration: float, tick: float) -> float:
@@ -178,8 +178,8 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
         speed = group.norm(wanted)
         far = min(((hi - p if v > 0.0 else p - lo) * speed / abs(v)
                    for lo, p, hi, v in zip(group.low, position, group.high, wanted, strict=True) if v), default=math.inf)
-        most = stopping_speed(far, group.acceleration, group.tick)
-        return wanted if speed <= most else tuple(v * most / speed for v in wanted)
+        fastest = stopping_speed(far, group.acceleration, group.tick)
+        return wanted if speed <= fastest else tuple(v * fastest / speed for v in wanted)
     if group.low:
         braking, tick = group.acceleration / math.sqrt(len(wanted)), group.tick
         wanted = tuple([max(-stopping_speed(p - lo, braking, tick), min(v, stopping_speed(hi - p, braking, tick)))
@@ -187,22 +187,22 @@ def _towards_walls(group: Group, position: Numbers, wanted: Numbers) -> Numbers:
     if any(position):
         away = math.hypot(*position)
         outward = sum(map(mul, position, wanted)) / away
-        most = stopping_speed(group.radius - away, 0.5 * group.acceleration, group.tick)
-        if outward > most:
-            wanted = tuple(v - (outward - most) * p / away for p, v in zip(position, wanted, strict=True))
+        fastest = stopping_speed(group.radius - away, 0.5 * group.acceleration, group.tick)
+        if outward > fastest:
+            wanted = tuple(v - (outward - fastest) * p / away for p, v in zip(position, wanted, strict=True))
     return wanted
 
 
 def _within_acceleration(group: Group, velocity: Numbers, goal: Numbers) -> Numbers:
     """As far towards ``goal`` as one tick's acceleration goes."""
-    size, most = group.distance(goal, velocity), group.acceleration * group.tick
-    if size <= most:
+    size, fastest = group.distance(goal, velocity), group.acceleration * group.tick
+    if size <= fastest:
         return goal
-    return _between(velocity, goal, most / size)
+    return _between(velocity, goal, fastest / size)
 
 
-def _between(a: Numbers, b: Numbers, share: float) -> Numbers:
-    return tuple([x + (y - x) * share for x, y in zip(a, b, strict=True)])
+def _between(a: Numbers, b: Numbers, fraction: float) -> Numbers:
+    return tuple([x + (y - x) * fraction for x, y in zip(a, b, strict=True)])
 
 
 def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numbers:
@@ -211,10 +211,10 @@ def _last_that_can_stop(group: Group, motion: Motion, velocity: Numbers) -> Numb
     low, high = 0.0, 1.0
     braked = best
     for _ in range(_BISECTIONS):
-        share = 0.5 * (low + high)
-        between = _between(braked, velocity, share)
+        fraction = 0.5 * (low + high)
+        between = _between(braked, velocity, fraction)
         if group.can_stop(motion.position, between):
-            low, best = share, between
+            low, best = fraction, between
         else:
-            high = share
+            high = fraction
     return best

@@ -13,7 +13,7 @@ from rlinf_core.interlock.types import Chunk, Mode, Window
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The core's whole memory."""
+    """Everything that the core carries from tick to tick."""
 
     mode: Mode = Mode.DISARMED
     cause: str = ""

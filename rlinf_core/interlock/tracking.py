@@ -36,12 +36,12 @@ class Track:
     believed: bool = False
 
 
-def settled(limits: Limits, track: Track) -> bool:
+def seen_at_rest(limits: Limits, track: Track) -> bool:
     """Whether the arm has been seen at rest for long enough to say where it is."""
     return track.believed and track.rested >= _ticks(limits)
 
 
-def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool) -> Track:
+def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int, now_ns: int, anew: bool) -> Track:
     """One tick on, with the newest sample, or None if there is none that is a number.
 
     The first place is believed once the arm has been seen to rest there for ``SETTLE_S``. From then on a sample is
@@ -53,8 +53,8 @@ def follow(limits: Limits, track: Track, sample: Coordinates | None, age_ns: int
     rests = track.rest is not None and _within(limits, track.rest, sample, (REST_M, REST_RAD), 0.0)
     rest, rested = (track.rest, track.rested + 1) if rests else (sample, 1)
     sampled_ns = now_ns - age_ns
-    most_s = limits.tick if track.jumped else limits.stale_state
-    since_s = min(max((sampled_ns - track.sampled_ns) / NS, limits.tick), most_s)
+    max_s = limits.tick if track.jumped else limits.stale_state
+    since_s = min(max((sampled_ns - track.sampled_ns) / NS, limits.tick), max_s)
     believed = track.at is not None and _within(limits, track.at, sample, (NOISE_M, NOISE_RAD), since_s)
     if believed or (rested >= _ticks(limits) and (anew or track.at is None)):
         return Track(sample, sampled_ns, False, rest, rested, True)

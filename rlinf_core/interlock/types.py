@@ -13,7 +13,7 @@ Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quat
 
 NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
-MOST_ACTIONS = 1024                  # of one chunk
+MAX_ACTIONS = 1024                  # of one chunk
 
 
 class Mode(IntEnum):
@@ -105,7 +105,7 @@ class Inputs:
         pose: the newest measured TCP pose, or None if none ever came; ``frame`` is its frame, empty for the base frame.
         pose_age_ns: how long ago the measured state (the pose; in ``joint_delta`` the joints) was received.
         joints: the newest measured joint angles [rad], where the limits speak of joints.
-        gripper: the newest measured opening [m], where there is a gripper.
+        gripper: the newest measured gripper width [m], where there is a gripper.
         chunks: new chunks, in order of arrival.
         arm: True or False when someone asked to arm or disarm.
         end_episode: the environment said that the episode is over.
@@ -182,14 +182,14 @@ class Events:
 
     def __init__(self, now_ns: int) -> None:
         self.now = now_ns
-        self.told: list[Event] = []
+        self.emitted: list[Event] = []
 
     def __call__(self, kind: str, cause: str, chunk: Chunk | None = None, index: int = 0) -> None:
         whose: tuple = ()
         if chunk is not None:
             requested = tuple(chunk.actions[index]) if index < len(chunk.actions) else ()
             whose = chunk.source, chunk.session, chunk.seq, requested
-        self.told.append(Event(kind, cause, self.now, *whose))
+        self.emitted.append(Event(kind, cause, self.now, *whose))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Output:
     Attributes:
         target: of the tool, in ``tcp_delta``; None only before any state was ever measured.
         joints: their targets, in ``joint_delta``; empty before.
-        gripper: the opening to command [m], where there is a gripper.
+        gripper: the gripper width to command [m], where there is a gripper.
         blocked: why this arm could not move now, the others aside; empty if it may, or if there are no others.
     """
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.durable import publish_file
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.specs import StationSpec
 

@@ -76,7 +76,7 @@ class ActionChunk:
 
     Attributes:
         actions: (B, H, A) in [-1, 1].
-        execute: how many of the H are played before the next decision (``chunks.ChunkSchedule``).
+        execute: how many of the H are played before the next one (``chunks.ChunkSchedule``).
         drawn: (B, ...) what was drawn at random and what learners learn: the actions, unless they are only made of it (a
             Gaussian's actions before they were clipped, the latent noise of a noise policy).
         log_probs: (B, H) or (B,) of what was drawn, where the policy has a density.
@@ -155,8 +155,8 @@ class NetworkPolicy(nn.Module):
         return self.spec.action.dim * self.config.horizon
 
     @property
-    def judged_size(self) -> int:
-        """Leading numbers of what is drawn that matter before the next decision: critics judge these."""
+    def executed_size(self) -> int:
+        """Leading numbers of what is drawn that are played before the next chunk: critics see these."""
         return self.latent_size or self.spec.action.dim * self.config.executed
 
     def chunk(self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None) -> ActionChunk:

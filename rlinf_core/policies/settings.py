@@ -22,8 +22,8 @@ class PolicySettings(Settings):
     channels: Annotated[tuple[Count, ...], Field(max_length=8)] = Field(
         (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2")
     image_weights: str = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
-    horizon: int = Field(1, gt=0, le=1000, description="actions of a chunk that are decided together")
-    execute: int = Field(0, ge=0, le=1000, description="of them that are played before the next decision; 0 for all")
+    horizon: int = Field(1, gt=0, le=1000, description="actions of a chunk that are predicted together")
+    execute: int = Field(0, ge=0, le=1000, description="of them that are played before the next chunk; 0 for all")
 
     @field_validator("execute")
     @classmethod

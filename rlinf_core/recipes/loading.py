@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.places import shared
+from rlinf_core.paths import shared
 from rlinf_core.recipes.schema import ALGORITHM, Recipe
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.overrides import override

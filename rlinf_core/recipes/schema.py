@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core.algorithms import algorithm, algorithms
-from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.algorithms.common.settings import AlgorithmSettings
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
@@ -27,7 +27,7 @@ class Operator(Settings):
     kind: Literal["scripted", "keyboard"] = Field(
         "scripted", description="scripted, in simulation only; or keyboard: a person in a terminal of their own (rlinf "
         "teleop)")
-    noise: float = Field(0.12, ge=0, le=1, description="tremor of the scripted hand, in normalised units")
+    noise: float = Field(0.12, ge=0, le=1, description="noise of the scripted demonstrations, in normalised units")
 
 
 class Station(Settings):
@@ -68,7 +68,7 @@ class Online(Settings):
     max_env_steps: int = Field(20_000, ge=0, description="stop after this many transitions")
     max_minutes: float = Field(15.0, ge=0, description="or after this long")
     stop_at_success: float = Field(
-        1.0, ge=0, le=2, description="or when this share of the last 50 training episodes succeeded; 2 never stops early")
+        1.0, ge=0, le=2, description="or once this fraction of the last 50 training episodes succeeded; 2 never stops")
     slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
     first_seed: int = Field(100_000, ge=0, description="of the scenes")
     min_transitions: int = Field(300, ge=0, description="before the first update")
@@ -119,7 +119,7 @@ class Randomise(Settings):
     pose_error_m: float = Field(
         0.0, ge=0, description="standard deviation of a scene's error of reported objects and goals [m]")
     pose_noise_m: float = Field(0.0, ge=0, description="and of the noise on top, at every time step [m]")
-    brightness: float = Field(0.0, ge=0, le=1, description="cameras are brighter or darker by up to this share")
+    brightness: float = Field(0.0, ge=0, le=1, description="cameras are brighter or darker by up to this fraction")
 
 
 class Simulation(Settings):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, EXPERT, ROLLOUTS, AlgorithmSettings
+from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, ROLLOUTS, AlgorithmSettings
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes.schema import Recipe
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinf_core import plugins
-from rlinf_core.environment import Task, load_task
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.interface import arm_of, topic
 from rlinf_core.interlock.limits_file import load_limits
-from rlinf_core.places import shared
+from rlinf_core.paths import shared
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.robot import Robot, load_robot
+from rlinf_core.task import Task, load_task
 
 
 def station_robot(recipe: Recipe) -> Robot:

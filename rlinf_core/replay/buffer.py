@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.errors import SpecError
-from rlinf_core.specs import StationSpec
-
-Batch = dict[str, np.ndarray]
+from rlinf_core.specs import Arrays, StationSpec
 
 
 class ReplayBuffer:
@@ -26,7 +24,7 @@ class ReplayBuffer:
 
     def __init__(self, spec: StationSpec, capacity: int, latent: int = 0) -> None:
         self.spec, self.capacity = spec, capacity
-        self._arrays: Batch = {
+        self._arrays: Arrays = {
             "vectors": np.zeros((capacity, spec.vector_size), np.float32),
             "action": np.zeros((capacity, spec.action.dim), np.float32),
             "reward": np.zeros(capacity, np.float32),
@@ -44,7 +42,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return int(self._arrays["starts"].sum())
 
-    def insert_episode(self, observations: Batch, actions: np.ndarray, rewards: np.ndarray,
+    def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray,
                        discounts: np.ndarray, counts: np.ndarray | None = None,
                        latents: np.ndarray | None = None, origin: int = 0) -> int:
         """Add an episode of T transitions.
@@ -84,7 +82,7 @@ class ReplayBuffer:
         self._valid = None
         return length
 
-    def _check(self, arrays: Batch, length: int) -> None:
+    def _check(self, arrays: Arrays, length: int) -> None:
         """Before anything is written, so that what does not fit changes nothing."""
         for name, values in arrays.items():
             if values is None or values.shape != (length, *self._arrays[name].shape[1:]):
@@ -92,7 +90,7 @@ class ReplayBuffer:
                                 f"got {getattr(values, 'shape', None)}")
 
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
-               execute: int | None = None) -> Batch:
+               execute: int | None = None) -> Arrays:
         """``size`` transitions, uniformly with replacement; next observations have the prefix ``next/``.
 
         A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), fewer where its
@@ -152,6 +150,6 @@ class ReplayBuffer:
         self._valid = None
 
 
-def mix(*batches: Batch) -> Batch:
+def mix(*batches: Arrays) -> Arrays:
     """Concatenate batches, e.g. half demonstrations and half online (symmetric sampling, RLPD)."""
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}

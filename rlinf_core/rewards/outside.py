@@ -14,7 +14,7 @@ class Outside:
     """True when a position lies outside of a box.
 
     Args:
-        low: least corner of the box, in the base frame of the robot [m].
+        low: lowest corner of the box, in the base frame of the robot [m].
         high: its largest corner [m].
         what: the channel of the pose.
     """

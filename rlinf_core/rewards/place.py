@@ -13,13 +13,13 @@ from rlinf_core.settings.base import Positive
 class Place:
     """True when ``object_pose`` is near ``goal_pose`` and the tool is slow.
 
-    Progress counts how near the tool is to the object, the object to the goal, and whether the hand closes where the object
-    is (after ManiSkill's dense rewards).
+    Progress counts how near the tool is to the object, the object to the goal, and whether the gripper closes where the
+    object is (after ManiSkill's dense rewards).
 
     Args:
         radius: around the goal [m].
         speed: of the tool at most [m/s].
-        width: widest opening of the gripper [m].
+        width: largest gripper width [m].
     """
 
     radius: Positive = 0.025

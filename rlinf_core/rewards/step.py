@@ -10,7 +10,7 @@ import numpy as np
 from rlinf_core.rewards import Shaped
 
 if TYPE_CHECKING:
-    from rlinf_core.environment import Task
+    from rlinf_core.task import Task
 
 
 @dataclass(frozen=True)

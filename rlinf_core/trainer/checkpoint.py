@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.durable import flush_folder, make_folder, move
+from rlinf_core.atomic_io import flush_folder, make_folder, move
 from rlinf_core.errors import RlinfError
 
 DIGITS = 8

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.parts.learner import Learner
-from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.algorithms.parts.running import RunningMoments
-from rlinf_core.algorithms.parts.settings import (
+from rlinf_core.algorithms.common.learner import Learner
+from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.running import RunningMoments
+from rlinf_core.algorithms.common.settings import (
     EXPERT,
     REPLAY,
     ROLLOUTS,
@@ -25,8 +25,9 @@ from rlinf_core.algorithms.parts.settings import (
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer, mix
-from rlinf_core.trainer.data_base import Batch, Data
-from rlinf_core.trainer.experience import DEMONSTRATION, Experience, Trajectory
+from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
+from rlinf_core.specs import Arrays
+from rlinf_core.trainer.base_data import Data
 from rlinf_core.trainer.governor import Governor
 
 STALE = 1_000_000_000  # updates by which a policy of an unknown version is too old
@@ -49,7 +50,7 @@ class DemonstrationData(Data):
     def order(self) -> Amount:
         return {}
 
-    def batch(self) -> Batch:
+    def batch(self) -> Arrays:
         return self.demonstrated(self.config.batch_size)
 
 
@@ -73,10 +74,10 @@ class ReplayData(Data):
         return min(self.online.capacity - 1, super().longest)
 
     def _demonstrated(self, trajectory: Trajectory) -> str:
-        fate = super()._demonstrated(trajectory)
-        if fate == DEMONSTRATION and self.demonstrates_too:
+        status = super()._demonstrated(trajectory)
+        if status == DEMONSTRATION and self.demonstrates_too:
             self._keep(self.online, trajectory)
-        return fate
+        return status
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if self.policy.latent_size and trajectory.latents is None:
@@ -101,9 +102,9 @@ class ReplayData(Data):
         return super().due(updates, learner) if len(self.online) else 0
 
     def order(self) -> Amount:
-        return {"by_chance": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start}
+        return {"random_warmup": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start}
 
-    def batch(self) -> Batch:
+    def batch(self) -> Arrays:
         size = self.config.batch_size
         demonstrated = size // 2 if self.config.half_demonstrations else 0
         own = self.online.sample(size - demonstrated, self.random, **self.chunk)
@@ -126,7 +127,7 @@ class LabelledData(ReplayData):
         return self.config.learned_from(trajectory.sources)
 
     def order(self) -> Amount:
-        return {"expert_share": self.config.share(self.online.episodes)}
+        return {"expert_fraction": self.config.expert_fraction(self.online.episodes)}
 
 
 class RolloutData(Data):
@@ -157,7 +158,7 @@ class RolloutData(Data):
     def normalisation(self) -> np.ndarray | None:
         if not self.waiting:
             return None
-        first, self.waiting = reduce(Rollout.beside, self.waiting), []
+        first, self.waiting = reduce(Rollout.concatenated_with, self.waiting), []
         self.steps = 0
         return self._seen(first).numpy()
 
@@ -167,16 +168,16 @@ class RolloutData(Data):
     def due(self, updates: int, learner: Learner) -> int:
         if not self.waiting:
             return 0
-        if self.stations:  # as many decisions as one environment's rollout has
-            return int(sum(float(rollout.mask.sum()) for rollout in self.waiting) >= self.config.rollout["decisions"])
+        if self.stations:  # as many chunks as one environment's rollout has
+            return int(sum(float(rollout.mask.sum()) for rollout in self.waiting) >= self.config.rollout["chunks"])
         players = max(self.recipe.placement.workers, 1)
-        return int(not learner.wants_more(reduce(Rollout.beside, self.waiting), len(self.waiting) // players))
+        return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), len(self.waiting) // players))
 
     def order(self) -> Amount:
         return self.config.rollout
 
     def batch(self) -> Rollout:
-        self.last, self.waiting = reduce(Rollout.beside, self.waiting), []
+        self.last, self.waiting = reduce(Rollout.concatenated_with, self.waiting), []
         return self.last
 
     def learned(self, learner: Learner) -> None:

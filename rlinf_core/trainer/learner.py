@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.parts.learner import Learner
-from rlinf_core.algorithms.parts.settings import AlgorithmSettings
+from rlinf_core.algorithms.common.learner import Learner
+from rlinf_core.algorithms.common.settings import AlgorithmSettings
 from rlinf_core.devices import device_of
+from rlinf_core.distributed.group import LearnerGroup
+from rlinf_core.distributed.ray_cluster import cpus_each
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy, newest_policy
@@ -15,8 +17,6 @@ from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.group import LearnerGroup
-from rlinf_core.trainer.ray_cluster import cpus_each
 
 
 def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy) -> Learner:

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from rlinf_core.algorithms.parts.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
+from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
 from rlinf_core.recipes import Recipe, station_task
+from rlinf_core.rollouts.evaluation import EpisodeResult, means
+from rlinf_core.rollouts.experience import Source, Trajectory
 from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
-from rlinf_core.trainer.evaluation import EpisodeResult, means
-from rlinf_core.trainer.experience import Source, Trajectory
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
@@ -31,7 +31,7 @@ from rlinf_core.trainer.sources.simulators import Simulators
 GROUP = 16  # updates between two looks at the world
 REPORT_S = 0.25
 Tell = Callable[["Run", dict[str, float] | None], None]
-Judge = Callable[[], list[EpisodeResult]]
+Evaluator = Callable[[], list[EpisodeResult]]
 
 
 class Run:
@@ -57,7 +57,7 @@ class Run:
         self.progress = Progress(run_dir)
         self.version, self.published_at, self.fitted = 0, -1, bool(self.before)
         self.stopping, self.saved = False, (-1, -1, -1)
-        self.judge: Judge | None = None
+        self.evaluator: Evaluator | None = None
 
     # Where it stands
     @property
@@ -144,8 +144,8 @@ class Run:
             due = self._due()
             if self.last_stage and self._fit() and (self.offline or not due):
                 done = self._done(due)
-                if self.judge and (self.steps >= self.next_evaluation or done):
-                    entry = self._evaluate(self.judge)
+                if self.evaluator and (self.steps >= self.next_evaluation or done):
+                    entry = self._evaluate(self.evaluator)
                 if done:
                     break
             worked = self._learn(due) if due else False
@@ -188,7 +188,7 @@ class Run:
         """A group of updates; the stage ends with its last one."""
         if not self.fitted:
             self._fit_now()
-        left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.judge else GROUP
+        left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.evaluator else GROUP
         with self.clock("learn"):
             for _ in range(max(1, min(due, GROUP, left))):
                 batch = self.data.demonstrated(self.offline.batch_size) if self.offline else self.data.batch()
@@ -239,12 +239,12 @@ class Run:
         save_policy(self.policy, self.run_dir / "policies" / policy_name(self.version), version=self.version,
                     updates=self.updates, env_steps=self.steps)
 
-    def _evaluate(self, judge: Judge) -> dict[str, float]:
+    def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
         self.next_evaluation += self.recipe.simulation.evaluate_every
         self.learner.sync()
         with self.clock("evaluate"):
-            episodes = judge()
+            episodes = evaluator()
         seconds = time.perf_counter() - self.started
         entry = {"env_steps": self.steps, **means(episodes), "episodes": len(episodes), "updates": self.updates,
                  "seconds": seconds, "steps_per_second": (self.steps - self.began) / seconds,
@@ -257,11 +257,11 @@ class Run:
 
     def counts(self) -> dict[str, float]:
         """Of everything that came, in all and by station."""
-        fates, demonstrations = self.data.fates, self.data.demonstrations
+        statuses, demonstrations = self.data.statuses, self.data.demonstrations
         by_station = {f"{station}/{name}": float(value) for station, seen in self.data.by_station().items()
                       for name, value in seen.items()}
         return {"steps": float(self.data.steps), "demonstrations": float(demonstrations.episodes),
-                "stale": float(fates["stale"]), "evaluations": float(fates["evaluation"]),
+                "stale": float(statuses["stale"]), "evaluations": float(statuses["evaluation"]),
                 "refused": float(self.intake.refused), **by_station}
 
     def report(self) -> dict[str, Any]:

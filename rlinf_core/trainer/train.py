@@ -11,18 +11,18 @@ from pathlib import Path
 
 import torch
 
+from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
 from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
-from rlinf_core.trainer.evaluation import evaluate
-from rlinf_core.trainer.experience import Source
-from rlinf_core.trainer.ray_cluster import connect, disconnect, resources
+from rlinf_core.rollouts.evaluation import evaluate
+from rlinf_core.rollouts.experience import Source
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
-from rlinf_core.trainer.simulated import stations
 from rlinf_core.trainer.sources.recordings import Recordings
 from rlinf_core.trainer.sources.simulators import Make, Simulators
 from rlinf_core.trainer.sources.stations import Stations
-from rlinf_core.trainer.vector import VectorEnv
 
 
 def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
@@ -59,7 +59,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         ending.callback(run.progress.close)
         if held_out:
             scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
-            run.judge = partial(evaluate, held_out, run.policy, scenes)
+            run.evaluator = partial(evaluate, held_out, run.policy, scenes)
         source: Source = Recordings()
         if env and came_from == SIMULATORS:
             source = Simulators(recipe, env, run.policy, make, run.clock)

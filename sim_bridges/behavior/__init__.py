@@ -14,7 +14,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.interlock.rotation import inverse, product, to_vector, turned
 
 PACKAGE, INSTALL = "omnigibson", "see https://behavior.stanford.edu, then export RLINF_PYTHON_BEHAVIOR=<its python>"
-WIDEST_M = 0.08       # opening of the robot's hand
+WIDEST_M = 0.08       # of the robot's gripper
 SIZE = (480, 640)     # of the pictures that OmniGibson renders; ours are made from them
 
 
@@ -68,11 +68,11 @@ class Simulator:
         self._arm_joints = [int(index) for index in self._robot.arm_control_idx[self._arm]]
         self._fingers = [int(index) for index in self._robot.gripper_control_idx[self._arm]]
         self._object, self._goal = (self.env.task.object_scope[name] for name in self._names)
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         action = self._torch.zeros(self._robot.action_dim)
         places = self._robot.controller_action_idx
         action[places[f"arm_{self._arm}"]] = self._tensor([*pose[:3], *to_vector(pose[3:])])
@@ -83,7 +83,7 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return _pose(*self._robot.get_relative_eef_pose(arm=self._arm))
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(self._robot.get_joint_positions()[self._fingers].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -91,7 +91,7 @@ class Simulator:
         twist = [np.asarray(robot.get_relative_eef_lin_vel(arm=arm)), np.asarray(robot.get_relative_eef_ang_vel(arm=arm))]
         return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate(twist).astype(float),
                 "joint_states": np.asarray(robot.get_joint_positions(), float)[self._arm_joints],
-                "gripper/state": np.array([self.opening()]), "object_pose": self._seen(self._object),
+                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._seen(self._object),
                 "goal_pose": self._seen(self._goal), "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:

@@ -60,15 +60,15 @@ class Simulator:
         self._p.restoreState(self._fresh, physicsClientId=self.env.cid)  # with what physics remembers of its last contacts
         self.env.scene.reset()
         self._robot.reset()
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
         for _ in range(4):
             self.advance(None)
         self._start = self.env.get_info()
         self._goal = np.concatenate([self._block_pose()[:3] + [0.0, 0.0, LIFT_M], [0.0, 0.0, 0.0, 1.0]])
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         joints = self._robot.mixed_ik.get_ik(pose[:3] + self._base, pose[3:])
         for joint, angle in zip(self._robot.arm_joint_ids, joints, strict=True):
             self._motor(joint, angle, self._robot.max_joint_force, self._robot.max_velocity)
@@ -81,13 +81,13 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return self._link()[0]
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(sum(self._angles(self._robot.gripper_joint_ids)))
 
     def channels(self) -> dict[str, np.ndarray]:
         pose, twist = self._link()
         return {"current_pose": pose, "current_twist": twist, "joint_states": self._angles(self._robot.arm_joint_ids),
-                "gripper/state": np.array([self.opening()]), "object_pose": self._block_pose(),
+                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._block_pose(),
                 "goal_pose": self._goal.copy()}
 
     def succeeded(self) -> bool:

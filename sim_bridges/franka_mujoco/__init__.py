@@ -66,7 +66,7 @@ class Simulator:
         self._mujoco.mj_forward(self.model, self.data)
         self.arm.rest()
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
         self.arm.aim(target_pose, self.tick_s)
         for substep in range(self._substeps):
@@ -85,7 +85,7 @@ class Simulator:
         """(7,) xyz and quaternion xyzw of the peg's tip."""
         return self.arm.tcp_pose()
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         """The peg is held all the time."""
         return 2 * PEG_HALF_WIDTH_M
 

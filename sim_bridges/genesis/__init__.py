@@ -67,11 +67,11 @@ class Simulator:
         home[:7] += random.normal(0.0, 0.02, 7)
         self._robot.set_qpos(home)
         self._robot.control_dofs_position(home)
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         joints = _array(self._robot.inverse_kinematics(
             link=self._hand, pos=pose[:3] - _tip(pose[3:]), quat=pose[[6, 3, 4, 5]],
             init_qpos=self._robot.get_qpos(), seed=0))
@@ -84,14 +84,14 @@ class Simulator:
         quaternion = _array(self._hand.get_quat())[[1, 2, 3, 0]]
         return np.concatenate([_array(self._hand.get_pos()) + _tip(quaternion), quaternion])
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(_array(self._robot.get_qpos())[7:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
         pose, turning = self.tcp_pose(), _array(self._hand.get_ang())
         moving = _array(self._hand.get_vel()) + np.cross(turning, _tip(pose[3:]))
         return {"current_pose": pose, "current_twist": np.concatenate([moving, turning]),
-                "joint_states": _array(self._robot.get_qpos())[:7], "gripper/state": np.array([self.opening()]),
+                "joint_states": _array(self._robot.get_qpos())[:7], "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": np.concatenate([_array(self._cube.get_pos()), _array(self._cube.get_quat())[[1, 2, 3, 0]]]),
                 "goal_pose": self._goal.copy()}
 

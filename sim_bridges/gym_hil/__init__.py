@@ -10,7 +10,7 @@ import numpy as np
 from sim_bridges.mujoco_scene import Scene, numpy_seed
 
 PACKAGE, INSTALL = "gym_hil", "make setup"
-WIDTH_M, DRIVER_RAD = 0.085, 0.80  # of the Robotiq 2F-85: widest opening, and its driver's angle when closed
+WIDTH_M, DRIVER_RAD = 0.085, 0.80  # of the Robotiq 2F-85: largest width, and its driver's angle when closed
 GOAL_M = 0.13                      # above where the cube lies; lifted is 0.10
 
 
@@ -37,24 +37,24 @@ class Simulator:
         block = self.env.data.sensor("block_pos").data
         self._goal = np.array([*block[:2], block[2] + GOAL_M, 0.0, 0.0, 0.0, 1.0])
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         data, action = self.env.data, np.zeros(7)
         if target_pose is not None:
             action[:3] = self.scene.to_world(target_pose[:3]) - data.mocap_pos[0]
-        if opening is not None:
-            action[6] = 1.0 - opening / WIDTH_M - data.ctrl[self.env._gripper_ctrl_id] / 255.0
+        if gripper_width is not None:
+            action[6] = 1.0 - gripper_width / WIDTH_M - data.ctrl[self.env._gripper_ctrl_id] / 255.0
         self.env.apply_action(action)
 
     def tcp_pose(self) -> np.ndarray:
         return self.scene.tool_pose()
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(np.clip(1.0 - self.env.data.qpos[self._driver] / DRIVER_RAD, 0.0, 1.0) * WIDTH_M)
 
     def channels(self) -> dict[str, np.ndarray]:
         data, block = self.env.data, self.env.data.body("block")
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([self.opening()]),
+                "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self.scene.pose(block.xpos, block.xquat), "goal_pose": self._goal.copy()}
 
     def succeeded(self) -> bool:

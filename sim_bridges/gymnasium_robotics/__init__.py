@@ -48,11 +48,11 @@ class Simulator:
 
     def reset(self, seed: int) -> None:
         self.env.reset(seed=seed)
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         way = self.scene.to_world(pose[:3]) - self.env.data.site_xpos[self.scene.tool]
         grip = width / 2 - self.env.data.qpos[self._fingers].mean()
         action = np.append(np.clip(way / STEP_M, -1.0, 1.0), np.clip(grip, -1.0, 1.0))
@@ -62,13 +62,13 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return self.scene.tool_pose()
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(max(self.env.data.qpos[self._fingers].sum(), 0.0))
 
     def channels(self) -> dict[str, np.ndarray]:
         data = self.env.data
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": data.qpos[self._joints].copy(), "gripper/state": np.array([self.opening()]),
+                "joint_states": data.qpos[self._joints].copy(), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self.scene.pose_of(self._block),
                 "goal_pose": np.concatenate([self.scene.to_base(self.env.goal), [0.0, 0.0, 0.0, 1.0]])}
 

@@ -68,11 +68,11 @@ class Simulator:
         self._robot, self._frame, self._object = scene["robot"], scene["ee_frame"], scene["object"]
         self._hand = self._robot.find_bodies("panda_hand")[0][0]
         self._goal = _xyzw(_array(self.env.command_manager.get_command("object_pose")))
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         finger = width / 2 if width > 1e-3 else SQUEEZED_M
         action = np.concatenate([pose[:3], pose[[6, 3, 4, 5]], [finger, finger]])
         self.env.step(self._torch.as_tensor(action[None], dtype=self._torch.float32, device=self.env.device))
@@ -81,7 +81,7 @@ class Simulator:
         data = self._frame.data
         return _xyzw(np.concatenate([_array(data.target_pos_source[:, 0]), _array(data.target_quat_source[:, 0])]))
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(max(_array(self._robot.data.joint_pos)[-2:].sum(), 0.0))
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -89,7 +89,7 @@ class Simulator:
         position = _array(thing.root_pos_w) - _array(robot.root_pos_w)
         return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([
                     _array(robot.body_lin_vel_w[:, self._hand]), _array(robot.body_ang_vel_w[:, self._hand])]),
-                "joint_states": _array(robot.joint_pos)[:7], "gripper/state": np.array([self.opening()]),
+                "joint_states": _array(robot.joint_pos)[:7], "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": _xyzw(np.concatenate([position, _array(thing.root_quat_w)])), "goal_pose": self._goal.copy()}
 
     def succeeded(self) -> None:

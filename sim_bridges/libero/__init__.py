@@ -18,7 +18,7 @@ from rlinf_core.interlock.rotation import turned
 from sim_bridges.mujoco_scene import Scene, numpy_seed
 
 PACKAGE, INSTALL = "libero", "make libero"
-DEAD_M = 0.004    # of the opening, within which the hand is left alone
+DEAD_M = 0.004    # of the width, within which the gripper is left alone
 STIFFNESS = 600   # of the controller; with robosuite's own 150 the arm is a quarter of a second behind
 
 
@@ -68,12 +68,12 @@ class Simulator:
         self.scene = Scene(sim.model._model, sim.data._data, robot.gripper.important_sites["grip_site"], robot.base_pos,
                            hidden=(0,), cameras={"front": "agentview", "wrist": "robot0_eye_in_hand", "video": "agentview"})
         self._of_interest()
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
-        apart = self.opening() - width
+                                       self._command[1] if gripper_width is None else gripper_width)
+        apart = self.gripper_width() - width
         grip = 0.0 if abs(apart) < DEAD_M and width > DEAD_M else np.sign(apart)
         action, sim = np.array([0.0] * 6 + [grip]), self.env.sim
         for substep in range(self._substeps):
@@ -86,13 +86,13 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return self.scene.tool_pose()
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(np.abs(self.env.sim.data.qpos[self._fingers]).sum())
 
     def channels(self) -> dict[str, np.ndarray]:
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
                 "joint_states": self.env.sim.data.qpos[self._robot._ref_joint_pos_indexes].copy(),
-                "gripper/state": np.array([self.opening()]), "object_pose": self._pose(self._object),
+                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._pose(self._object),
                 "goal_pose": self._pose(self._goal), "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from rlinf_core.errors import RecipeError
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
-FINGER_M = 0.04       # widest opening of a finger
+FINGER_M = 0.04       # largest way of a finger
 SQUEEZED_M = -0.01    # where a closed finger wants to be, so that it presses
 
 
@@ -58,9 +58,9 @@ class Simulator:
         self._goal = np.array(self.env.goal_site.pose.raw_pose[0].numpy(), dtype=float)
         self._command = self.tcp_pose(), 2 * FINGER_M
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         angles, found, _ = self._kinematics.pmodel.compute_inverse_kinematics(
             self._kinematics.end_link_idx, self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]]), initial_qpos=self._robot.qpos,
             active_qmask=self._moved, max_iterations=100)
@@ -75,13 +75,13 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return self._from_base(self._tool.entity_pose)
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(self._robot.qpos[-2:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
         linear, angular = self._tool.linear_velocity, self._tool.angular_velocity
         return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([linear, angular]).astype(float),
-                "joint_states": self._robot.qpos[:7].astype(float), "gripper/state": np.array([self.opening()]),
+                "joint_states": self._robot.qpos[:7].astype(float), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self._from_base(self._object.entity_pose),
                 "goal_pose": np.concatenate([self._goal[:3] - self._base, self._goal[[4, 5, 6, 3]]])}
 

@@ -15,7 +15,7 @@ from sim_bridges.mujoco_scene import Scene
 PACKAGE, INSTALL = "metaworld", "make simulators"
 PADS_M = 0.024   # between the pads' centres when closed
 SQUEEZE = 50.0   # effort per metre
-LEARNED = 0.02   # share per tick by which the way from the tool to the mocap body that it hangs on is learned
+LEARNED = 0.02   # fraction per tick by which the way from the tool to the mocap body that it hangs on is learned
 
 
 class Simulator:
@@ -46,13 +46,14 @@ class Simulator:
         self.env.reset()
         self._effort, self._lag = -1.0, self.env.data.mocap_pos[0] - self.env.tcp_center
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         way = np.zeros(3)
         self._lag += LEARNED * (self.env.data.mocap_pos[0] - self.env.tcp_center - self._lag)
         if target_pose is not None:
             way = self.scene.to_world(target_pose[:3]) + self._lag - self.env.data.mocap_pos[0]
-        if opening is not None:
-            self._effort = float(np.clip(SQUEEZE * (self.opening() - opening), -1.0, 1.0)) if opening > 1e-3 else 1.0
+        if gripper_width is not None:
+            squeeze = float(np.clip(SQUEEZE * (self.gripper_width() - gripper_width), -1.0, 1.0))
+            self._effort = squeeze if gripper_width > 1e-3 else 1.0
         self.env.set_xyz_action(np.clip(way / self.env.action_scale, -1.0, 1.0))
         self.env.do_simulation([self._effort, -self._effort], self.env.frame_skip)
 
@@ -62,14 +63,14 @@ class Simulator:
         pose[:3] = self.scene.to_base(self.env.tcp_center)
         return pose
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         data = self.env.data
         return max(float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M, 0.0)
 
     def channels(self) -> dict[str, np.ndarray]:
         quaternion = np.asarray(self.env._get_quat_objects()).ravel()[:4]  # xyzw
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": self.env.data.qpos[:7].copy(), "gripper/state": np.array([self.opening()]),
+                "joint_states": self.env.data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion[[3, 0, 1, 2]]),
                 "goal_pose": np.concatenate([self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]])}
 

@@ -16,7 +16,7 @@ from sim_bridges.mujoco_scene import Scene, numpy_seed
 
 PACKAGE, INSTALL = "robosuite", "make simulators"
 GOAL_M = 0.12     # above the table; robosuite calls the cube lifted from 0.04 on
-DEAD_M = 0.004    # of the opening, within which the hand is left alone
+DEAD_M = 0.004    # of the width, within which the gripper is left alone
 STIFFNESS = 600   # of the controller; with robosuite's own 150 the arm is a quarter of a second behind
 OWN = ("robot0", "gripper0", "fixed_mount0", "left_eef", "right_eef")  # bodies and sites of the robot itself
 
@@ -72,14 +72,14 @@ class Simulator:
         self.reset(0)
 
     def _check_fingers(self, arm: Any) -> None:
-        """An opening is the sum of what the fingers have slid."""
+        """The width is the sum of what the fingers have slid."""
         import mujoco
 
         model = self.env.sim.model
         joints = [model.joint_name2id(name) for name in arm.gripper["right"].joints]
         if len(joints) != 2 or (model._model.jnt_type[joints] != mujoco.mjtJoint.mjJNT_SLIDE).any():
             raise RecipeError(f"robosuite: gripper: expected one with two fingers that slide, e.g. PandaGripper; got "
-                              f"{type(arm.gripper['right']).__name__}, whose opening cannot be told from its joints")
+                              f"{type(arm.gripper['right']).__name__}, whose width cannot be computed from its joints")
 
     def reset(self, seed: int) -> None:
         with numpy_seed(seed):
@@ -94,7 +94,7 @@ class Simulator:
                                hidden=(0,), cameras=self.VIEWS)
         self.scene.place(arm.origin_pos, float(np.arctan2(arm.origin_ori[1, 0], arm.origin_ori[0, 0])))
         self._begin()
-        self._command = self.tcp_pose(), self.opening()
+        self._command = self.tcp_pose(), self.gripper_width()
 
     def _begin(self) -> None:
         """Find the task's things, and lay the goal above the object where the scene has none."""
@@ -118,10 +118,10 @@ class Simulator:
             raise _unknown("object" if name == self._names[0] else "goal", name, known)
         return self.scene.data.site(name)
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
-        apart, sim = self.opening() - width, self.env.sim
+                                       self._command[1] if gripper_width is None else gripper_width)
+        apart, sim = self.gripper_width() - width, self.env.sim
         grip = 0.0 if abs(apart) < DEAD_M and width > DEAD_M else np.sign(apart)
         action = self._robot.create_action_vector({"right": np.concatenate([pose[:3], to_vector(pose[3:])]),
                                                    "right_gripper": np.array([grip])})
@@ -133,7 +133,7 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return self.scene.tool_pose()
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(np.abs(self.env.sim.data.qpos[self._fingers]).sum())
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -145,7 +145,7 @@ class Simulator:
     def _of_the_robot(self) -> dict[str, np.ndarray]:
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
                 "joint_states": self.env.sim.data.qpos[self._robot._ref_arm_joint_pos_indexes].astype(float),
-                "gripper/state": np.array([self.opening()])}
+                "gripper/state": np.array([self.gripper_width()])}
 
     def succeeded(self) -> bool:
         return bool(self.env._check_success())

@@ -82,12 +82,12 @@ class Simulator:
         self._base = self._entity.get_root_pose()
         self._from_end = self._end.get_entity_pose().inv() * self._tool()
         self._object, self._goal = (getattr(self.env, name) for name in self._names)
-        self._command, self._before = (self.tcp_pose(), self.opening()), self.tcp_pose()
+        self._command, self._before = (self.tcp_pose(), self.gripper_width()), self.tcp_pose()
         self._angles = self._entity.get_qpos()[self._places]
 
-    def advance(self, target_pose: np.ndarray | None, opening: float | None = None) -> None:
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
-                                       self._command[1] if opening is None else opening)
+                                       self._command[1] if gripper_width is None else gripper_width)
         target = self._sapien.Pose(pose[:3], pose[[6, 3, 4, 5]]) * self._from_end.inv()
         angles, found, _ = self._kinematics.compute_inverse_kinematics(
             self._end_index, target, initial_qpos=self._entity.get_qpos(), active_qmask=self._moved, max_iterations=100)
@@ -104,7 +104,7 @@ class Simulator:
     def tcp_pose(self) -> np.ndarray:
         return self._seen(self._tool())
 
-    def opening(self) -> float:
+    def gripper_width(self) -> float:
         return float(2.0 * self._entity.get_qpos()[self._finger])
 
     def channels(self) -> dict[str, np.ndarray]:
@@ -112,7 +112,7 @@ class Simulator:
         moved = np.concatenate([(pose - self._before)[:3] / self.tick_s, np.zeros(3)])
         return {"current_pose": pose, "current_twist": moved,
                 "joint_states": self._entity.get_qpos()[self._places].astype(float),
-                "gripper/state": np.array([self.opening()]), "object_pose": self._seen(self._object.get_pose()),
+                "gripper/state": np.array([self.gripper_width()]), "object_pose": self._seen(self._object.get_pose()),
                 "goal_pose": self._seen(self._goal.get_pose()), "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:

@@ -60,7 +60,7 @@ class Simulator:
         for arm in self._arms.values():
             arm.rest()
 
-    def advance_arms(self, targets: Mapping[str, np.ndarray | None], openings: Mapping[str, float | None]) -> None:
+    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
         """One tick; after 200 ms without a target an arm holds where it is. The pegs are held all the time."""
         for name, arm in self._arms.items():
             arm.aim(targets[name], self.tick_s)
@@ -73,7 +73,7 @@ class Simulator:
     def tcp_poses(self) -> dict[str, np.ndarray]:
         return {name: arm.tcp_pose() for name, arm in self._arms.items()}
 
-    def openings(self) -> dict[str, float | None]:
+    def gripper_widths(self) -> dict[str, float | None]:
         return dict.fromkeys(self.arms, 2 * PEG_HALF_WIDTH_M)
 
     def channels(self) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.parts.tensors import to_tensors
+from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.algorithms.learning import buffer_of, make
@@ -25,7 +25,7 @@ class Adam:
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
 
-    def descend(self, loss, clip=float("inf")):
+    def optimizer_step(self, loss, clip=float("inf")):
         gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(
             self.parameters, torch.autograd.grad(loss, self.parameters, allow_unused=True), strict=True)]
         norm = torch.cat([g.flatten() for g in gradients]).norm()
@@ -76,7 +76,7 @@ def pictures(random, size=12):
 def prepared(kind="tanh_gaussian", horizon=1, hidden=(16,), **config):
     """A policy whose normalisation is not the one it was born with."""
     actor = make(kind, horizon=horizon, hidden=hidden, **config)
-    encoder = actor.flow.encoder if kind == "steered" else actor.encoder
+    encoder = actor.flow.encoder if kind == "latent_noise" else actor.encoder
     encoder.fit_normalisation(np.random.default_rng(5).normal(0.4, 0.7, (50, 2)))
     return actor
 

@@ -16,13 +16,13 @@ from rlinf_core.algorithms import algorithm, dagger, dsrl, iql, rlpd, sft
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.policy import Observation
 from rlinf_core.replay import ReplayBuffer, mix
-from rlinf_core.trainer.rollouts import DecisionRollouts
+from rlinf_core.rollouts.rollouts import ChunkRollouts
 from tests.algorithms.point import SPEC, Points, expert, misled, play, success
 from tests.algorithms.toy import acted
 
 SMALL = dict(critic_hidden=(64, 64), discount=0.95, learning_rate=1e-3)
 EPISODE_RETURNS = dict(group=8, learning_rate=3e-3, epochs=4, minibatches=4)
-ROLLOUTS = dict(decisions=32, learning_rate=1e-3, epochs=6, minibatches=4)
+ROLLOUTS = dict(chunks=32, learning_rate=1e-3, epochs=6, minibatches=4)
 CONFIGS = {"ppo": ROLLOUTS, "async_ppo": ROLLOUTS, "grpo": EPISODE_RETURNS, "dapo": EPISODE_RETURNS,
            "reinforce": EPISODE_RETURNS, "sac": SMALL, "crossq": SMALL | dict(actor_every=1, renorm_warmup=200),
            "sac_flow": SMALL, "rlpd": SMALL | dict(critics=3, critic_warmup=200)}
@@ -80,7 +80,7 @@ def buffer_of(act, episodes, latent=0):
 def on_policy(name, seed=0, rollouts=60, size=64, stale=0, curve=False, **changes) -> Run:
     """``size`` environments; with ``stale``, every rollout is learned from only so many updates later."""
     learner = learner_of(name, seed, **changes)
-    collector = DecisionRollouts(Points(size), learner.policy, seed)
+    collector = ChunkRollouts(Points(size), learner.policy, seed)
     run, waiting, config = Run(solved(learner.policy), 0.0, 0), [], learner.config
     for number in range(rollouts):
         collector.version = learner.updates
@@ -104,12 +104,12 @@ def online(learner, random, steps, batch=128, curve=False, demonstrations=None) 
     actor, seed, draw = learner.actor, 0, torch.Generator().manual_seed(int(random.integers(2**31)))
     buffer = ReplayBuffer(SPEC, 50_000, actor.latent_size)
     run = Run(solved(actor), 0.0, 0)
-    by_chance = 0 if actor.latent_size or demonstrations else 300
+    random_warmup = 0 if actor.latent_size or demonstrations else 300
     while buffer.inserted < steps:
         drawn = []
 
         def act(observation):
-            if buffer.inserted < by_chance:
+            if buffer.inserted < random_warmup:
                 return random.uniform(-1, 1, (1, 2))
             chunk = actor.act(Observation.of_one(SPEC, observation), True, draw)
             drawn.append(chunk.drawn[0].numpy())  # noqa: B023
@@ -118,7 +118,7 @@ def online(learner, random, steps, batch=128, curve=False, demonstrations=None) 
         episode = play(act, seed)
         buffer.insert_episode(*episode, latents=np.array(drawn) if actor.latent_size else None)
         seed += 1
-        while buffer.inserted >= 300 and learner.updates < buffer.inserted - by_chance:
+        while buffer.inserted >= 300 and learner.updates < buffer.inserted - random_warmup:
             learner.update(buffer.sample(batch, random) if demonstrations is None else
                            mix(buffer.sample(batch // 2, random), demonstrations.sample(batch // 2, random)))
         if curve and buffer.inserted >= len(run.curve) * steps / 12:
@@ -172,15 +172,15 @@ def lora_run(seed=0, curve=False) -> Run:
 
 
 def dsrl_run(seed=0, curve=False) -> Run:
-    """A frozen flow, cloned from misled demonstrations, is steered; before is the flow alone."""
-    random, steered = np.random.default_rng(seed), make("steered", seed, steering=(64, 64))
-    flow = steered.flow
+    """A frozen flow, cloned from misled demonstrations, gets a noise policy; before is the flow alone."""
+    random, latent_noise = np.random.default_rng(seed), make("latent_noise", seed, noise_policy=(64, 64))
+    flow = latent_noise.flow
     data = buffer_of(misled(random), 60)
     cloner = sft.Learner(flow, sft.Config(noise_floor=0.0, learning_rate=1e-3), seed)
     for _ in range(1500):
         cloner.update(data.sample(128, random))
     alone = solved(flow)
-    run = online(dsrl.Learner(steered, dsrl.Config(**SMALL), seed), random, 2500, curve=curve)
+    run = online(dsrl.Learner(latent_noise, dsrl.Config(**SMALL), seed), random, 2500, curve=curve)
     run.before, run.at_most = alone, 0.70
     return run
 
@@ -213,7 +213,7 @@ def dagger_run(seed=0, gated=False, curve=False) -> Run:
         labels, sources = [], []
 
         def act(observation):
-            drives = random.random() < learner.config.share(episode)  # noqa: B023
+            drives = random.random() < learner.config.expert_fraction(episode)  # noqa: B023
             labels.append(expert(observation))  # noqa: B023
             sources.append("operator" if drives else "policy")  # noqa: B023
             return labels[-1][None] if drives else acted(actor, observation, True, draw)  # noqa: B023
@@ -234,8 +234,8 @@ def dagger_run(seed=0, gated=False, curve=False) -> Run:
 
 RUNS: dict[str, Callable[..., Run]] = {
     "PPO": partial(on_policy, "ppo"),
-    "PPO, chunks of 2, ratios of actions": partial(on_policy, "ppo", horizon=2, decisions=16, rollouts=110),
-    "PPO, chunks of 2, ratios of chunks": partial(on_policy, "ppo", horizon=2, decisions=16, rollouts=110, level="chunk"),
+    "PPO, chunks of 2, ratios of actions": partial(on_policy, "ppo", horizon=2, chunks=16, rollouts=110),
+    "PPO, chunks of 2, ratios of chunks": partial(on_policy, "ppo", horizon=2, chunks=16, rollouts=110, level="chunk"),
     "async PPO": partial(on_policy, "async_ppo", stale=2),
     "async PPO, interpolated": partial(on_policy, "async_ppo", stale=2, proximal="interpolated"),
     "GRPO": partial(on_policy, "grpo"),

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from rlinf_core.rollouts.vector_env import Steps
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-from rlinf_core.trainer.vector import Steps
 
 SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx", "dy"), (0.1, 0.1), ("m", "m")), 10.0)
 STEPS, RADIUS = 25, 0.08
@@ -34,14 +34,14 @@ class Points:
         self.steps += active
         now = np.linalg.norm(self.at, axis=1)
         terminated = (now < RADIUS) & active
-        ended = terminated | (self.steps >= STEPS) & active
-        following = self.seen()
-        for index in np.flatnonzero(ended):
+        done = terminated | (self.steps >= STEPS) & active
+        next_observations = self.seen()
+        for index in np.flatnonzero(done):
             self.next += 1
             self.at[index], self.steps[index] = self.start(self.next), 0
         reward = terminated + self.shaping * (away - now) * active
         terminated = terminated.astype(float)
-        return Steps(following, reward, terminated, ended - terminated, terminated, self.seen())
+        return Steps(next_observations, reward, terminated, done - terminated, terminated, self.seen())
 
     def expert(self):
         return np.stack([expert({"offset": at}) for at in self.at]).astype(np.float32)
@@ -58,7 +58,7 @@ def success(act, episodes=64):
         while not done:
             for action in act({"offset": observation["vectors"][0]}):
                 steps = env.step(action[None])
-                observation, done = steps.observation, steps.ended[0]
+                observation, done = steps.observation, steps.done[0]
                 if done:
                     break
         solved += steps.terminated[0]
@@ -70,13 +70,13 @@ def expert(observation):
     return np.clip(-(TURN.T @ observation["offset"]) / 0.1, -1, 1)
 
 
-def misled(random, share=0.35):
+def misled(random, fraction=0.35):
     """The expert now and then; otherwise 100 degrees past it. What it does on average leads nowhere."""
     aside = np.array([[np.cos(1.75), -np.sin(1.75)], [np.sin(1.75), np.cos(1.75)]])
 
     def act(observation):
         action = expert(observation)
-        return (action if random.random() < share else aside @ action)[None]
+        return (action if random.random() < fraction else aside @ action)[None]
 
     return act
 
@@ -88,11 +88,11 @@ def play(act, seed, shaping=1.0):
     while not done:
         for action in act({"offset": seen[-1]}):
             steps = env.step(np.clip(action, -1, 1)[None])
-            seen.append(steps.following["vectors"][0])
+            seen.append(steps.next_observations["vectors"][0])
             actions.append(np.clip(action, -1, 1))
             rewards.append(steps.reward[0])
             discounts.append(1.0 - steps.terminated[0])
-            done = bool(steps.ended[0])
+            done = bool(steps.done[0])
             if done:
                 break
     return {"vectors": np.array(seen)}, np.array(actions), np.array(rewards), np.array(discounts)

@@ -11,7 +11,7 @@ from rlinf_core.devices import device_of
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import kinds, make_policy, policy_kind
 from rlinf_core.policies.policy import Observation
-from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts
 from tests.algorithms.by_hand import SEEING, pictures
 from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, Points, misled
@@ -72,7 +72,7 @@ def test_learners_of_rollouts_learn_where_their_policy_is(name):
     module, policy = algorithm(name), make("gaussian", horizon=2)
     learner = module.Learner(policy, module.Config(**CONFIGS[name]), 0)
     with elsewhere():
-        metrics = learner.update(*DecisionRollouts(Points(16), policy).play(**learner.config.rollout).rollouts)
+        metrics = learner.update(*ChunkRollouts(Points(16), policy).play(**learner.config.rollout).rollouts)
     assert np.isfinite(list(metrics.values())).all()
 
 

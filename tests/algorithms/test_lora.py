@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import sft
-from rlinf_core.algorithms.parts import lora
-from rlinf_core.algorithms.parts.tensors import to_tensors
+from rlinf_core.algorithms.common import lora
+from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.trainer import checkpoint
 from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import expert

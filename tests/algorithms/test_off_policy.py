@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm, crossq, dagger, dsrl, iql, sac, sft
-from rlinf_core.algorithms.parts.actor_critic import gammas
-from rlinf_core.algorithms.parts.tensors import following, to_tensors
+from rlinf_core.algorithms.common.actor_critic import gammas
+from rlinf_core.algorithms.common.tensors import next_observations, to_tensors
 from rlinf_core.errors import SpecError
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.replay import ReplayBuffer
@@ -18,21 +18,21 @@ from tests.algorithms.toy import acted
 
 
 def test_dsrl_changes_the_choice_of_noise_and_not_the_flow(random):
-    steered = make("steered", steering=(64, 64))
-    flow = steered.flow
+    latent_noise = make("latent_noise", noise_policy=(64, 64))
+    flow = latent_noise.flow
     weights = [p.clone() for p in flow.parameters()]
-    learner = dsrl.Learner(steered, dsrl.Config(**SMALL), seed=0)
-    steering = [p.clone() for p in learner.actor.steering.parameters()]
+    learner = dsrl.Learner(latent_noise, dsrl.Config(**SMALL), seed=0)
+    noise_policy = [p.clone() for p in learner.actor.noise_policy.parameters()]
     batch = buffer_of(misled(random), 8).sample(32, random)
     for _ in range(5):
         learner.update(batch)
     assert all(torch.equal(a, b) for a, b in zip(weights, flow.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(steering, learner.actor.steering.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(noise_policy, learner.actor.noise_policy.parameters(), strict=True))
 
 
 def test_the_experts_share_falls_to_its_floor_and_gated_decisions_are_the_experts():
     config = dagger.Config(gated=True)
-    assert (config.share(0), config.share(10), config.share(10**4)) == (0.5, pytest.approx(0.5 * 0.99**10), 0.05)
+    assert [config.expert_fraction(episode) for episode in (0, 10, 10**4)] == pytest.approx([0.5, 0.5 * 0.99**10, 0.05])
     assert config.learned_from(["policy", "operator", "policy"]).tolist() == [False, True, False]
     assert dagger.Config().learned_from(["policy", "operator"]).tolist() == [True, True]
 
@@ -90,11 +90,11 @@ def test_critics_judge_what_is_played_of_a_chunk_and_the_rest_is_free(random):
     batch = to_tensors(buffer_of(misled(random), 8).sample(16, random, 3, 0.95, execute=2))
     changed = batch | {"action": torch.cat([batch["action"][:, :4], torch.zeros(16, 2)], 1)}
     features = learner.encoder(batch)
-    values = [learner.critics(features, learner.judged(each["action"])) for each in (batch, changed)]
+    values = [learner.critics(features, learner.executed(each["action"])) for each in (batch, changed)]
     assert values[0].shape == (2, 16) and torch.equal(*values)
     action, log_prob, _ = learner.decide(batch)
     assert action.shape == (16, 6)
-    loss = -learner.judge(batch, action).sum() + log_prob.sum()
+    loss = -learner.q_values(batch, action).sum() + log_prob.sum()
     gradient, = torch.autograd.grad(loss, learner.actor.head.bias)
     played, free = gradient.view(2, 3, 2)[:, :2], gradient.view(2, 3, 2)[:, 2]
     assert played.abs().min() > 0 and not free.any()
@@ -109,8 +109,8 @@ def test_sac_targets_equal_an_independent_computation(random):
     got = learner.target_of(batch).numpy()
     learner.generator.set_state(state)
     with torch.no_grad():
-        action, log_prob = learner.actor.sample(following(batch), learner.generator)
-        values = learner.target[1](learner.target[0](following(batch)), action).numpy()
+        action, log_prob = learner.actor.sample(next_observations(batch), learner.generator)
+        values = learner.target[1](learner.target[0](next_observations(batch)), action).numpy()
     alpha = float(np.exp(learner.temperature.log.item()))
     for i in range(16):
         soft = min(values[0, i], values[1, i]) - alpha * log_prob[i].item()
@@ -183,7 +183,7 @@ def test_flow_matching_carries_noise_to_both_of_two_demonstrated_actions(random)
     assert near.mean() > 0.75, near.mean()
 
 
-@pytest.mark.parametrize("kind", ["tanh_gaussian", "gaussian", "flow", "steered"])
+@pytest.mark.parametrize("kind", ["tanh_gaussian", "gaussian", "flow", "latent_noise"])
 def test_policies_of_every_kind_come_back_from_their_file(kind, tmp_path, random):
     policy = make(kind, horizon=3)
     again = load_policy(save_policy(policy, tmp_path / "policy.safetensors"), SPEC)

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from rlinf_core.algorithms import algorithm, crossq, dsrl, rlpd, sac, sac_flow
-from rlinf_core.algorithms.parts.learner import follow
-from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.common.learner import polyak_update
+from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from tests.algorithms.by_hand import SMALL, Adam, assert_alike, batches, parts, pictures, prepared, seeing, twin
 
 SOFT = SMALL | dict(discount=0.9, adam_beta=0.7, initial_temperature=0.3, target_entropy=-0.7, clip_gradient=0.5)
@@ -24,8 +24,8 @@ class Soft:
         self.temperature = Adam([own.temperature.log], config.learning_rate, config.adam_beta)
 
     def update(self, batch):
-        here, following = parts(batch)
-        expected = self.improve_critics(here, following)
+        here, next_observations = parts(batch)
+        expected = self.improve_critics(here, next_observations)
         self.updates += 1
         if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
             expected |= self.improve_actor(here)
@@ -39,21 +39,22 @@ class Soft:
             worst = worst - self.own.temperature.log.exp().detach() * log_prob
         return here["reward"] + here["discount"] * config.discount ** here.get("steps", torch.tensor(1.0)) * worst
 
-    def improve_critics(self, here, following):
+    def improve_critics(self, here, next_observations):
         own, config = self.own, self.config
         with torch.no_grad():
-            action, log_prob = own.actor.sample(following, own.generator)
+            action, log_prob = own.actor.sample(next_observations, own.generator)
         if isinstance(self.config, crossq.Config):
             own.critics.train()
-            both = own.critics(torch.cat([own.encoder(here), own.encoder(following)]), torch.cat([here["action"], action]))
+            features = torch.cat([own.encoder(here), own.encoder(next_observations)])
+            both = own.critics(features, torch.cat([here["action"], action]))
             values, size = both[:, :len(action)], len(action)
             target = self.bellman(here, both[:, size:].detach(), log_prob)
         else:
             with torch.no_grad():
-                target = self.bellman(here, own.target[1](own.target[0](following), action), log_prob)
+                target = self.bellman(here, own.target[1](own.target[0](next_observations), action), log_prob)
             values = own.critics(own.encoder(here), here["action"])
         loss = sum(F.mse_loss(values[e], target) for e in range(config.critics))
-        self.critic.descend(loss, config.clip_gradient)
+        self.critic.optimizer_step(loss, config.clip_gradient)
         if hasattr(own, "target"):
             rate = config.target_rate
             with torch.no_grad():
@@ -75,9 +76,9 @@ class Soft:
             cloning = ((mean.tanh() - here["action"].clamp(-1, 1)) ** 2)[half:].sum(1).mean()
             loss = loss + config.cloning * 10 ** (-self.updates / config.cloning_steps) * cloning
             expected["cloning"] = cloning.item()
-        self.actor.descend(loss, config.clip_gradient)
+        self.actor.optimizer_step(loss, config.clip_gradient)
         entropy, size = -log_prob.mean().item(), action.shape[1]
-        self.temperature.descend(own.temperature.log.exp() * (entropy - config.target_entropy * size))
+        self.temperature.optimizer_step(own.temperature.log.exp() * (entropy - config.target_entropy * size))
         return expected | {"entropy": entropy, "temperature": own.temperature.log.exp().item()}
 
 
@@ -169,9 +170,9 @@ def test_images_of_a_batch_are_moved_before_anything_is_learned(name, random):
 
 def test_dsrl_steers_by_what_the_critics_say_of_the_choice(random):
     """Soft actor-critic over the noise; the flow gets no gradient."""
-    learner = dsrl.Learner(prepared("steered", steering=(16,)), dsrl.Config(**SOFT), seed=1)
+    learner = dsrl.Learner(prepared("latent_noise", noise_policy=(16,)), dsrl.Config(**SOFT), seed=1)
     flow, by_hand = [p.clone() for p in learner.actor.flow.parameters()], Soft(learner)
-    by_hand.actor = Adam(by_hand.own.actor.steering.parameters(), 3e-3, 0.7)
+    by_hand.actor = Adam(by_hand.own.actor.noise_policy.parameters(), 3e-3, 0.7)
     for batch in batches(3, random):
         assert learner.update(batch) == pytest.approx(by_hand.update(batch), rel=1e-4, abs=1e-5)
     assert_alike(learner, by_hand.own)
@@ -180,5 +181,5 @@ def test_dsrl_steers_by_what_the_critics_say_of_the_choice(random):
 
 def test_following_moves_by_the_rate():
     slow, quick = torch.tensor([0.0, 4.0]), torch.tensor([1.0, 0.0])
-    follow([slow], [quick], 0.25)
+    polyak_update([slow], [quick], 0.25)
     assert slow.tolist() == [0.25, 3.0] and quick.tolist() == [1.0, 0.0]

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from rlinf_core.algorithms import iql, sft
-from rlinf_core.trainer.rollouts import ExpertRollouts
+from rlinf_core.rollouts.rollouts import ExpertRollouts
 from tests.algorithms.by_hand import SMALL, Adam, assert_alike, batches, parts, prepared, twin
 from tests.algorithms.learning import make
 from tests.algorithms.point import Points, expert
@@ -21,19 +21,19 @@ def test_five_updates_of_iql_equal_the_papers(horizon, random):
     critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], 3e-3)
     value, actor = Adam(own.value.parameters(), 3e-3), Adam(own.actor.parameters(), 3e-3)
     for number, batch in enumerate(batches(5, random, horizon)):
-        here, following = parts(batch)
+        here, next_observations = parts(batch)
         assert 0 < (here["discount"] == 0).sum() < len(here["discount"])
         with torch.no_grad():
             q = own.target[1](own.target[0](here), here["action"]).amin(0)
         u = q - own.value(here)
         value_loss = (torch.where(u > 0, 0.8, 0.2) * u ** 2).mean()
-        value.descend(value_loss)
+        value.optimizer_step(value_loss)
         steps = here["steps"] if horizon > 1 else torch.ones(len(q))
-        ahead = torch.where(here["discount"] == 0, 0.0, own.value(following).detach())
+        ahead = torch.where(here["discount"] == 0, 0.0, own.value(next_observations).detach())
         target = here["reward"] + 0.9 ** steps * ahead
         values = own.critics(own.encoder(here), here["action"])
         critic_loss = sum(F.mse_loss(values[e], target) for e in range(2))
-        critic.descend(critic_loss)
+        critic.optimizer_step(critic_loss)
         with torch.no_grad():
             for slow, quick in zip(own.target.parameters(), critic.parameters, strict=True):
                 slow.copy_(0.8 * slow + 0.2 * quick)
@@ -44,7 +44,7 @@ def test_five_updates_of_iql_equal_the_papers(horizon, random):
         raw = torch.atanh(here["action"].clamp(-0.97, 0.97))
         actor_loss = -(weights * tanh.log_prob(torch.tanh(raw)).sum(1)).mean()
         actor.rate = 3e-3 * (1 + np.cos(np.pi * min(number / 4, 1))) / 2
-        actor.descend(actor_loss)
+        actor.optimizer_step(actor_loss)
         got = learner.update(batch)
         assert got == pytest.approx({"value_loss": value_loss.item(), "critic_loss": critic_loss.item(),
                                      "actor_loss": actor_loss.item(), "q": q.mean().item()}, rel=1e-4, abs=1e-5)
@@ -84,17 +84,17 @@ def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
             mean, log_std = own.actor(here)
             squash = torch.log(1 - torch.tanh(goal) ** 2)
             loss = -(torch.distributions.Normal(mean, log_std.exp()).log_prob(goal) - squash).sum(1).mean()
-        adam.descend(loss)
+        adam.optimizer_step(loss)
         assert learner.update(batch) == pytest.approx({"sft_loss": loss.item()}, rel=1e-4)
         assert_alike(learner, own)
     assert learner.updates == 3
 
 
 def test_the_expert_drives_its_share_of_the_time_steps_and_labels_all_of_them():
-    for share in (0.5, 0.1):
-        played = ExpertRollouts(Points(50), make(), seed=3).play(40, expert_share=share).trajectories
+    for fraction in (0.5, 0.1):
+        played = ExpertRollouts(Points(50), make(), seed=3).play(40, expert_fraction=fraction).trajectories
         drivers = np.concatenate([episode.sources for episode in played]) == "operator"
-        assert 0.7 * share < drivers.mean() < 1.3 * share
+        assert 0.7 * fraction < drivers.mean() < 1.3 * fraction
         for episode in played:
             seen = {"offset": episode.observations["vectors"][0]}
             assert episode.actions[0] == pytest.approx(expert(seen), abs=1e-6)

@@ -6,14 +6,14 @@ import torch
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolated
-from rlinf_core.algorithms.dapo import length_penalty, teaches
+from rlinf_core.algorithms.common.advantages import gae, group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.common.clipped import policy_loss, to_level, value_loss
+from rlinf_core.algorithms.common.running import RunningReturn, update_moments
+from rlinf_core.algorithms.dapo import has_gradient_signal, length_penalty
 from rlinf_core.algorithms.grpo import k3
-from rlinf_core.algorithms.parts.advantages import gae, group_advantages, normalised, rewards_to_go
-from rlinf_core.algorithms.parts.clipped import policy_loss, to_level, value_loss
-from rlinf_core.algorithms.parts.running import RunningReturn, update_moments
 from rlinf_core.errors import RecipeError
+from rlinf_core.rollouts.rollouts import ChunkRollouts
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.rollouts import DecisionRollouts
 from tests.algorithms.learning import learner_of
 from tests.algorithms.point import Points
 
@@ -23,17 +23,17 @@ def tensors(random, *shapes):
 
 
 def test_gae_equals_the_sum_of_its_definition(random):
-    rewards, values, following = tensors(random, (7, 3), (7, 3), (7, 3))
+    rewards, values, next_observations = tensors(random, (7, 3), (7, 3), (7, 3))
     terminated = torch.tensor(random.random((7, 3)) < 0.2).double()
-    ended = torch.maximum(terminated, torch.tensor(random.random((7, 3)) < 0.2).double())
-    got = gae(rewards, values, following, terminated, ended, 0.9, 0.8).numpy()
+    done = torch.maximum(terminated, torch.tensor(random.random((7, 3)) < 0.2).double())
+    got = gae(rewards, values, next_observations, terminated, done, 0.9, 0.8).numpy()
     for n in range(3):
         for t in range(7):
             total, weight = 0.0, 1.0
             for k in range(t, 7):
-                delta = rewards[k, n] + 0.9 * (0.0 if terminated[k, n] else following[k, n]) - values[k, n]
+                delta = rewards[k, n] + 0.9 * (0.0 if terminated[k, n] else next_observations[k, n]) - values[k, n]
                 total, weight = total + weight * float(delta), weight * 0.9 * 0.8
-                if ended[k, n]:
+                if done[k, n]:
                     break
             assert got[t, n] == pytest.approx(total, abs=1e-9)
 
@@ -91,7 +91,7 @@ def test_the_decoupled_objective_weighs_by_how_far_the_behaviour_was(random):
 
 def test_dapo_leaves_out_what_teaches_nothing_and_shapes_length():
     returns = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 0.0])
-    assert teaches(returns, 2).tolist() == [0, 0, 1, 1, 0, 0]
+    assert has_gradient_signal(returns, 2).tolist() == [0, 0, 1, 1, 0, 0]
     assert length_penalty(torch.tensor([5.0, 10.0, 15.0, 40.0]), 10, 10).tolist() == [0, 0, -0.5, -1]
 
 
@@ -111,14 +111,14 @@ def test_ratios_of_a_chunk_are_the_product_of_its_actions(random):
 
 
 def test_the_running_return_follows_its_definition(random):
-    rewards, ended = random.normal(size=(40, 3)), (random.random((40, 3)) < 0.2).astype(float)
+    rewards, done = random.normal(size=(40, 3)), (random.random((40, 3)) < 0.2).astype(float)
     running, seen = np.zeros(3), []
-    for reward, end in zip(rewards, ended, strict=True):
+    for reward, end in zip(rewards, done, strict=True):
         running = running * 0.9 + reward
         seen.extend(running)
         running = running * (1 - end)
     scale = RunningReturn(0.9)
-    got = scale.scaled(*(torch.tensor(x, dtype=torch.float32) for x in (rewards, ended)))
+    got = scale.scaled(*(torch.tensor(x, dtype=torch.float32) for x in (rewards, done)))
     assert got.numpy() == pytest.approx(np.clip(rewards / np.sqrt(np.var(seen) + 1e-8), -10, 10), rel=1e-3)
     count, mean, var = torch.tensor(0.0), torch.zeros(()), torch.zeros(())
     for part in np.array_split(np.array(seen), 4):
@@ -134,7 +134,7 @@ def test_an_unknown_algorithm_is_answered_with_the_nearest():
 @pytest.mark.parametrize("name", ["ppo", "async_ppo", "grpo", "dapo", "reinforce"])
 def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path):
     one = learner_of(name)
-    collector = DecisionRollouts(Points(16), one.policy, 0)
+    collector = ChunkRollouts(Points(16), one.policy, 0)
     rollouts = [collector.play(**one.config.rollout).rollouts[0] for _ in range(3)]
     one.update(rollouts[0])
     folder = checkpoint.save(tmp_path, "updates-1", one.state_dict())

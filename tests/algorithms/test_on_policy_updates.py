@@ -1,4 +1,4 @@
-"""Whole updates of PPO and its kin, minibatch by minibatch, beside the papers' objectives written down once more."""
+"""Whole updates of the PPO family, minibatch by minibatch, beside the papers' objectives written down once more."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rlinf_core.trainer.rollouts import DecisionRollouts
+from rlinf_core.rollouts.rollouts import ChunkRollouts
 from tests.algorithms.by_hand import Adam, assert_alike, twin
 from tests.algorithms.learning import learner_of
 from tests.algorithms.point import Points
@@ -56,16 +56,16 @@ class ByHand:
         rewards = sum(config.discount ** k * rollout.step_rewards[..., k] for k in range(rollout.step_rewards.shape[-1]))
         gamma = config.discount ** rollout.steps
         if config.scale_rewards:
-            rewards = own.returns.scaled(rewards, rollout.ended, rollout.steps)
-        values, following = own.value(rollout.observations), own.value(rollout.following)
+            rewards = own.returns.scaled(rewards, rollout.done, rollout.steps)
+        values, next_observations = own.value(rollout.observations), own.value(rollout.next_observations)
         counts = {"truncation": 1 - rollout.terminated, "always": torch.ones_like(rewards),
-                  "never": 1 - rollout.ended}[config.bootstrap]
-        delta, advantages = rewards + gamma * counts * following - values, torch.zeros_like(rewards)
+                  "never": 1 - rollout.done}[config.bootstrap]
+        delta, advantages = rewards + gamma * counts * next_observations - values, torch.zeros_like(rewards)
         for t in range(len(rewards)):
             going = torch.ones(rewards.shape[1])
             for k in range(t, len(rewards)):
                 advantages[t] += going * delta[k]
-                going = going * gamma[k] * config.gae_lambda * (1 - rollout.ended[k])
+                going = going * gamma[k] * config.gae_lambda * (1 - rollout.done[k])
         returns = advantages + values
         if config.normalise:
             advantages = (advantages - advantages.mean()) / advantages.std()
@@ -138,7 +138,7 @@ class ByHand:
         metrics = {"entropy": bonus.item(), "kl": (drift.exp() - 1 - drift).mean().item(), "clipped": np.mean(
             [not 1 - config.clip_low <= r <= 1 + config.clip_high for r in drift.exp().flatten().tolist()])}
         loss, metrics = self.more(loss, metrics, batch, log_probs)
-        self.adam.descend(loss, config.clip_gradient)
+        self.adam.optimizer_step(loss, config.clip_gradient)
         return metrics | {"loss": loss.item()}
 
     def between(self, newest, behaviour, batch):
@@ -174,10 +174,10 @@ def value_error(value, returns, width):
 
 def setting(name, **changes):
     """A learner with normalisation, and what plays for it."""
-    sizes = dict(decisions=6) if "ppo" in name else dict(group=4)
+    sizes = dict(chunks=6) if "ppo" in name else dict(group=4)
     learner = learner_of(name, seed=1, **(dict(epochs=2, minibatches=3) | sizes | changes))
     learner.policy.encoder.fit_normalisation(np.random.default_rng(5).normal(0.3, 0.6, (50, 2)))
-    return learner, DecisionRollouts(Points(16), learner.policy, 0)
+    return learner, ChunkRollouts(Points(16), learner.policy, 0)
 
 
 def rollout_of(learner, collector):
@@ -238,13 +238,13 @@ def test_rollouts_lie_side_by_side_and_the_shorter_one_is_filled_up():
     long, short = collector.episodes(4), collector.episodes(4)
     short = replace(short, **{name: {key: v[:3] for key, v in value.items()} if isinstance(value, dict) else value[:3]
                               for name, value in vars(short).items()})
-    both = long.beside(short)
+    both = long.concatenated_with(short)
     assert both.mask.shape == (len(long.mask), 32) and both.actions.shape == (len(long.mask), 32, 1, 2)
     assert torch.equal(both.rewards[:, :16], long.rewards) and torch.equal(both.rewards[:3, 16:], short.rewards)
     assert not both.mask[3:, 16:].any()
     assert torch.equal(both.observations["vectors"][:3, 16:], short.observations["vectors"])
     assert torch.allclose(both.returns, torch.cat([long.returns, short.returns]))
-    swapped = short.beside(long)
+    swapped = short.concatenated_with(long)
     assert torch.equal(swapped.mask[:, 16:], long.mask) and not swapped.mask[3:, :16].any()
 
 

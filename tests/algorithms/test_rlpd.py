@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import rlpd, sft
-from rlinf_core.algorithms.parts import actor_critic
-from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.common import actor_critic
+from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.replay import ReplayBuffer, mix

@@ -8,12 +8,12 @@ import time
 import grpc
 import pytest
 
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.server import BridgeServer
-from rlinf_core.durable import publish_file
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.episodes.sums import seal
 from rlinf_core.errors import BridgeError
 from rlinf_core.policies.files import policy_name
 from tests.messages import record

@@ -10,15 +10,15 @@ from concurrent import futures
 import grpc
 import pytest
 
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge import bridge_pb2_grpc, server
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.sending import Sender
 from rlinf_core.bridge.server import BridgeServer, exposure
-from rlinf_core.durable import publish_file
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import SUMS, listing
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.episodes.sums import SUMS, listing
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.policies.files import policy_name
 from tests.messages import record
@@ -93,7 +93,7 @@ def test_what_can_never_go_is_told_from_what_may_go_later_and_neither_leaves_a_t
 
 
 def test_uploads_are_bounded_in_bytes_and_parts(trainer, client, monkeypatch):
-    monkeypatch.setattr("rlinf_core.bridge.receiving.MOST_BYTES", 3 << 20)
+    monkeypatch.setattr("rlinf_core.bridge.receiving.MAX_BYTES", 3 << 20)
     reply = client._stub.Upload(pb.EpisodePart(station="a" * (n == 0), episode_id="e" * (n == 0), file="x" * (n == 0),
                                                data=bytes(1 << 20)) for n in range(10_000))
     assert reply.refused and "3 MiB in all" in reply.error

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.server import BridgeServer
-from rlinf_core.durable import publish_file
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.trainer import checkpoint

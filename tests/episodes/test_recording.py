@@ -96,7 +96,7 @@ def test_a_ring_is_bounded_by_number_age_and_bytes():
             ring.add(Message("t", "k", number * NS, bytes(size)))
         return [message.at_ns // NS for message in ring]
 
-    assert fill(Ring(1000, most=3), [1] * 6) == [3, 4, 5]
+    assert fill(Ring(1000, max_messages=3), [1] * 6) == [3, 4, 5]
     assert fill(Ring(1000, seconds=2.0), [1] * 6) == [3, 4, 5]
     ring = Ring(1000)
     assert fill(ring, [200] * 8 + [10_000]) == [3, 4, 5, 6, 7] and ring.bytes == 1000, "one absurd message forgets nothing"
@@ -110,7 +110,7 @@ def test_what_comes_before_an_episode_is_bounded_by_bytes(recording, monkeypatch
 
 
 def test_the_black_box_is_bounded_by_bytes_and_writes_faults_of_any_name_within_one_second(tmp_path, task):
-    box = BlackBox(tmp_path / "faults", most_bytes=4000)
+    box = BlackBox(tmp_path / "faults", max_bytes=4000)
     for topic, kind, ns, raw in raw_messages(task.spec, steps=40):
         box.add(Message(topic, kind, ns, raw))
     kept = [box.write(cause) for cause in ("estop:pendant", "estop:pendant", "../" * 100, "ü\n" * 200)]
@@ -127,7 +127,7 @@ def test_the_worker_takes_no_more_than_it_may_hold_and_survives_what_it_handles(
         if item == "bad":
             raise ValueError(item)
 
-    worker = Worker(handle, lambda: None, troubles.append, most_bytes=100)
+    worker = Worker(handle, lambda: None, troubles.append, max_bytes=100)
     assert [worker.put(name, 40) for name in ("a", "bad", "c")] == [True, True, False]
     assert worker.put("event", 40, anyway=True) and not worker.idle
     gate.set()

@@ -9,7 +9,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.simulated import simulated_station
+from rlinf_core.rollouts.simulated import simulated_station
 from tests.messages import record
 
 

@@ -10,11 +10,11 @@ from mcap.reader import make_reader
 from mcap.stream_reader import StreamReader
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, StoragePlugin, Writer
 
-from rlinf_core.durable import set_aside
+from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import SUMS, is_plain, seal, verify
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.episodes.spool import MOST_MESSAGE_BYTES, Spool
-from rlinf_core.episodes.sums import SUMS, is_plain, seal, verify
+from rlinf_core.episodes.spool import MAX_MESSAGE_BYTES, Spool
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, SpoolError
 from tests.messages import raw_messages, record, write_raw
@@ -191,8 +191,8 @@ def test_an_id_comes_once_whether_it_is_open_closed_or_sent(spool, task):
 def test_absurdly_large_messages_and_episodes_are_refused(spool, task, monkeypatch):
     writer = spool.open_episode("large")
     with pytest.raises(SpoolError, match="64 MiB.*Record smaller images"):
-        writer.write("/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(MOST_MESSAGE_BYTES + 1))
-    monkeypatch.setattr("rlinf_core.episodes.spool.MOST_BYTES", 1 << 20)
+        writer.write("/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(MAX_MESSAGE_BYTES + 1))
+    monkeypatch.setattr("rlinf_core.episodes.spool.MAX_BYTES", 1 << 20)
     with pytest.raises(SpoolError, match="in all"):
         for _ in range(20):
             writer.write("/station/timestep", "rlinf_msgs/msg/TimeStep", 0, bytes(100_000))
@@ -218,9 +218,9 @@ def test_what_is_set_aside_is_kept_with_its_reason_also_twice(tmp_path):
     assert (kept["x"] / "file").read_text() == "1" and "reason 2" in kept["x.2.reason.txt"].read_text()
 
 
-@pytest.mark.parametrize("bound, said", [("MOST_MESSAGES", "more than 3 messages on"),
-                                         ("MOST_CHUNK_BYTES", "exceeds limit 3"),
-                                         ("MOST_DEFINITIONS", "of type")])
+@pytest.mark.parametrize("bound, said", [("MAX_MESSAGES", "more than 3 messages on"),
+                                         ("MAX_CHUNK_BYTES", "exceeds limit 3"),
+                                         ("MAX_DEFINITIONS", "of type")])
 def test_what_reading_may_take_is_bounded(spool, task, monkeypatch, bound, said):
     folder = record(spool, task.spec, steps=40).close()
     monkeypatch.setattr(f"rlinf_core.episodes.reading.{bound}", 3)

@@ -299,9 +299,9 @@ def test_a_changed_value_is_checked_as_if_it_stood_in_the_file():
             ({"speed": 0.3}, "parameter", "parameter: 'speed' 0.3 is looser than the robot's own 0.25"),
             ({"frame": "world"}, "limits", "limits: 'frame' world is looser than the robot's own base_link")):
         with pytest.raises(RecipeError) as error:
-            with_values(BASE, changes, *([where] if where != "limits" else []), most=BASE)
+            with_values(BASE, changes, *([where] if where != "limits" else []), loosest_allowed=BASE)
         assert str(error.value) == said
-    assert with_values(BASE, {"speed": 0.25}, most=BASE) == BASE
+    assert with_values(BASE, {"speed": 0.25}, loosest_allowed=BASE) == BASE
     assert with_values(BASE, {"speed": 3.0}).speed == 3.0, "without a maximum"
 
 

@@ -148,7 +148,7 @@ def test_what_cannot_stop_is_slowed_down_to_the_last_thirty_second_that_can(grou
             continue
         size = group.norm(velocity)
         braked = tuple(v * max(0.0, 1.0 - group.acceleration * group.tick / size) for v in velocity)
-        mixes = [tuple(a + share / 32 * (b - a) for a, b in zip(braked, asked, strict=True)) for share in range(32)]
+        mixes = [tuple(a + fraction / 32 * (b - a) for a, b in zip(braked, asked, strict=True)) for fraction in range(32)]
         able = [group.can_stop(position, mix) for mix in mixes]
         if able != sorted(able, reverse=True):
             continue  # at a corner more than one way out: bisection finds one of them
@@ -209,8 +209,8 @@ def test_one_tick_says_which_limits_changed_it():
             (BOX, (4.0, 0.0), (2.0, 0.0), (0.0, 0.0), {"speed", "box"}),
             (JOINTS, (4.0, 0.0), (0.5, 0.25), (0.0, 0.0), {"joints"}),
             (BALL, (5.0, 0.0), (0.5, 0.0), (0.0, 0.0), {"ball"})):
-        moved, bit = advance(group, rest(group, *start), wanted)
-        assert moved.velocity == pytest.approx(velocity, abs=1e-15) and bit == bits
+        moved, active = advance(group, rest(group, *start), wanted)
+        assert moved.velocity == pytest.approx(velocity, abs=1e-15) and active == bits
         assert moved.position == pytest.approx([p + 0.5 * v for p, v in zip(start, velocity, strict=True)], abs=1e-15)
 
 
@@ -218,8 +218,8 @@ def test_what_could_not_stop_is_changed_by_its_workspace():
     """Along a curved wall the straight way to stop leaves the ball, though no velocity goes outward."""
     group = Group("ball", 0.01, 0.5, 2.5, radius=0.1)
     motion = rest(group, 0.099998, 0.0)._replace(velocity=(0.0, 0.04), still=False)
-    moved, bit = advance(group, motion, (0.0, 0.065))
-    assert bit == {"ball"} and 0.015 <= moved.velocity[1] < 0.065 and group.can_stop(moved.position, (0.0, 0.0))
+    moved, active = advance(group, motion, (0.0, 0.065))
+    assert active == {"ball"} and 0.015 <= moved.velocity[1] < 0.065 and group.can_stop(moved.position, (0.0, 0.0))
     assert stops_inside(group, motion.position, moved.velocity)
     assert advance(group, motion, (0.0, 9.0))[1] == {"speed", "acceleration", "ball"}, "and it is one of several"
 
@@ -227,11 +227,11 @@ def test_what_could_not_stop_is_changed_by_its_workspace():
 def test_what_rests_stays_the_same_object_and_is_limited_by_nothing():
     for group in (BOX, JOINTS, BALL):
         motion = rest(group, 4.5, 4.5)
-        moved, bit = advance(group, motion, (0.0, 0.0))
-        assert moved is motion and bit == frozenset()
+        moved, active = advance(group, motion, (0.0, 0.0))
+        assert moved is motion and active == frozenset()
     moving = rest(BOX, 0.0, 0.0)._replace(velocity=(0.5, 0.0), still=False)
-    moved, bit = advance(BOX, moving, (0.0, 0.0))
-    assert (moved.velocity, moved.position, bit) == ((0.0, 0.0), (0.0, 0.0), frozenset())
+    moved, active = advance(BOX, moving, (0.0, 0.0))
+    assert (moved.velocity, moved.position, active) == ((0.0, 0.0), (0.0, 0.0), frozenset())
 
 
 def test_acceleration_is_met_exactly_or_shared_by_the_coordinates():

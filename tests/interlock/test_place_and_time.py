@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlinf_core.interlock import Inputs, Mode, State, adopt, step, unready, with_values
-from rlinf_core.interlock.types import MOST_ACTIONS
+from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
 from tests.interlock.test_requirements import S9, stream, until
 
@@ -75,7 +75,7 @@ def test_s21_nothing_is_commanded_before_the_arm_was_seen_at_rest():
     for offset in (0.0, 0.05, -0.05, 0.1):  # noise of a sensor that wakes up
         rig.tick(pose=(HOME[0] + offset, *HOME[1:]), arm=True)
         assert rig.output.target is None and rig.state.mode is Mode.DISARMED
-    until(rig, lambda: rig.output.target is not None, most=12)
+    until(rig, lambda: rig.output.target is not None, ticks=12)
     assert rig.output.target == HOME
 
 
@@ -86,7 +86,7 @@ def test_s21_a_moving_arm_is_no_resting_place():
         rig.pose = (rig.pose[0] + 0.0025, *rig.pose[1:])
         rig.tick()
     assert rig.output.target == HOME and rig.state.goal is None
-    until(rig, lambda: rig.state.goal is not None, most=15)
+    until(rig, lambda: rig.state.goal is not None, ticks=15)
 
 
 def test_s21_jumps_as_fast_as_an_arm_may_be_pushed_are_a_state():
@@ -259,7 +259,7 @@ def test_s20_every_chunk_that_does_not_command_is_an_event():
 
 
 def test_s05_a_chunk_may_not_be_longer_than_anybody_needs(rig):
-    rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),) * (MOST_ACTIONS + 1)))
+    rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),) * (MAX_ACTIONS + 1)))
     assert ("refused", "horizon") in [(event.kind, event.cause) for event in rig.events]
 
 

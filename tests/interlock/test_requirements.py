@@ -25,13 +25,13 @@ def stream(rig, action, actions=10, source="policy", seq=1, ticks=10, **inputs):
     return outputs
 
 
-def until(rig, condition, most=1000, **inputs):
+def until(rig, condition, ticks=1000, **inputs):
     """Ticks until it holds."""
-    for number in range(1, most):
+    for number in range(1, ticks):
         rig.tick(**inputs)
         if condition():
             return number
-    raise AssertionError(f"not within {most} ticks")
+    raise AssertionError(f"not within {ticks} ticks")
 
 
 @pytest.mark.parametrize("bad, inputs", [

@@ -8,9 +8,9 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from rlinf_core.interlock import Inputs
-from rlinf_core.interlock.coordinates import invalid, measured, moved, parts, pose_of, velocities
+from rlinf_core.interlock.coordinates import by_group, invalid, measured, moved, pose_of, velocities
 from rlinf_core.interlock.rotation import angle, inverse, product, to_quaternion, to_vector, turned, unit
-from rlinf_core.interlock.types import MOST_ACTIONS
+from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import HOME, JOINTS, chunk, joint_limits, limits
 
 RANDOM = Random(0)
@@ -119,11 +119,11 @@ def test_joints_are_known_whatever_the_pose_is():
     (joint_limits(gripper_width=0.08), tuple(range(7)), (tuple(range(7)), (0.0,))),
     (joint_limits(gripper_width=0.08), tuple(range(8)), (tuple(range(7)), (7,)))])
 def test_an_action_says_something_of_each_group(limits_, action, asked):
-    assert parts(limits_, action) == asked
+    assert by_group(limits_, action) == asked
 
 
 def test_an_action_turns_the_tool_in_the_base_frame_whatever_its_orientation():
-    """One tick's share of the turn, put before the tool's rotation."""
+    """One tick's part of the turn, put before the tool's rotation."""
     for _ in range(30):
         at = (vector(), vector(0.4), (0.03,))
         action = (*vector(0.1), *vector(0.2), 0.01)
@@ -175,7 +175,7 @@ def vars_of(some):
 
 @pytest.mark.parametrize("changes, reason", [
     ({}, ""), ({"source": "operator"}, ""), ({"source": "script"}, "source"), ({"source": ""}, "source"),
-    ({"actions": ((0.0, 0.0, 0.0),) * MOST_ACTIONS}, ""), ({"actions": ((0.0, 0.0, 0.0),) * (MOST_ACTIONS + 1)}, "horizon"),
+    ({"actions": ((0.0, 0.0, 0.0),) * MAX_ACTIONS}, ""), ({"actions": ((0.0, 0.0, 0.0),) * (MAX_ACTIONS + 1)}, "horizon"),
     ({"control_mode": "joint_delta"}, "control_mode"), ({"frame": "base_link"}, ""), ({"frame": "camera"}, "frame"),
     ({"joint_names": ("a",)}, "joint_names"),
     ({"dt_s": 0.001, "actions": ((0.0, 0.0, 0.0),)}, ""), ({"dt_s": 0.000999}, "dt"), ({"dt_s": 10.0}, ""),
@@ -193,7 +193,7 @@ def test_s05_s07_what_is_wrong_with_a_chunk_has_a_name(changes, reason):
 
 
 def test_s05_the_first_that_is_wrong_is_named():
-    wrong = [("source", "x"), ("actions", ((NAN,) * 3,) * (MOST_ACTIONS + 1)), ("control_mode", "x"), ("frame", "x"),
+    wrong = [("source", "x"), ("actions", ((NAN,) * 3,) * (MAX_ACTIONS + 1)), ("control_mode", "x"), ("frame", "x"),
              ("joint_names", ("x",)), ("dt_s", NAN)]
     for index, reason in enumerate(["source", "horizon", "control_mode", "frame", "joint_names", "dt"]):
         assert asks(**dict(wrong[index:])) == reason

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rlinf_core.interlock import EStop, Inputs, enabled, standing_faults, unready
-from rlinf_core.interlock.tracking import Track, follow, placed, settled
+from rlinf_core.interlock.tracking import Track, placed, seen_at_rest, update_track
 from rlinf_core.interlock.watch import count_contacts, obstacles
 from tests.interlock.conftest import HOME, JOINTS, joint_limits, limits
 
@@ -106,7 +106,7 @@ def known(**changes):
 
 
 def next_of(track, sample, age_ns=0, now_ns=NS + TICK_NS, anew=False, limits_=LIMITS):
-    return follow(limits_, track, sample, age_ns, now_ns, anew)
+    return update_track(limits_, track, sample, age_ns, now_ns, anew)
 
 
 @pytest.mark.parametrize("sample, believed", [
@@ -118,12 +118,12 @@ def test_s21_a_sample_is_believed_where_the_arm_can_have_come_in_a_tick(sample, 
     assert track.at == (sample if believed else REST)
 
 
-@pytest.mark.parametrize("since_ns, age_ns, most_m", [
+@pytest.mark.parametrize("since_ns, age_ns, max_m", [
     (TICK_NS, 0, 0.035), (2 * TICK_NS, 0, 0.065), (2 * TICK_NS, TICK_NS, 0.035), (5 * TICK_NS, 0, 0.155),
     (9 * TICK_NS, 0, 0.155),
     (0, 0, 0.035), (TICK_NS, 3 * TICK_NS, 0.035)])
-def test_s21_how_far_depends_on_when_it_was_measured_up_to_the_oldest_that_counts(since_ns, age_ns, most_m):
-    for x, believed in ((most_m - 1e-4, True), (most_m + 1e-4, False)):
+def test_s21_how_far_depends_on_when_it_was_measured_up_to_the_oldest_that_counts(since_ns, age_ns, max_m):
+    for x, believed in ((max_m - 1e-4, True), (max_m + 1e-4, False)):
         assert next_of(known(), at(x), age_ns, NS + since_ns).believed is believed
     jumped = known(jumped=True)
     assert next_of(jumped, at(0.0349), age_ns, NS + since_ns).believed
@@ -161,7 +161,7 @@ def test_s21_the_first_place_is_believed_after_a_tenth_of_a_second_of_rest():
     track = Track()
     for tick in range(1, 13):
         track = next_of(track, REST, now_ns=tick * TICK_NS)
-        assert (track.rested, track.believed, settled(LIMITS, track)) == (tick, tick >= 10, tick >= 10)
+        assert (track.rested, track.believed, seen_at_rest(LIMITS, track)) == (tick, tick >= 10, tick >= 10)
         assert track.at == (REST if tick >= 10 else None) and track.jumped is (tick < 10)
 
 
@@ -169,8 +169,8 @@ def test_s21_the_first_place_is_believed_after_a_tenth_of_a_second_of_rest():
 def test_s21_a_tenth_of_a_second_has_at_least_three_ticks(tick, ticks):
     some = limits(tick=tick)
     assert placed(some, REST, 5) == Track(REST, 5, False, REST, ticks, True)
-    assert not settled(some, known(rested=ticks - 1)) and settled(some, known(rested=ticks))
-    assert not settled(some, known(rested=ticks, believed=False))
+    assert not seen_at_rest(some, known(rested=ticks - 1)) and seen_at_rest(some, known(rested=ticks))
+    assert not seen_at_rest(some, known(rested=ticks, believed=False))
 
 
 def test_s21_another_place_is_believed_only_anew_and_at_rest():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core import extras, places
+from rlinf_core import extras, paths
 from rlinf_core.building import repair_exports
 from rlinf_core.cli import doctor
 from rlinf_core.cli.main import main
@@ -18,12 +18,12 @@ from rlinf_core.ros import ros_environment
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio"
 NODES = [f"rlinf.{name}" for name in ("interlock", "interlock_desk", "environment", "recorder", "uplink", "operator",
-                                      "director", "fault_injector", "drill", "visitor")]  # a policy needs torch
+                                      "director", "fault_injector", "drill", "station_client")]  # a policy needs torch
 STATION = [*NODES, "rlinf_core.ros", "rlinf_core.building", "rlinf_core.bridge.client", "rlinf_core.episodes.recording",
            "rlinf_core.episodes.spool", "rlinf_core.interlock",
-           "rlinf_core.recipes", "rlinf_core.station", "rlinf_core.supervisor", "rlinf_core.cli.doctor",
+           "rlinf_core.recipes", "rlinf_core.launching.graph", "rlinf_core.launching.supervisor", "rlinf_core.cli.doctor",
            "rlinf_core.cli.demo", "rlinf_core.cli.display", "rlinf_core.cli.main", "rlinf_core.cli.show",
-           "rlinf_core.cli.visit"]
+           "rlinf_core.cli.station"]
 
 
 def without(*arguments):
@@ -62,7 +62,7 @@ def test_a_recipe_is_checked_and_a_stations_processes_are_listed_without_them():
     told = without("up", "demo", "--set", "station.robot=frank_sim")
     assert told.returncode == 1 and "did you mean 'franka_sim'" in told.stderr, told.stderr
     code = ("import sys; from pathlib import Path; from rlinf_core.recipes import load_recipe\n"
-            "from rlinf_core.station import station_processes as processes\n"
+            "from rlinf_core.launching.graph import station_processes as processes\n"
             "print(len(processes(load_recipe('demo'), Path('/tmp'))), 'torch' in sys.modules, 'ray' in sys.modules)")
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
     assert told.stdout == "7 False False\n", told.stderr
@@ -146,12 +146,12 @@ def test_another_python_is_given_our_packages_alone(tmp_path, monkeypatch):
     """A wheel lies beside everything else that is installed; a simulator's own environment must not see that."""
     for name in ("rlinf_core", "sim_bridges", "numpy"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(places, "SOURCE", tmp_path)
-    places.packages_alone.cache_clear()
+    monkeypatch.setattr(paths, "SOURCE", tmp_path)
+    paths.packages_alone.cache_clear()
     try:
-        assert sorted(path.name for path in places.packages_alone().iterdir()) == ["rlinf_core", "sim_bridges"]
+        assert sorted(path.name for path in paths.packages_alone().iterdir()) == ["rlinf_core", "sim_bridges"]
     finally:
-        places.packages_alone.cache_clear()
+        paths.packages_alone.cache_clear()
 
 
 def test_the_ros_wheels_are_repaired_here_and_not_in_what_shares_their_files(tmp_path):

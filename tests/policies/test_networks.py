@@ -10,8 +10,8 @@ from rlinf_core.policies import kinds, make_policy, policy_kind, tanh_gaussian
 from rlinf_core.policies.encoder import Encoder, mlp
 from rlinf_core.policies.flow.policy import FlowActor
 from rlinf_core.policies.gaussian.policy import GaussianActor, Value, tanh_mlp
+from rlinf_core.policies.latent_noise.policy import LatentNoiseActor
 from rlinf_core.policies.policy import Observation
-from rlinf_core.policies.steered.policy import SteeredActor
 from rlinf_core.policies.tanh_gaussian.policy import Actor, squashed
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.algorithms.toy import acted
@@ -27,7 +27,7 @@ CONFIG = tanh_gaussian.Config(**SIZES)
 def policy(kind, spec=STATE, **changes):
     """With weights and normalisation that leave nothing at zero or one."""
     torch.manual_seed(0)
-    sizes = SIZES | ({"steering": (7,)} if kind == "steered" else {}) | changes
+    sizes = SIZES | ({"noise_policy": (7,)} if kind == "latent_noise" else {}) | changes
     made = make_policy(spec, policy_kind(kind).Config(**sizes)).eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -256,18 +256,18 @@ def test_the_matching_loss_is_the_distance_to_the_straight_line(random):
 
 @pytest.mark.parametrize("spec", [STATE, SEEING], ids=["state", "pictures"])
 def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
-    actor, one = policy("steered", spec, noise_bound=0.7), observation(random)
+    actor, one = policy("latent_noise", spec, noise_bound=0.7), observation(random)
     for explore in (False, True):
         chunk = actor.act(observed(spec, one), explore, torch.Generator().manual_seed(2))
-        noise = actor.steering.act(observed(spec, one), explore, torch.Generator().manual_seed(2)).actions.view(1, 4)
+        noise = actor.noise_policy.act(observed(spec, one), explore, torch.Generator().manual_seed(2)).actions.view(1, 4)
         assert torch.equal(chunk.drawn, noise) and actor.latent_size == 4
         with torch.no_grad():
             expected = euler(actor.flow, alone(one), 0.7 * noise)
         assert chunk.actions.numpy() == pytest.approx(expected.view(1, 2, 2).numpy(), abs=1e-5)
-    assert actor.encoder is actor.steering.encoder
+    assert actor.encoder is actor.noise_policy.encoder
     seen, draw = batch(random), torch.Generator().manual_seed(1)
     choices, density = actor.sample(seen, draw)
-    again = actor.steering.sample(seen, torch.Generator().manual_seed(1))
+    again = actor.noise_policy.sample(seen, torch.Generator().manual_seed(1))
     assert torch.equal(choices, again[0]) and torch.equal(density, again[1])
     wanted = torch.zeros(6, 4)
     losses = [part.imitation_loss(seen, wanted, torch.Generator().manual_seed(3)) for part in (actor, actor.flow)]
@@ -277,13 +277,13 @@ def test_a_steered_policy_plays_what_its_choice_of_noise_leads_to(spec, random):
 def test_each_kind_has_the_sizes_of_its_config():
     assert policy("tanh_gaussian").head.weight.shape == (8, 6)
     assert policy("flow").field[0].weight.shape == (8, 3 + 4 + 1) and policy("flow").head.weight.shape == (8, 6)
-    steered = policy("steered")
-    assert steered.steering.trunk[0].weight.shape == (7, 3) and steered.flow.field[0].weight.shape == (8, 8)
-    assert (steered.flow.config.kind, steered.steering.config.kind) == ("flow", "tanh_gaussian")
+    latent_noise = policy("latent_noise")
+    assert latent_noise.noise_policy.trunk[0].weight.shape == (7, 3) and latent_noise.flow.field[0].weight.shape == (8, 8)
+    assert (latent_noise.flow.config.kind, latent_noise.noise_policy.config.kind) == ("flow", "tanh_gaussian")
 
 
 @pytest.mark.parametrize("cls, kind", [(Actor, "tanh_gaussian"), (GaussianActor, "gaussian"), (FlowActor, "flow"),
-                                       (SteeredActor, "steered")])
+                                       (LatentNoiseActor, "latent_noise")])
 def test_a_policy_without_a_config_is_of_its_own_kind_and_says_what_it_is(cls, kind):
     made = cls(STATE)
     assert made.config == policy_kind(kind).Config()
@@ -292,6 +292,6 @@ def test_a_policy_without_a_config_is_of_its_own_kind_and_says_what_it_is(cls, k
 
 
 def test_an_unknown_kind_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match=r"policy.kind: expected one of flow, gaussian, steered, tanh_gaussian, .*"
+    with pytest.raises(RecipeError, match=r"policy.kind: expected one of flow, gaussian, latent_noise, tanh_gaussian, .*"
                                           r"got 'flwo' \(did you mean 'flow'"):
         make_policy(STATE, tanh_gaussian.Config(kind="flwo"))

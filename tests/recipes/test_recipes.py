@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core.environment import load_task
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe, resolved, station_task
 from rlinf_core.robot import load_robot, robots
+from rlinf_core.task import load_task
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in Path("configs").glob("*.yaml")} - {"drill"}))
@@ -62,11 +62,12 @@ def test_another_algorithm_takes_none_of_the_bases_hyper_parameters(tmp_path):
     assert recipe.algorithm.name == "grpo"
     assert (recipe.algorithm.group, recipe.algorithm.learning_rate) == (4, 3e-4)
     path.write_text("defaults: sim_ppo\nname: mine\nalgorithm: {epochs: 2}\n")
-    assert (load_recipe(path).algorithm.epochs, load_recipe(path).algorithm.decisions) == (2, 64)
+    assert (load_recipe(path).algorithm.epochs, load_recipe(path).algorithm.chunks) == (2, 64)
 
 
 def test_a_recipe_its_robot_and_its_task_are_checked_without_torch_and_ray():
-    code = ("import sys; from rlinf_core.recipes import load_recipe, station_task; from rlinf_core.station import *; "
+    code = ("import sys; from rlinf_core.recipes import load_recipe, station_task; "
+            "from rlinf_core.launching.graph import *; "
             "recipe = load_recipe('sim_dsrl', ['policy.flow_steps=8']); station_task(recipe); check_operator(recipe); "
             "print([name for name in ('torch', 'ray') if name in sys.modules])")
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "[]\n"

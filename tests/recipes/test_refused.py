@@ -11,11 +11,11 @@ import yaml
 
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.cli.main import main
-from rlinf_core.environment import load_task
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robot import load_robot
+from rlinf_core.task import load_task
 
 RECIPES = [
     ("algorithm: {discount: 1.7}", "line 2: 'algorithm.discount': expected at most 1, got float 1.7"),
@@ -187,7 +187,7 @@ TASKS = [
     ("max_steps: 0", "'max_steps': expected above 0"),
     ("control_hz: fast", "'control_hz': expected a number, got str 'fast'"),
     ("reward: {kind: insertio}", "did you mean 'insertion'"),
-    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, insertion, outside, place, reach, told, "
+    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, reach, "
      "got nothing"),
     ("reward: {kind: insertion, dept: 0.1}", "unknown key 'reward.dept' (did you mean 'depth'?)"),
     ("reward: {kind: insertion, depth: -0.1}", "'reward.depth': expected above 0, got float -0.1"),

@@ -7,7 +7,7 @@ import pytest
 
 rclpy = pytest.importorskip("rclpy")
 
-from rlinf_core.supervisor import Supervisor  # noqa: E402
+from rlinf_core.launching.supervisor import Supervisor  # noqa: E402
 
 
 class Peer:

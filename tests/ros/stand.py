@@ -11,8 +11,8 @@ from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
+from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.station import station_processes
 
 
 def start(peer, name, *overrides, **parameters):

@@ -18,10 +18,10 @@ from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.replay import ReplayBuffer
-from rlinf_core.trainer.evaluation import play
-from rlinf_core.trainer.rollouts import demonstrate
-from rlinf_core.trainer.simulated import stations
-from rlinf_core.trainer.vector import single
+from rlinf_core.rollouts.evaluation import play
+from rlinf_core.rollouts.rollouts import demonstrate
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.rollouts.vector_env import single
 from tests.algorithms.toy import acted
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
@@ -78,7 +78,7 @@ class Watched:
     def step(self, actions, active=None):
         steps = self.env.step(actions, active)
         vectors, played, rewards = self.episodes[-1]
-        vectors.append(steps.following["vectors"][0])
+        vectors.append(steps.next_observations["vectors"][0])
         played.append(self.spec.action.to_si(actions[0].astype(np.float32).astype(float)))
         rewards.append(steps.reward[0])
         return steps

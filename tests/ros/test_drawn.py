@@ -9,15 +9,15 @@ from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
 from rlinf.conversions import action_chunk
 from rlinf.qos import profile
-from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.validation import check_episode
-from rlinf_core.policies import gaussian, make_policy, steered
+from rlinf_core.policies import gaussian, latent_noise, make_policy
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts
-from rlinf_core.trainer.rollouts_recorded import rollout_of
-from rlinf_core.trainer.simulated import stations
+from rlinf_core.rollouts.recorded import rollout_of
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts
+from rlinf_core.rollouts.simulated import stations
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -68,7 +68,7 @@ class Station:
 def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(env, peer):
     """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its log-probabilities, all there is."""
     policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-1.0)).eval()
-    rollouts = DecisionRollouts(env, policy, SEED, FIRST)
+    rollouts = ChunkRollouts(env, policy, SEED, FIRST)
     rollouts.version = VERSION
     station = Station(peer, policy)
     for episode in station.episodes("train", COUNT):
@@ -86,19 +86,19 @@ def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(en
 
 @pytest.mark.domain(153)
 def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environment(env, peer):
-    """Of a steered flow: the noise, and at which time steps it was drawn."""
-    sizes = steered.Config(hidden=(32,), steering=(16,), horizon=4, execute=2)
+    """Of a flow with a noise policy: the noise, and at which time steps it was drawn."""
+    sizes = latent_noise.Config(hidden=(32,), noise_policy=(16,), horizon=4, execute=2)
     policy = make_policy(env.spec, sizes).eval()
-    player, chunks = EpisodeRollouts(env, policy, SEED, FIRST), listen(peer, ActionChunk, "policy/action")
+    rollouts, chunks = EpisodeRollouts(env, policy, SEED, FIRST), listen(peer, ActionChunk, "policy/action")
     recorded = Station(peer, policy).episodes("train", COUNT)
     for episode in recorded:
         check_episode(episode, env.spec, 1000)
-        player.observation, ended = None, []
+        rollouts.observation, ended = None, []
         while not ended:
-            ended = player.play(1).trajectories
+            ended = rollouts.play(1).trajectories
         played, = ended
         seen, rewards, decided, latents = played.observations, played.rewards, played.decided, played.latents
-        player.first_scene += 1
+        rollouts.first_scene += 1
         length = len(rewards)
         assert len(episode) == length and np.array_equal(episode.chunks.decided(length), decided)
         assert np.array_equal(episode.chunks.latents(length)[decided], latents[decided]) and latents[decided].std() > 0.1

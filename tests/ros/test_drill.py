@@ -13,7 +13,7 @@ from std_msgs.msg import Header, String
 from rlinf.fault_injector import KINDS
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
-from rlinf_core.station import RESPAWN, Process
+from rlinf_core.launching.graph import RESPAWN, Process
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
 
@@ -50,7 +50,7 @@ def test_the_fault_injector_does_what_each_kind_says(peer):
 
     assert passed({"kind": "none"}, [0, 1]) and not announced
     assert passed({"kind": "drop"}, []) and [h.frame_id for h in announced] == ["policy/action"]
-    assert passed({"kind": "drop", "share": 0.5}, [0, 2], 4)
+    assert passed({"kind": "drop", "fraction": 0.5}, [0, 2], 4)
     assert passed({"kind": "reorder"}, [1, 0])
     assert passed({"kind": "repeat", "times": 2}, [0, 0, 0, 1, 1, 1])
     assert passed({"kind": "delay", "seconds": 0.2}, [0, 1])

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rlinf_msgs.msg import EpisodeEvent
 
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.launching.supervisor import command_line
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import station_processes
-from rlinf_core.supervisor import command_line
 from tests.ros.stand import listen
 from tests.ros.test_station import Run, free_port
 
@@ -32,7 +32,12 @@ def all_at_once(run, number):
         for popen in nodes.values():
             popen.send_signal(number)
         time.sleep(0.02)
-    return {name: popen.wait(1) for name, popen in nodes.items()}
+    stuck = [name for name, popen in nodes.items() if popen.poll() is None]
+    for name in stuck:
+        nodes[name].send_signal(signal.SIGABRT)
+        nodes[name].wait(5)
+    assert not stuck, "\n".join((run.folder / f"logs/{name}.log").read_text() for name in stuck)
+    return {name: popen.returncode for name, popen in nodes.items()}
 
 
 @pytest.mark.domain(60)

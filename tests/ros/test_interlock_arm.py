@@ -28,7 +28,7 @@ def only_one(tmp_path_factory):
     with peer_in(tmp_path_factory.mktemp("arm"), 85) as peer:
         arm = Arm(peer, streams=False)
         arm.applied, arm.events = listen(peer, Applied, "applied"), listen(peer, SafetyEvent, "safety/events")
-        start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+        start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")
         peer.spin(lambda: arm.targets and arm.states, what="the interlock")
         yield arm
 

@@ -16,9 +16,9 @@ from rcl_interfaces.srv import SetParameters
 from std_srvs.srv import SetBool
 
 from rlinf.stamps import to_ns
+from rlinf_core.launching.graph import ONCE, station_processes
+from rlinf_core.launching.supervisor import command_line
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import ONCE, station_processes
-from rlinf_core.supervisor import command_line
 from tests.ros.stand import Arm, fastest, longest_gap_s
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -31,7 +31,7 @@ def launch(peer, module="rlinf.interlock", **parameters):
     processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
                                   peer.supervisor.run_dir)
     process = next(p for p in processes if p.name == "interlock")
-    settings = process.parameters | {"estops": ["pendant"], "memory_file": ""} | parameters
+    settings = process.parameters | {"estops": ["pendant"], "latch_file": ""} | parameters
     return peer.supervisor.start(replace(process, module=module, restart=ONCE, parameters=settings))
 
 
@@ -74,7 +74,7 @@ def test_s25_no_request_ends_the_process_and_each_is_refused_in_words(peer):
 def test_s25_a_memory_that_cannot_be_written_is_a_refusal(peer, tmp_path):
     (tmp_path / "a_file").write_text("")
     arm = Arm(peer, streams=False)
-    child = launch(peer, memory_file=str(tmp_path / "a_file/memory"))
+    child = launch(peer, latch_file=str(tmp_path / "a_file/memory"))
     peer.spin(lambda: arm.targets, what="targets")
     answer = arm.ask(arm.arming, SetBool.Request(data=True))
     assert not answer.success and "a_file/memory cannot be written" in answer.message
@@ -105,7 +105,7 @@ def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
     processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
                                   peer.supervisor.run_dir)
     process = next(p for p in processes if p.name == "interlock")
-    settings = process.parameters | {"estops": ["pendant"], "memory_file": ""}
+    settings = process.parameters | {"estops": ["pendant"], "latch_file": ""}
     read, write = os.pipe()
     fcntl.fcntl(write, F_SETPIPE_SZ, 4096)
     child = subprocess.Popen(command_line(replace(process, parameters=settings), peer.supervisor.run_dir / "params"),

@@ -17,8 +17,8 @@ from std_msgs.msg import Float64
 from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
+from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import station_processes
 from tests.ros.stand import Arm, listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -59,7 +59,7 @@ def test_trap10_trap11_only_the_interlock_commands_and_no_image_reaches_it(peer,
 @pytest.mark.domain(78)
 def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
     arm = Arm(peer)
-    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")
     arm.heard = False
     arm.reach(SafetyState.DISARMED)
     peer.spin(lambda: arm.targets, what="targets")
@@ -89,7 +89,7 @@ def test_s14_s15_estop_and_enable_reach_the_arm_through_topics(peer):
 
 @pytest.mark.domain(76)
 def test_s14_an_interlock_that_ended_armed_starts_in_fault(peer, tmp_path):
-    arm, settings = Arm(peer), {"memory_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]}
+    arm, settings = Arm(peer), {"latch_file": str(tmp_path / "memory/station_a"), "estops": ["pendant"]}
 
     def restart(kill=False):
         for child in peer.supervisor.children.values() if kill else ():
@@ -165,7 +165,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
         return ask(setting, SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=value)])).results[0]
 
     peer.node.create_timer(0.01, hundred_hertz)
-    start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), memory_file="")
+    start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), latch_file="")
     peer.spin(lambda: ask(arming, SetBool.Request(data=True)).success, what="arming")
     peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].data > 0.041, what="motion")
     assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
@@ -193,7 +193,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
 @pytest.mark.domain(71)
 def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
     arm = Arm(peer)
-    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], memory_file="")
+    start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")
     start(peer, "recorder", "station.robot=franka_fr3", "station.lockstep=false")
     events = listen(peer, SafetyEvent, "safety/events")
     peer.spin(lambda: all(arm.say[topic].get_subscription_count() >= 2 for topic in ("current_pose", "policy/action")),
@@ -216,7 +216,7 @@ def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
 @pytest.mark.domain(85)
 def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twice(peer):
     """The simulator repeats its state for whoever has just joined."""
-    start(peer, "interlock", memory_file="")
+    start(peer, "interlock", latch_file="")
     targets, states = listen(peer, PoseStamped, "target_pose"), listen(peer, SafetyState, "safety")
     poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
     chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))

@@ -16,12 +16,12 @@ from std_srvs.srv import SetBool
 from rlinf.conversions import fill_observation
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
+from rlinf_core.launching.graph import operator_process, station_processes
+from rlinf_core.launching.supervisor import command_line
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.station import operator_process, station_processes
-from rlinf_core.supervisor import command_line
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -42,7 +42,7 @@ def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time
         targets.publish(target)
         peer.spin(lambda: to_ns(poses[-1].header.stamp) > now, what=f"tick {number}")  # noqa: B023
         assert to_ns(poses[-1].header.stamp) - now == 10_000_000
-        targets.publish(target)  # of a time that has passed: no permit
+        targets.publish(target)  # of a time that has passed: no tick credit
         peer.for_s(0.1)
         assert to_ns(poses[-1].header.stamp) - now == 10_000_000
     resetter = ActionClient(peer.node, ResetScene, "reset_scene")

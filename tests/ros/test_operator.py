@@ -14,9 +14,9 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
+from rlinf_core.launching.graph import operator_process
+from rlinf_core.launching.supervisor import command_line
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import operator_process
-from rlinf_core.supervisor import command_line
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
@@ -70,7 +70,7 @@ class Watched:
 def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     states, enables, chunks = (listen(peer, SafetyState, "safety"), listen(peer, Bool, "enable"),
                                listen(peer, ActionChunk, "teleop/action"))
-    start(peer, "interlock", "station.robot=franka_fr3", memory_file="")
+    start(peer, "interlock", "station.robot=franka_fr3", latch_file="")
     peer.spin(lambda: states, what="the interlock")
     process = operator_process(load_recipe("demo"), peer.supervisor.run_dir)  # a recipe of a simulator: it claims to be one
     command = command_line(process, peer.supervisor.run_dir / "params")

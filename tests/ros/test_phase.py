@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.phase import LEAST_WAIT_S, SAMPLES, SLACK_S, shift
+from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, shift
 
 
 def settle(period, jitter, hurry, start, seed=0):
@@ -21,7 +21,7 @@ def settle(period, jitter, hurry, start, seed=0):
 @pytest.mark.parametrize("hurry", [0.0, 0.01, 0.05])
 def test_the_tick_settles_just_behind_its_input(start, hurry):
     waits, shifts = settle(0.01, 0.0, hurry, start)
-    assert 0.5 * LEAST_WAIT_S <= waits.mean() <= LEAST_WAIT_S + SLACK_S + 1e-9
+    assert 0.5 * MIN_WAIT_S <= waits.mean() <= MIN_WAIT_S + SLACK_S + 1e-9
     assert shifts[-1] == 0.0
 
 

@@ -18,10 +18,10 @@ from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.errors import RlinfError
+from rlinf_core.launching.graph import RESPAWN, director_process, station_processes
+from rlinf_core.launching.supervisor import Supervisor
 from rlinf_core.policies.files import newest_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.station import RESPAWN, director_process, station_processes
-from rlinf_core.supervisor import Supervisor
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
@@ -74,7 +74,7 @@ class Run:
         self.wait(lambda: self.director.popen.poll() is not None, timeout_s, "the director to finish")
         assert self.director.popen.returncode == 0, self.events()[-3:]
         self.wait(lambda: not list((self.folder / "spool/closed").iterdir()), 30, "the uplink to send the rest")
-        self.wait(lambda: self.fates().keys() == self.sent(), 30, "the trainer to take the rest")
+        self.wait(lambda: self.statuses().keys() == self.sent(), 30, "the trainer to take the rest")
 
     def kill(self, name):
         os.kill(self.supervisor.children[name].popen.pid, signal.SIGKILL)
@@ -82,14 +82,14 @@ class Run:
     def sent(self):
         return {path.name for path in (self.folder / "spool/sent").iterdir()}
 
-    def fates(self):
+    def statuses(self):
         log = self.folder / "trained_on.jsonl"
-        fates = {}
+        statuses = {}
         for line in log.read_text().splitlines():
             entry = json.loads(line)
-            if entry["fate"] != "duplicate":
-                fates[entry["id"]] = entry["fate"]
-        return fates
+            if entry["status"] != "duplicate":
+                statuses[entry["id"]] = entry["status"]
+        return statuses
 
 
 def online(run):
@@ -100,9 +100,9 @@ def check_nothing_lost(run):
     """Every episode that the recorder closed is in the inbox, readable, and in the trainer's buffers once."""
     closed = [event["id"] for event in run.events("episode")]
     assert len(closed) == len(set(closed)) and set(closed) <= run.sent()
-    fates = run.fates()
-    assert fates.keys() == run.sent()
-    assert all(not fate.startswith("refused") for fate in fates.values()), fates
+    statuses = run.statuses()
+    assert statuses.keys() == run.sent()
+    assert all(not status.startswith("refused") for status in statuses.values()), statuses
     for episode_id in run.sent():
         episode = read_episode(run.folder / "inbox" / episode_id)
         assert len(episode.limits_hash) == 12 and len(episode) >= 1
@@ -111,8 +111,8 @@ def check_nothing_lost(run):
     state = checkpoint.load(checkpoint.checkpoints(run.folder / "checkpoints")[-1])
     ids, data = [episode_id for episode_id, _ in state["intake"]["ids"]], state["data"]
     assert len(ids) == len(set(ids))
-    demonstrations = sum(fate == "demonstration" for _, fate in state["intake"]["ids"])
-    online_ = sum(fate in ("online", "stale") for _, fate in state["intake"]["ids"])
+    demonstrations = sum(status == "demonstration" for _, status in state["intake"]["ids"])
+    online_ = sum(status in ("online", "stale") for _, status in state["intake"]["ids"])
     assert (data["demonstrations"]["episodes"], data["online"]["episodes"]) == (demonstrations, online_)
 
 

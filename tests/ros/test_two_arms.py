@@ -15,9 +15,9 @@ from rlinf_core.episodes.validation import check_episode
 from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.evaluation import play
-from rlinf_core.trainer.simulated import stations
-from rlinf_core.trainer.vector import single
+from rlinf_core.rollouts.evaluation import play
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.rollouts.vector_env import single
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_chunks import Watched, recorded

@@ -19,12 +19,12 @@ from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
+from rlinf_core.launching.graph import operator_process
+from rlinf_core.launching.supervisor import command_line
 from rlinf_core.recipes import load_recipe, station_task
-from rlinf_core.station import operator_process
-from rlinf_core.supervisor import command_line
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
-from tests.ros.test_visitor import rlinf
+from tests.ros.test_station_client import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
@@ -88,7 +88,7 @@ class Station:
             self.start(name)
 
     def start(self, name):
-        start(self.peer, f"interlock_{name}", *self.overrides, memory_file=str(self.memory[name]))
+        start(self.peer, f"interlock_{name}", *self.overrides, latch_file=str(self.memory[name]))
 
     def hundred_hertz(self):
         for side in self.sides:

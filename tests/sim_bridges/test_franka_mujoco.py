@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from rlinf_core.environment import load_task
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
+from rlinf_core.task import load_task
 from sim_bridges.franka_mujoco import Simulator
 from sim_bridges.simulator import make
-from sim_bridges.vector import SimulatedStation, StationEnv, Stations
+from sim_bridges.vectorised import SimulatedStation, StationEnv, VectorStations
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def one_station():
 
 
 def test_the_vectorised_environment_is_the_station_stepped_together():
-    vector, alone = Stations(one_station, 2), one_station()
+    vector, alone = VectorStations(one_station, 2), one_station()
     first = vector.reset([5, 6])
     flatten = alone.task.spec.flatten
     assert np.array_equal(first["vectors"][1], flatten(alone.reset(6)))
@@ -111,12 +111,12 @@ def test_the_vectorised_environment_is_the_station_stepped_together():
         steps = vector.step(np.stack([action, action]))
         observation, result = alone.step(action.astype(np.float32).astype(float))
         reward, last, discount = result.reward, result.last, result.discount
-        assert np.array_equal(steps.following["vectors"][1], flatten(observation))
-        assert (steps.reward[1], steps.ended[1], steps.terminated[1]) == (reward, last, last and not discount)
+        assert np.array_equal(steps.next_observations["vectors"][1], flatten(observation))
+        assert (steps.reward[1], steps.done[1], steps.terminated[1]) == (reward, last, last and not discount)
         if last:
             break
-    assert steps.ended.all() and not steps.terminated.any(), "cut off by time"
-    assert not np.array_equal(steps.observation["vectors"], steps.following["vectors"]), "the next episode has begun"
+    assert steps.done.all() and not steps.terminated.any(), "cut off by time"
+    assert not np.array_equal(steps.observation["vectors"], steps.next_observations["vectors"]), "the next has begun"
     again = vector.reset([5, 6])
     assert np.array_equal(again["vectors"], first["vectors"])
     vector.close()
@@ -142,13 +142,13 @@ def test_an_unknown_simulator_names_the_nearest():
 
 def test_where_it_is_not_active_time_stands_still():
     """Also right after an episode's end, where the next one waits for its first decision."""
-    vector = Stations(one_station, 2)
+    vector = VectorStations(one_station, 2)
     first = vector.reset([5, 6])["vectors"].copy()
     action, only_one = np.full((2, 3), 0.3), np.array([False, True])
     for _ in range(vector.envs[1].station.task.max_steps):
         steps = vector.step(action, only_one)
-        assert np.array_equal(steps.observation["vectors"][0], first[0]) and steps.reward[0] == steps.ended[0] == 0.0
-    assert steps.ended[1]
+        assert np.array_equal(steps.observation["vectors"][0], first[0]) and steps.reward[0] == steps.done[0] == 0.0
+    assert steps.done[1]
     waiting = steps.observation["vectors"][1].copy()
     steps = vector.step(action, ~only_one)
     assert np.array_equal(steps.observation["vectors"][1], waiting)

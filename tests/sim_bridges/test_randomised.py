@@ -5,7 +5,7 @@ import pytest
 
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Randomise
-from rlinf_core.trainer.simulated import simulated_station
+from rlinf_core.rollouts.simulated import simulated_station
 from sim_bridges.randomised import Randomised
 from sim_bridges.simulator import make
 

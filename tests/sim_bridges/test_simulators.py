@@ -1,4 +1,4 @@
-"""Every simulator keeps what the robot interface promises; bad names, options and missing packages are said in words."""
+"""Every simulator conforms to the robot interface; bad names, options and missing packages are said in words."""
 
 import importlib
 import re
@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlinf_core.cli.check import checks, load_recipe_like, recipe_of
+from rlinf_core.cli.check import recipe_of
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError, SpecError
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer.simulated import simulated_station, stations
+from rlinf_core.rollouts.simulated import simulated_station, stations
+from sim_bridges.conformance import checks, load_recipe_like
 from sim_bridges.simulator import make, simulators
 
 SLOW = pytest.mark.slow
@@ -63,21 +64,21 @@ def test_a_cube_that_falls_from_the_table_ends_the_episode_as_a_failure():
     station, rest = vector.envs[0].station, np.zeros((1, 4))
     vector.reset([3])
     on_the_table = vector.step(rest)
-    assert not on_the_table.ended.any() and not on_the_table.failure.any()
+    assert not on_the_table.done.any() and not on_the_table.failure.any()
     station.simulator.env.sim.data.set_joint_qpos(
         station.simulator.env.cube.joints[0], np.array([0.0, 0.9, 1.0, 1.0, 0.0, 0.0, 0.0]))  # beside the table
     fell = [steps := vector.step(rest)]
-    while not steps.ended[0] and len(fell) < 20:
+    while not steps.done[0] and len(fell) < 20:
         fell.append(steps := vector.step(rest))
     assert 1 < len(fell) < 20, "it takes a while to fall"
     ends = (steps.terminated[0], steps.truncated[0], steps.success[0], steps.failure[0])
     assert ends == (1.0, 0.0, 0.0, 1.0) and steps.reward[0] == 0.0
-    assert station.channels["object_pose"][2] > -0.3 and not vector.step(rest).ended.any()
+    assert station.channels["object_pose"][2] > -0.3 and not vector.step(rest).done.any()
     vector.close()
 
 
 def test_without_the_interlock_a_free_motion_is_the_same():
-    """The two ways to step a simulator differ only where a limit bites."""
+    """The two ways to step a simulator differ only where a limit is active."""
     seen = []
     for interlock in ("true", "false"):
         alone = simulated_station(load_recipe_like(recipe_of("gymnasium_robotics"), f"simulation.interlock={interlock}"))
@@ -143,9 +144,9 @@ def test_an_action_of_another_shape_names_both():
 
 def test_another_tick_than_the_simulators_is_refused(tmp_path):
     with pytest.raises(RecipeError, match="the simulator ticks every 0.05 s: expected limits.tick to be that, got 0.01"):
-        from rlinf_core.environment import load_task
         from rlinf_core.interlock import load_limits
-        from sim_bridges.vector import SimulatedStation
+        from rlinf_core.task import load_task
+        from sim_bridges.vectorised import SimulatedStation
 
         SimulatedStation(make("gymnasium_robotics"), load_task("configs/tasks/pick_cube.yaml"),
                          load_limits("sim_bridges/franka_mujoco/franka_sim/limits.yaml"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.episodes.sums import SUMS, seal
 from rlinf_core.errors import RecipeError
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import read_recordings
@@ -94,7 +94,7 @@ def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(sp
     run.take(folder, taken)
     (line,) = map(json.loads, (tmp_path / "run/trained_on.jsonl").read_text().splitlines())
     reason = (tmp_path / "run/refused/a-1.reason.txt").read_text()
-    assert line["fate"].startswith("refused: episode") and line["fate"] in reason and "a-1" in capsys.readouterr().out
+    assert line["status"].startswith("refused: episode") and line["status"] in reason and "a-1" in capsys.readouterr().out
     assert (tmp_path / "run/refused/a-1/a-1.mcap").is_file() and not folder.exists(), "kept, and out of the way"
     assert run.refused == 1 and not taken
     assert re.search(said, reason), reason
@@ -123,9 +123,9 @@ def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_take
     run = intake(tmp_path / "run", task.spec)
     for folder in (*folders, tmp_path / "absent"):
         run.take(folder, Taken())
-    fates = [json.loads(line)["fate"] for line in (tmp_path / "run/trained_on.jsonl").read_text().splitlines()]
-    assert [fate.split(":")[0] for fate in fates] == ["refused"] * 5 + ["online"] + ["refused"]
-    assert "MemoryError: of another kind" in fates[4] and run.refused == 6
+    statuses = [json.loads(line)["status"] for line in (tmp_path / "run/trained_on.jsonl").read_text().splitlines()]
+    assert [status.split(":")[0] for status in statuses] == ["refused"] * 5 + ["online"] + ["refused"]
+    assert "MemoryError: of another kind" in statuses[4] and run.refused == 6
     assert sorted(path.name for path in (tmp_path / "run/refused").glob("*/")) == [f"e{n}" for n in range(5)]
 
 

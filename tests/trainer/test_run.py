@@ -10,8 +10,8 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import load_policy, policy_name, read_info
 from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.experience import Experience, Trajectory
 from rlinf_core.trainer.governor import Governor
 from rlinf_core.trainer.run import Run
 from tests.messages import record
@@ -67,22 +67,22 @@ def test_the_governor_owes_updates_per_step_and_asks_stations_to_pause_when_behi
     assert GOVERNOR.is_fresh(7, 10) and not GOVERNOR.is_fresh(6, 10)
 
 
-@pytest.mark.parametrize("how, version, fate", [
+@pytest.mark.parametrize("how, version, status", [
     (dict(mode="demonstration"), 0, "demonstration"),
     (dict(mode="demonstration", success=False), 0, "failed demonstration"),
     (dict(), 7, "online"), (dict(), 8, "stale"), (dict(mode="evaluate"), 0, "evaluation"),
     (dict(leave=("ended",)), 0, "refused")])
-def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, tmp_path, how, version, fate):
+def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, tmp_path, how, version, status):
     run = run_of(task, tmp_path / "run")
     run.version, folder = version, record(spool, task.spec, **how).close()
-    assert run.intake.take(folder, run.insert).startswith(fate) and run.intake.take(folder, run.insert) == "duplicate"
+    assert run.intake.take(folder, run.insert).startswith(status) and run.intake.take(folder, run.insert) == "duplicate"
     counts = run.counts()
-    assert counts["demonstrations"] == (fate == "demonstration") and counts["steps"] == 5 * (fate == "online")
-    assert run.data.online.episodes == (fate in ("online", "stale"))
+    assert counts["demonstrations"] == (status == "demonstration") and counts["steps"] == 5 * (status == "online")
+    assert run.data.online.episodes == (status in ("online", "stale"))
     assert (counts["stale"], counts["evaluations"], counts["refused"]) == (
-        fate == "stale", fate == "evaluation", fate == "refused")
-    if fate != "refused":
-        assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (1, 5 * (fate == "online"), 0)
+        status == "stale", status == "evaluation", status == "refused")
+    if status != "refused":
+        assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (1, 5 * (status == "online"), 0)
 
 
 @pytest.mark.parametrize("kind, buffers", [("rlpd", (1, 1)), ("sac", (1, 0)), ("crossq", (1, 0))])

@@ -17,7 +17,7 @@ from tests.algorithms.toy import acted
 
 POINTS = {"sac": ["policy.hidden=[64, 64]", "algorithm.critic_hidden=[64, 64]", "algorithm.learning_rate=0.001",
                   "simulation.env_steps=3000", "simulation.start_steps=300", "simulation.environments=2"],
-          "ppo": ["algorithm.decisions=32", "simulation.env_steps=90000", "simulation.environments=64",
+          "ppo": ["algorithm.chunks=32", "simulation.env_steps=90000", "simulation.environments=64",
                   "simulation.evaluate_every=30000"]}
 
 
@@ -38,7 +38,7 @@ def no_ray_afterwards():
 
 
 @pytest.mark.parametrize("name, kind, at_most", [
-    ("rlpd", "tanh_gaussian", 1.0), ("sft", "flow", 0.2), ("dsrl", "steered", 1.0), ("dagger", "tanh_gaussian", 0.2),
+    ("rlpd", "tanh_gaussian", 1.0), ("sft", "flow", 0.2), ("dsrl", "latent_noise", 1.0), ("dagger", "tanh_gaussian", 0.2),
     pytest.param("iql", "tanh_gaussian", 0.2, marks=pytest.mark.slow)])
 def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, tmp_path):
     """The points' script shows how it is done. After at least 90 % of 32 held-out scenes, seed 0."""
@@ -99,7 +99,7 @@ def test_a_run_that_diverges_stops_and_keeps_what_was_good(tmp_path, monkeypatch
     (["algorithm.name=sacc"], "did you mean 'sac'"),
     (["policy.kind=gaussian"], "policy.kind: sac trains tanh_gaussian, got 'gaussian'"),
     (["policy.kind=gausian"], "did you mean 'gaussian'"),
-    (["algorithm={name: dsrl}"], "policy.kind: dsrl trains steered, got 'tanh_gaussian'"),
+    (["algorithm={name: dsrl}"], "policy.kind: dsrl trains latent_noise, got 'tanh_gaussian'"),
     (["algorithm={name: dagger}", "policy.horizon=2"], "policy.horizon: dagger asks the expert at every time step"),
     (["algorithm={name: grpo}", "policy.kind=gaussian", "simulation.environments=3"], "a multiple of algorithm.group = 8"),
     (["placement.workers=2", "simulation.environments=3"], "expected a multiple of placement.workers = 2, got 3"),

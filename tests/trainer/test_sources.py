@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from rlinf_core.algorithms import algorithm, algorithms
-from rlinf_core.algorithms.parts.settings import DEMONSTRATIONS, ROLLOUTS
+from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, ROLLOUTS
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, SOURCES, STATIONS, check_source, why_not
-from rlinf_core.trainer.experience import TRAIN
-from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, demonstrate
+from rlinf_core.rollouts.experience import TRAIN
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, demonstrate
 from rlinf_core.trainer.run import Run
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
@@ -33,8 +33,8 @@ def recipe_of(name, *more):
     config = algorithm(kind).Config
     own = [f"algorithm.name={kind}", f"policy.kind={config.policies[0]}", *ONES_OWN.get(config.learns_from, ())]
     small = [item for item in SMALL if config.learns_from != ROLLOUTS or "batch_size=8" not in item or "sft" in item]
-    if "decisions" in config.model_fields:
-        own.append("algorithm.decisions=8")
+    if "chunks" in config.model_fields:
+        own.append("algorithm.chunks=8")
     if "group" in config.model_fields:
         own.append("algorithm.group=2")
     if "critic_hidden" in config.model_fields:
@@ -48,7 +48,7 @@ def episodes(recipe, count, **marks):
     """What a station's policy plays, as it would be recorded."""
     policy = make_policy(SPEC, recipe.policy)
     if recipe.algorithm.learns_from == ROLLOUTS:
-        rollouts = DecisionRollouts(Points(1), policy).play(decisions=60).rollouts
+        rollouts = ChunkRollouts(Points(1), policy).play(chunks=60).rollouts
         played = [replace(EpisodeRollouts(Points(1), policy).play(60).trajectories[0], rollout=rollout)
                   for rollout in rollouts]
     else:
@@ -88,9 +88,9 @@ def test_on_stations(name, tmp_path):
         turn(run, 2)
         assert (run.version, run.updates, run.fitted) == (2, 0, True), "the first one is only looked at"
     before = {name: value.clone() for name, value in run.policy.state_dict().items()}
-    fates = {run.insert(each) for each in episodes(recipe, 4, version=run.version)}
+    statuses = {run.insert(each) for each in episodes(recipe, 4, version=run.version)}
     turn(run, 10)
-    assert fates == ({"not learned from"} if name == "sft" else {"demonstration"} if name == "iql" else {"online"})
+    assert statuses == ({"not learned from"} if name == "sft" else {"demonstration"} if name == "iql" else {"online"})
     assert run.updates >= (3 if recipe.algorithm.learns_from == DEMONSTRATIONS else 1)
     if recipe.algorithm.learns_from != DEMONSTRATIONS:
         assert any(not torch.equal(before[name], value) for name, value in run.policy.state_dict().items())
@@ -111,8 +111,8 @@ def test_on_recordings(name, task, tmp_path):
     record(Spool(tmp_path / "spool"), task.spec, "a-2", mode="demonstration", success=False).close()
     last = train(recipe, tmp_path / "run")
     assert (last["updates"], last["env_steps"], last["episodes"]) == (3, 3, 2)
-    fates = (tmp_path / "run/trained_on.jsonl").read_text()
-    assert fates.count('"demonstration"') == (2 if name == "iql" else 1) and (tmp_path / "spool/closed/a-2").exists()
+    statuses = (tmp_path / "run/trained_on.jsonl").read_text()
+    assert statuses.count('"demonstration"') == (2 if name == "iql" else 1) and (tmp_path / "spool/closed/a-2").exists()
 
 
 def test_recordings_may_demonstrate_what_goes_on_in_simulators(task, tmp_path):

@@ -15,8 +15,8 @@ from rlinf_core.policies import make_policy, tanh_gaussian
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Checkpoint
+from rlinf_core.rollouts.experience import Trajectory
 from rlinf_core.trainer import checkpoint
-from rlinf_core.trainer.experience import Trajectory
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from rlinf_core.trainer.train import train
@@ -127,7 +127,7 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
     assert list(dict.fromkeys(report.phase for report in station.heard))[-1] == "online"
     (_, newest) = checkpoint.checkpoints(run_dir / "checkpoints")
     assert newest.name == "00000002-updates-000000095"
-    assert [json.loads(line)["fate"] for line in (run_dir / "trained_on.jsonl").read_text().splitlines()] == [
+    assert [json.loads(line)["status"] for line in (run_dir / "trained_on.jsonl").read_text().splitlines()] == [
         "demonstration", "failed demonstration", "demonstration", "online", "evaluation"]
     assert scalars(run_dir, "train/sft_loss") and scalars(run_dir, "data/demonstrations")
 

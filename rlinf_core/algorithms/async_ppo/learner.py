@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.async_ppo.config import Config
-from rlinf_core.algorithms.parts.clipped import policy_loss
-from rlinf_core.algorithms.parts.on_policy import Rollout
+from rlinf_core.algorithms.common.clipped import policy_loss
+from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.ppo.learner import Learner as PPO
 from rlinf_core.policies.encoder import Batch
 

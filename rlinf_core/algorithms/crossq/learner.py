@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rlinf_core.algorithms.common.actor_critic import ActorCritic, critic_loss
+from rlinf_core.algorithms.common.learner import optimizer_step
+from rlinf_core.algorithms.common.tensors import next_observations
 from rlinf_core.algorithms.crossq.config import Config
-from rlinf_core.algorithms.parts.actor_critic import ActorCritic, critic_loss
-from rlinf_core.algorithms.parts.learner import descend
-from rlinf_core.algorithms.parts.tensors import following
-from rlinf_core.distributed import all_sum, world_size
 from rlinf_core.policies.encoder import Batch
+from rlinf_core.sharding import all_sum, world_size
 
 
 class BatchRenorm(nn.Module):
@@ -87,19 +87,19 @@ class Learner(ActorCritic):
         return Critics(inputs, self.config)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:
-        next_batch = following(batch)
+        next_batch = next_observations(batch)
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
         features = torch.cat([self.encoder(batch), self.encoder(next_batch)])
         self.critics.train()
-        actions = self.judged(torch.cat([batch["action"], next_action]))
+        actions = self.executed(torch.cat([batch["action"], next_action]))
         values, next_values = self.critics(features, actions).chunk(2, dim=1)
         with torch.no_grad():
             target = self.target_from(batch, next_values, next_log_prob)
         loss = critic_loss(values, target)
-        descend(self.optimisers["critic"], loss, self.config.clip_gradient)
+        optimizer_step(self.optimisers["critic"], loss, self.config.clip_gradient)
         return {"critic_loss": loss.item(), "q": values.mean().item()}
 
-    def judge(self, batch: Batch, action: Tensor) -> Tensor:
+    def q_values(self, batch: Batch, action: Tensor) -> Tensor:
         self.critics.eval()
-        return super().judge(batch, action)
+        return super().q_values(batch, action)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import ExpertSettings
+from rlinf_core.algorithms.common.settings import ExpertSettings
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.settings.base import with_default
 
@@ -16,18 +16,18 @@ class Config(SFT, ExpertSettings):
     """Hyper-parameters of DAgger: those of supervised fine-tuning, and who drives."""
 
     name: str = with_default(SFT, "name", "dagger")
-    beta: float = Field(0.5, ge=0, le=1, description="share of decisions that the expert drives in the first episode")
-    beta_decay: float = Field(0.99, ge=0, le=1, description="factor of that share from episode to episode")
+    beta: float = Field(0.5, ge=0, le=1, description="fraction of time steps that the expert drives in the first episode")
+    beta_decay: float = Field(0.99, ge=0, le=1, description="factor of that fraction from episode to episode")
     beta_floor: float = Field(0.05, ge=0, le=1, description="below which it does not fall")
-    gated: bool = Field(False, description="learn only from decisions in which the expert drove (HG-DAgger)")
-    updates_per_step: float = Field(1.0, ge=0, description="gradient steps per new decision")
+    gated: bool = Field(False, description="learn only from time steps that the expert drove (HG-DAgger)")
+    updates_per_step: float = Field(1.0, ge=0, description="gradient steps per new time step")
 
     @property
     def warm_start(self) -> bool:
         """A person takes over from a policy that can do something; a script is asked from the beginning."""
         return self.gated
 
-    def share(self, episode: int) -> float:
+    def expert_fraction(self, episode: int) -> float:
         return max(self.beta * self.beta_decay**episode, self.beta_floor)
 
     def learned_from(self, sources: Sequence[str]) -> np.ndarray:

@@ -11,6 +11,6 @@ from rlinf_core.algorithms.sft.learner import Learner as SFT
 
 
 class Learner(SFT):
-    """Cloning over all labelled decisions."""
+    """Cloning over all labelled time steps."""
 
     config: Config

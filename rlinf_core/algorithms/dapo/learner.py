@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from rlinf_core.algorithms.common.advantages import group_advantages
+from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.dapo.config import Config
 from rlinf_core.algorithms.grpo.learner import Learner as GRPO
-from rlinf_core.algorithms.parts.advantages import group_advantages
-from rlinf_core.algorithms.parts.on_policy import Rollout
 from rlinf_core.policies.encoder import Batch
 
 
@@ -25,22 +25,22 @@ class Learner(GRPO):
         returns = rollout.returns
         if config.safe_length:
             returns = returns + length_penalty(rollout.mask.sum(dim=0), config.safe_length, config.length_buffer)
-        taught = teaches(returns, config.group)
+        informative = has_gradient_signal(returns, config.group)
         advantages = group_advantages(returns, config.group)
-        return {"advantages": advantages.expand(rollout.mask.shape), "weights": rollout.mask * taught}
+        return {"advantages": advantages.expand(rollout.mask.shape), "weights": rollout.mask * informative}
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         """Dynamic sampling (section 3.2): until as many groups teach something as were played at first."""
-        taught = float(teaches(rollout.returns, self.config.group).sum())
-        return taught < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
+        informative = float(has_gradient_signal(rollout.returns, self.config.group).sum())
+        return informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
 
 
-def teaches(returns: Tensor, group: int) -> Tensor:
+def has_gradient_signal(returns: Tensor, group: int) -> Tensor:
     """1 for the episodes of groups in which returns differ, (N,)."""
     grouped = returns.view(-1, group)
     return (grouped.max(dim=1).values - grouped.min(dim=1).values > 1e-6).float().repeat_interleave(group)
 
 
 def length_penalty(lengths: Tensor, safe: int, buffer: int) -> Tensor:
-    """0 up to ``safe`` decisions, then falling to -1 over ``buffer`` more (equation 13)."""
+    """0 up to ``safe`` chunks, then falling to -1 over ``buffer`` more (equation 13)."""
     return -torch.clamp((lengths - safe) / buffer, 0.0, 1.0)

@@ -9,7 +9,7 @@ from rlinf_core.settings.base import with_default
 class Config(SAC):
     """Hyper-parameters of DSRL: those of SAC."""
 
-    policies = ("steered",)
+    policies = ("latent_noise",)
 
     name: str = with_default(SAC, "name", "dsrl")
     initial_temperature: float = with_default(SAC, "initial_temperature", 0.1)

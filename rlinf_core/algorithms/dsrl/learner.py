@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from rlinf_core.algorithms.dsrl.config import Config
 from rlinf_core.algorithms.sac.learner import Learner as SAC
-from rlinf_core.policies.steered.policy import SteeredActor
+from rlinf_core.policies.latent_noise.policy import LatentNoiseActor
 
 
 class Learner(SAC):
-    """Learns a ``SteeredActor``; the ``action`` of its batches is the choice of noise, not what the robot did."""
+    """Learns a ``LatentNoiseActor``; the ``action`` of its batches is the choice of noise, not what the robot did."""
 
     config: Config
 
-    def __init__(self, actor: SteeredActor, config: Config, seed: int = 0) -> None:
+    def __init__(self, actor: LatentNoiseActor, config: Config, seed: int = 0) -> None:
         actor.flow.requires_grad_(False)
         super().__init__(actor, config, seed)

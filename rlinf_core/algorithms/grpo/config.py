@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import Amount, OnPolicySettings
+from rlinf_core.algorithms.common.settings import Amount, OnPolicySettings
 from rlinf_core.settings.base import with_default
 
 

@@ -10,10 +10,10 @@ import copy
 import torch
 from torch import Tensor
 
+from rlinf_core.algorithms.common.advantages import group_advantages
+from rlinf_core.algorithms.common.clipped import masked_mean
+from rlinf_core.algorithms.common.on_policy import OnPolicy, Rollout
 from rlinf_core.algorithms.grpo.config import Config
-from rlinf_core.algorithms.parts.advantages import group_advantages
-from rlinf_core.algorithms.parts.clipped import masked_mean
-from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
 from rlinf_core.policies.encoder import Batch
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rlinf_core.algorithms.common.actor_critic import Critics, critic_loss, gammas
+from rlinf_core.algorithms.common.learner import Checkpointed, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.algorithms.iql.config import Config
-from rlinf_core.algorithms.parts.actor_critic import Critics, critic_loss, gammas
-from rlinf_core.algorithms.parts.learner import Checkpointed, descend, follow
-from rlinf_core.algorithms.parts.tensors import following, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.gaussian.policy import Value
 from rlinf_core.policies.tanh_gaussian.policy import Actor, log_prob
@@ -38,7 +38,7 @@ class Learner(Checkpointed):
         self.actor, self.config, self.updates = actor, config, 0
         self.encoder = Encoder(actor.spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
-        self.critics = Critics(self.encoder.size + actor.judged_size, config.critic_hidden, 2)
+        self.critics = Critics(self.encoder.size + actor.executed_size, config.critic_hidden, 2)
         self.target = copy.deepcopy(torch.nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
         self.value = Value(actor.spec, actor.config.but(hidden=config.critic_hidden))
         self.value.encoder.load_state_dict(actor.encoder.state_dict())
@@ -55,18 +55,19 @@ class Learner(Checkpointed):
         """One step of each."""
         config = self.config
         tensors = shift_images(to_tensors(batch, self.device), config.image_shift, self.generator)
-        judged = tensors["action"][:, :self.actor.judged_size]  # the actor is cloned from the whole chunk
+        executed = tensors["action"][:, :self.actor.executed_size]  # the actor is cloned from the whole chunk
         with torch.no_grad():
-            q = self.target[1](self.target[0](tensors), judged).min(dim=0).values
+            q = self.target[1](self.target[0](tensors), executed).min(dim=0).values
         value = self.value(tensors)
         value_loss = expectile_loss(q - value, config.expectile)
-        descend(self.optimisers["value"], value_loss)
+        optimizer_step(self.optimisers["value"], value_loss)
         with torch.no_grad():
             gamma = gammas(tensors, config.discount)
-            target = tensors["reward"] + gamma * tensors["discount"] * self.value(following(tensors))
-        q_loss = critic_loss(self.critics(self.encoder(tensors), judged), target)
-        descend(self.optimisers["critic"], q_loss)
-        follow(self.target.parameters(), [*self.encoder.parameters(), *self.critics.parameters()], config.target_rate)
+            target = tensors["reward"] + gamma * tensors["discount"] * self.value(next_observations(tensors))
+        q_loss = critic_loss(self.critics(self.encoder(tensors), executed), target)
+        optimizer_step(self.optimisers["critic"], q_loss)
+        online = [*self.encoder.parameters(), *self.critics.parameters()]
+        polyak_update(self.target.parameters(), online, config.target_rate)
         mean, log_std = self.actor(tensors)
         raw = torch.atanh(tensors["action"].clamp(-0.97, 0.97))
         weights = preference(q - value.detach(), config.temperature, config.weight_limit)
@@ -74,7 +75,7 @@ class Learner(Checkpointed):
         for group in self.optimisers["actor"].param_groups:
             done = min(self.updates / config.steps, 1.0)
             group["lr"] = config.learning_rate * 0.5 * (1.0 + np.cos(np.pi * done))
-        descend(self.optimisers["actor"], actor_loss)
+        optimizer_step(self.optimisers["actor"], actor_loss)
         self.updates += 1
         return {"value_loss": value_loss.item(), "critic_loss": q_loss.item(), "actor_loss": actor_loss.item(),
                 "q": q.mean().item()}

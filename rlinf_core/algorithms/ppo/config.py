@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlinf_core.algorithms.parts.settings import Amount, OnPolicySettings
+from rlinf_core.algorithms.common.settings import Amount, OnPolicySettings
 from rlinf_core.settings.base import with_default
 
 
@@ -14,7 +14,7 @@ class Config(OnPolicySettings):
     """Hyper-parameters of PPO: those of every on-policy algorithm, and those of its value function."""
 
     name: str = with_default(OnPolicySettings, "name", "ppo")
-    decisions: int = Field(64, gt=0, description="per environment and rollout")
+    chunks: int = Field(64, gt=0, description="per environment and rollout")
     epochs: int = with_default(OnPolicySettings, "epochs", 8)
     minibatches: int = with_default(OnPolicySettings, "minibatches", 8)
     discount: float = Field(0.99, ge=0, le=1, description="gamma per time step")
@@ -32,4 +32,4 @@ class Config(OnPolicySettings):
 
     @property
     def rollout(self) -> Amount:
-        return {"decisions": self.decisions}
+        return {"chunks": self.chunks}

@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.parts.advantages import gae, normalised
-from rlinf_core.algorithms.parts.clipped import value_loss
-from rlinf_core.algorithms.parts.on_policy import OnPolicy, Rollout
-from rlinf_core.algorithms.parts.running import RunningReturn
+from rlinf_core.algorithms.common.advantages import gae, normalised
+from rlinf_core.algorithms.common.clipped import value_loss
+from rlinf_core.algorithms.common.on_policy import OnPolicy, Rollout
+from rlinf_core.algorithms.common.running import RunningReturn
 from rlinf_core.algorithms.ppo.config import Config
-from rlinf_core.distributed import mean
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.gaussian.policy import Value
+from rlinf_core.sharding import mean
 
 
 class Learner(OnPolicy):
@@ -34,11 +34,11 @@ class Learner(OnPolicy):
         config = self.config
         gammas, rewards = config.discount ** rollout.steps, rollout.discounted(config.discount)
         if config.scale_rewards:
-            rewards = self.returns.scaled(rewards, rollout.ended, rollout.steps)
-        values, following = self.value(_flat(rollout.observations)), self.value(_flat(rollout.following))
-        values, following = values.view(rewards.shape), following.view(rewards.shape)
-        stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.ended}
-        advantages = gae(rewards, values, following, stops[config.bootstrap], rollout.ended, gammas,
+            rewards = self.returns.scaled(rewards, rollout.done, rollout.steps)
+        values, next_values = self.value(_flat(rollout.observations)), self.value(_flat(rollout.next_observations))
+        values, next_values = values.view(rewards.shape), next_values.view(rewards.shape)
+        stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.done}
+        advantages = gae(rewards, values, next_values, stops[config.bootstrap], rollout.done, gammas,
                          config.gae_lambda)
         returns = advantages + values
         if config.normalise:

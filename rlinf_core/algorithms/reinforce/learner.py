@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import torch
 
+from rlinf_core.algorithms.common.advantages import group_advantages, normalised, rewards_to_go
+from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.grpo.learner import Learner as GRPO
-from rlinf_core.algorithms.parts.advantages import group_advantages, normalised, rewards_to_go
-from rlinf_core.algorithms.parts.on_policy import Rollout
 from rlinf_core.algorithms.reinforce.config import Config
 from rlinf_core.policies.encoder import Batch
 

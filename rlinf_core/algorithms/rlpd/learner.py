@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlinf_core.algorithms.parts.actor_critic import SlowTargets
+from rlinf_core.algorithms.common.actor_critic import TargetNetworks
 from rlinf_core.algorithms.rlpd.config import Config
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.tanh_gaussian.policy import squashed
 
 
-class Learner(SlowTargets):
+class Learner(TargetNetworks):
     """Every batch holds online transitions first and demonstrations in its second half."""
 
     config: Config
@@ -27,7 +27,7 @@ class Learner(SlowTargets):
 
     def decide(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self.actor(batch)
-        return *squashed(mean, log_std, self.generator, self.actor.judged_size), mean
+        return *squashed(mean, log_std, self.generator, self.actor.executed_size), mean
 
     def regularise(self, batch: Batch, mean: Tensor) -> tuple[Tensor, dict[str, Any]]:
         half = len(mean) // 2

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rlinf_core.algorithms.parts.settings import SlowSettings
+from rlinf_core.algorithms.common.settings import TargetNetworkSettings
 from rlinf_core.settings.base import with_default
 
 
-class Config(SlowSettings):
+class Config(TargetNetworkSettings):
     """Hyper-parameters of SAC: those of every actor-critic with slow targets."""
 
-    name: str = with_default(SlowSettings, "name", "sac")
+    name: str = with_default(TargetNetworkSettings, "name", "sac")

@@ -6,11 +6,11 @@ sum over them and the next value counts gamma^H (``replay.ReplayBuffer.sample``)
 
 from __future__ import annotations
 
-from rlinf_core.algorithms.parts.actor_critic import SlowTargets
+from rlinf_core.algorithms.common.actor_critic import TargetNetworks
 from rlinf_core.algorithms.sac.config import Config
 
 
-class Learner(SlowTargets):
+class Learner(TargetNetworks):
     """The plain algorithm."""
 
     config: Config

@@ -8,12 +8,12 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.parts import lora
-from rlinf_core.algorithms.parts.learner import Checkpointed, descend
-from rlinf_core.algorithms.parts.tensors import shift_images, to_tensors
+from rlinf_core.algorithms.common import lora
+from rlinf_core.algorithms.common.learner import Checkpointed, optimizer_step
+from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from rlinf_core.algorithms.sft.config import Config
-from rlinf_core.distributed import noise
 from rlinf_core.policies.policy import Batch, NetworkPolicy, Policy
+from rlinf_core.sharding import noise
 
 
 def loss(actor: Policy, batch: Batch, noise_floor: float, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -41,7 +41,7 @@ class Learner(Checkpointed):
         if self.config.lora_rank:
             lora.follow_normalisation(self.trained, self.actor)
         value = loss(self.trained, tensors, self.config.noise_floor, self.generator)
-        descend(self.optimisers["actor"], value)
+        optimizer_step(self.optimisers["actor"], value)
         if self.config.lora_rank:
             lora.merge(self.trained, self.actor)
         self.updates += 1

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core import distributed
+from rlinf_core import sharding
 from rlinf_core.policies.encoder import Encoder, mlp
 from rlinf_core.policies.flow.config import Config
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
@@ -48,11 +48,11 @@ class FlowActor(NetworkPolicy):
         Of a chunk that is not played to its end, the density counts the noise of the numbers that are.
         """
         features = self.encoder(batch)
-        noise = distributed.noise(torch.randn, (len(features), self.size), generator, features.device)
+        noise = sharding.noise(torch.randn, (len(features), self.size), generator, features.device)
         raw, log_path = self._path(features, noise, generator, noisy=True)
         squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
         log_path = log_path + _log_normal(noise, torch.zeros_like(noise)) - squash
-        return torch.tanh(raw), log_path[:, :self.judged_size].sum(dim=-1)
+        return torch.tanh(raw), log_path[:, :self.executed_size].sum(dim=-1)
 
     def _path(self, features: Tensor, point: Tensor, generator: torch.Generator | None = None,
               noisy: bool = False) -> tuple[Tensor, Tensor]:
@@ -62,7 +62,7 @@ class FlowActor(NetworkPolicy):
             velocity, log_std = self.velocity(features, point, torch.full_like(point[:, :1], k / steps))
             point = point + velocity / steps
             if noisy:
-                noise = distributed.noise(torch.randn, point.shape, generator, point.device)
+                noise = sharding.noise(torch.randn, point.shape, generator, point.device)
                 point = point + log_std.exp() * noise
                 log_path = log_path + _log_normal(noise, log_std)
         return point, log_path
@@ -70,8 +70,8 @@ class FlowActor(NetworkPolicy):
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A), x = atanh(a)."""
         goal = torch.atanh(actions.clamp(-0.97, 0.97))
-        noise = distributed.noise(torch.randn, goal.shape, generator, goal.device)
-        time = distributed.noise(torch.rand, (len(goal), 1), generator, goal.device)
+        noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
+        time = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
         velocity, _ = self.velocity(self.encoder(batch), (1.0 - time) * noise + time * goal, time)
         return ((velocity - (goal - noise)) ** 2).mean()
 

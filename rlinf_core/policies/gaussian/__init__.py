@@ -1,4 +1,4 @@
-"""A Gaussian actor with a deviation of its own, and a value function: what PPO and its kin train."""
+"""A Gaussian actor with a deviation of its own, and a value function: what the PPO family train."""
 
 from rlinf_core.plugins import deferred
 from rlinf_core.policies.gaussian.config import Config as Config

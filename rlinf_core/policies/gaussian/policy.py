@@ -1,4 +1,4 @@
-"""A Gaussian actor with a deviation of its own, and a value function: what PPO and its kin train.
+"""A Gaussian actor with a deviation of its own, and a value function: what the PPO family train.
 
 Trunks of tanh layers, orthogonal initialisation, a small last layer (Andrychowicz et al. 2021, arXiv 2006.05990). Actions
 are not squashed: what lies outside [-1, 1] is clipped where it is played, and judged as it was drawn.
@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rlinf_core.distributed import noise
 from rlinf_core.policies.encoder import Encoder
 from rlinf_core.policies.gaussian.config import Config
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.sharding import noise
 from rlinf_core.specs import StationSpec
 
 _LOG_2_PI = float(np.log(2.0 * np.pi))

@@ -7,6 +7,6 @@ from rlinf_core.settings.base import with_default
 
 
 class Config(PolicySettings):
-    """A tanh-Gaussian: SAC and its kin, SFT."""
+    """A tanh-Gaussian: the SAC family, SFT."""
 
     kind: str = with_default(PolicySettings, "kind", "tanh_gaussian")

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.distributed import noise
 from rlinf_core.policies.encoder import Encoder, mlp
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.policies.tanh_gaussian.config import Config
+from rlinf_core.sharding import noise
 from rlinf_core.specs import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
@@ -36,7 +36,7 @@ class Actor(NetworkPolicy):
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
         mean, log_std = self(batch)
-        return squashed(mean, log_std, generator, self.judged_size)
+        return squashed(mean, log_std, generator, self.executed_size)
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
@@ -52,10 +52,10 @@ class Actor(NetworkPolicy):
 
 
 def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
-             judged: int | None = None) -> tuple[Tensor, Tensor]:
-    """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``judged``."""
+             executed: int | None = None) -> tuple[Tensor, Tensor]:
+    """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``executed``."""
     raw = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
-    return torch.tanh(raw), log_prob(raw[:, :judged], mean[:, :judged], log_std[:, :judged])
+    return torch.tanh(raw), log_prob(raw[:, :executed], mean[:, :executed], log_std[:, :executed])
 
 
 def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.durable import set_aside
+from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, printable
 from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.rollouts.experience import TRAIN, Trajectory
+from rlinf_core.rollouts.recorded import rollout_of
 from rlinf_core.specs import StationSpec
-from rlinf_core.trainer.experience import TRAIN, Trajectory
-from rlinf_core.trainer.rollouts_recorded import rollout_of
 
 REFUSED = "refused"
 
@@ -30,7 +30,7 @@ class Intake:
         spec: of the stations it serves; other episodes are refused by name.
         longest: transitions of the longest episode that there is room for.
         use_executed: learn from what the interlock let through instead of what was asked for.
-        rollouts_of: the policy whose decisions an on-policy learner takes; None for others.
+        rollouts_of: the policy from whose chunks an on-policy learner learns; None for others.
     """
 
     def __init__(self, run_dir: Path, spec: StationSpec, longest: int, use_executed: bool = False,
@@ -42,31 +42,31 @@ class Intake:
     @property
     def refused(self) -> int:
         """How many may not be learned from."""
-        return sum(fate.startswith(REFUSED) for fate in self.ids.values())
+        return sum(status.startswith(REFUSED) for status in self.ids.values())
 
     def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
         """Insert one episode; returns what became of it, and never raises for its sake. A second time changes nothing.
 
         What is refused is set aside where the folder is ``ours``.
         """
-        fate = "duplicate" if folder.name in self.ids else self._inserted(folder, insert)
+        status = "duplicate" if folder.name in self.ids else self._inserted(folder, insert)
         with open(self.run_dir / "trained_on.jsonl", "a") as log:
-            log.write(json.dumps({"id": folder.name, "fate": fate, "time": time.time()}) + "\n")
-        if fate.startswith(REFUSED):
-            print(fate, flush=True)
+            log.write(json.dumps({"id": folder.name, "status": status, "time": time.time()}) + "\n")
+        if status.startswith(REFUSED):
+            print(status, flush=True)
             if ours:
-                self._set_aside(folder, fate)
-        return fate
+                self._set_aside(folder, status)
+        return status
 
     def _inserted(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
         try:
-            fate = insert(trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of))
+            status = insert(trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of))
         except EpisodeError as error:
-            fate = f"{REFUSED}: {error}"
+            status = f"{REFUSED}: {error}"
         except Exception as error:  # no recording may stop a trainer, now and at every restart
-            fate = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
-        self.ids[folder.name] = fate = printable(fate)
-        return fate
+            status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
+        self.ids[folder.name] = status = printable(status)
+        return status
 
     def read(self, folder: Path) -> Episode:
         """The episode of a folder, if it may be learned from; EpisodeError if not."""
@@ -77,11 +77,11 @@ class Intake:
                                "It is not trained on")
         return episode
 
-    def _set_aside(self, path: Path, fate: str) -> None:
+    def _set_aside(self, path: Path, status: str) -> None:
         """Out of the inbox's way; the journal remembers that it arrived."""
         try:
             if path.exists():
-                set_aside(path, self.run_dir / REFUSED, fate)
+                set_aside(path, self.run_dir / REFUSED, status)
         except OSError as error:  # it stays where it is, and is refused again at the next start
             print(f"{path}: cannot be set aside: {error}", flush=True)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.algorithms.parts.settings import Amount
+from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.errors import RecipeError
-from rlinf_core.trainer.experience import Experience, Trajectory
+from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer.sources.intake import REFUSED, Intake
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[
     """Insert them all; RecipeError if none may be learned from. They stay where they are."""
     from rich.progress import track
 
-    fates = [intake.take(folder, insert, ours=False) for folder in track(
+    statuses = [intake.take(folder, insert, ours=False) for folder in track(
         list(recorded(folders)), description="reading recordings", transient=True)]
-    if all(fate.startswith(REFUSED) for fate in fates):
+    if all(status.startswith(REFUSED) for status in statuses):
         raise RecipeError(f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
-                          f"{len(fates)} were refused, the last because: {fates[-1]}")
+                          f"{len(statuses)} were refused, the last because: {statuses[-1]}")

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.parts.on_policy import Rollout
-from rlinf_core.algorithms.parts.settings import EXPERT, REPLAY, ROLLOUTS, Amount
+from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.settings import EXPERT, REPLAY, ROLLOUTS, Amount
 from rlinf_core.devices import device_of
+from rlinf_core.distributed.ray_cluster import connect, cpus_each
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
-from rlinf_core.trainer.experience import Experience
+from rlinf_core.rollouts.experience import Experience
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
+from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.progress import Clock
-from rlinf_core.trainer.ray_cluster import connect, cpus_each
-from rlinf_core.trainer.rollouts import DecisionRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
-from rlinf_core.trainer.vector import VectorEnv
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,7 +34,7 @@ Make = Callable[[Recipe, int], VectorEnv]
 SLICE = 25  # time steps of every environment that a worker plays between two looks at the policy
 SCENES_APART = 10_000_000  # between the scenes of two workers
 RESTARTS = 3  # of workers that died, in a run
-KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: DecisionRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
+KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: ChunkRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
 
 
 class Simulators:
@@ -57,7 +57,7 @@ class Simulators:
         self.players: InProcess | OnRay | None = None
         if kind:
             self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(kind(env, policy, recipe.seed))
-        self.slice: Amount = {} if kind is DecisionRollouts else {"steps": SLICE if workers else 1}
+        self.slice: Amount = {} if kind is ChunkRollouts else {"steps": SLICE if workers else 1}
         self.asked = False
 
     def demonstrate(self) -> Experience:
@@ -67,7 +67,7 @@ class Simulators:
             return Experience(demonstrate(self.env, collect.episodes, collect.first_seed))
 
     def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
-        """What every player brought; pipelined, the next is asked for before this is learned from."""
+        """What every rollout worker brought; pipelined, the next is asked for before this is learned from."""
         if not self.players:  # nothing but demonstrations is learned from
             return Experience()
         amount = order | self.slice
@@ -104,7 +104,7 @@ class InProcess:
         self.rollouts.version, self.amount = version, amount
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
-        """What every player brought, and seconds by part."""
+        """What every rollout worker brought, and seconds by part."""
         before, started = self.rollouts.simulate_s, time.perf_counter()
         brought = self.rollouts.play(**self.amount)
         simulated = self.rollouts.simulate_s - before

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.algorithms.parts.settings import Amount
+from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.bridge.server import BridgeServer, exposure
-from rlinf_core.trainer.experience import Experience, Trajectory
+from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer.sources.intake import Intake
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ BYTES = 64 << 20
 class BlackBox:
     """A ring of serialized messages; ``write`` makes a rosbag2 folder of it, one per fault, in ``root/closed``."""
 
-    def __init__(self, root: Path, seconds: float = SECONDS, most_bytes: int = BYTES) -> None:
-        self.spool, self._ring, self._faults = Spool(root), Ring(most_bytes, seconds=seconds), 0
+    def __init__(self, root: Path, seconds: float = SECONDS, max_bytes: int = BYTES) -> None:
+        self.spool, self._ring, self._faults = Spool(root), Ring(max_bytes, seconds=seconds), 0
 
     def add(self, message: Message) -> None:
         """Keep one message."""

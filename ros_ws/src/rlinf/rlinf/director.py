@@ -170,15 +170,15 @@ class Director(Node):
         while self.env_steps < online["max_env_steps"] and time.time() < deadline and not self._good(online):
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
-        self._settle(online)
+        self._drain(online)
 
     def _good(self, online: dict[str, Any]) -> bool:
         full = len(self.recent) == self.recent.maxlen
         return full and sum(self.recent) >= online["stop_at_success"] * len(self.recent)
 
-    def _settle(self, online: dict[str, Any]) -> None:
+    def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""
-        self._enter("settle", 0)
+        self._enter("drain", 0)
         try:
             self._wait("the learner to catch up", lambda: self.trainer.accepting and self.trainer.backlog == 0
                        and self.policy.version == self.trainer.policy_version, online["settle_s"])

@@ -27,11 +27,11 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from std_msgs.msg import String
 
 from rlinf.drill_checks import CHECKS
+from rlinf.drill_station import DrilledStation
 from rlinf.drill_table import Row
-from rlinf.drilled_station import DrilledStation
 from rlinf_core.interlock import Mode
-from rlinf_core.places import shared
-from rlinf_core.supervisor import only_station
+from rlinf_core.launching.supervisor import only_station
+from rlinf_core.paths import shared
 
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 

@@ -25,7 +25,7 @@ from rlinf.qos import profile
 from rlinf_core.interlock import Chunk, Inputs, State, step
 from rlinf_core.interlock.motion import Group
 from rlinf_core.interlock.rotation import angle, inverse, product
-from rlinf_core.station import Process
+from rlinf_core.launching.graph import Process
 
 if TYPE_CHECKING:
     from rlinf.drill import Drill
@@ -230,7 +230,7 @@ def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
 
 def silence(drill: Drill) -> None:
     """S12: never silence. What the machine itself stood still is told apart."""
-    most = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
+    limit = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
     own, raw, when_ns = 0.0, 0.0, 0
     for (_, before_ns, _), (_, at_ns, _) in zip(drill.targets, drill.targets[1:], strict=False):
         if any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in drill.deaths):
@@ -243,9 +243,9 @@ def silence(drill: Drill) -> None:
     stalls = [(end - start) / 1e6 for start, end in drill.stalls]
     drill.longest_silence_ms = own
     during = [f"{when_ns / 1e9 - at:.2f} s into '{name}'" for at, name in drill.began if at < when_ns / 1e9][-1:]
-    drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{most:.0f} ms",
+    drill.add(Row("S12", 19, "never silence: longest time between two targets", f"{limit:.0f} ms",
                   f"{own:.1f} ms ({raw:.1f} ms with what the whole machine stood still: {len(stalls)} times, "
-                  f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", own <= most))
+                  f"{max(stalls, default=0.0):.1f} ms at most), {''.join(during) or 'at the start'}", own <= limit))
 
 
 def one_joint(drill: Drill) -> None:

@@ -17,18 +17,18 @@ from rlinf.conversions import fill_observation
 from rlinf.episode_ids import episode_name, new_request
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
-from rlinf.player import Player
+from rlinf.policy_tracker import PolicyTracker
 from rlinf.qos import profile
 from rlinf.scene import GONE, Scene, sleep
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
 from rlinf.workarounds import Until, run_routine
-from rlinf_core.environment import load_task, observe
 from rlinf_core.errors import SpecError
 from rlinf_core.interface import of_arms
 from rlinf_core.interlock.types import Mode
 from rlinf_core.rewards.step import StepResult, step_result
+from rlinf_core.task import load_task, observe
 
 MODES = ("demonstration", "train", "evaluate")
 STALE_CAMERA_NS = NS // 5
@@ -54,7 +54,7 @@ class Environment(ControlNode):
         self.progress = 0.0  # of the last step, towards success
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
-        self.player, self.trainer, self.running = Player(), TrainerStatus(accepting=True), False
+        self.policy_tracker, self.trainer, self.running = PolicyTracker(), TrainerStatus(accepting=True), False
         self.safety, self.still, self.still_at, self.mode = SafetyState(), "", 0.0, ""
         self._make_interfaces()
 
@@ -92,10 +92,10 @@ class Environment(ControlNode):
                 self._finish(None, tell=False)
 
     def _on_applied(self, applied: Applied) -> None:
-        self._break(self.player.played(applied))
+        self._break(self.policy_tracker.played(applied))
 
     def _on_policy(self, status: PolicyStatus) -> None:
-        self._break(self.player.heard(status))
+        self._break(self.policy_tracker.heard(status))
 
     def _break(self, trouble: str) -> None:
         if trouble and self.step_index >= 0:
@@ -178,7 +178,7 @@ class Environment(ControlNode):
             return trouble
         self.closed = {self.episode_id: Future(executor=self.executor)}
         self.done = Future(executor=self.executor)
-        self.player.begin(self.mode, to_ns(stamp))
+        self.policy_tracker.begin(self.mode, to_ns(stamp))
         self._tell(EpisodeEvent.STARTED)
         self._begin(stamp)
         trouble = await Until(self.done)
@@ -285,7 +285,7 @@ class Environment(ControlNode):
         event = EpisodeEvent(kind=kind, episode_id=self.episode_id, station=self.station, mode=self.mode,
                              seed=self.seed, steps=steps, episode_return=self.total, success=self.outcome.success,
                              failure=self.outcome.failure, truncated=self.outcome.truncated,
-                             policy_version=self.player.version, spec_hash=self.task.spec.hash, detail=detail)
+                             policy_version=self.policy_tracker.version, spec_hash=self.task.spec.hash, detail=detail)
         event.header.stamp = self.get_clock().now().to_msg()
         self.events.publish(event)
 

@@ -28,7 +28,7 @@ from rlinf_core.errors import RlinfError
 
 KINDS = {
     "none": "pass everything on",
-    "drop": "lose messages; share: 1.0 of them",
+    "drop": "lose messages; fraction: 1.0 of them",
     "delay": "hand on late; seconds: 0.1",
     "reorder": "swap every two messages",
     "repeat": "send everything again; times: 1",
@@ -91,8 +91,8 @@ class FaultInjector(Node):
         return [message]
 
     def _drop(self, route: str, fault: dict, message: Any) -> list:
-        share = float(fault.get("share", 1.0))
-        self.kept[route] = self.kept.get(route, 0.0) + share
+        fraction = float(fault.get("fraction", 1.0))
+        self.kept[route] = self.kept.get(route, 0.0) + fraction
         if self.kept[route] >= 1.0:
             self.kept[route] -= 1.0
             return []

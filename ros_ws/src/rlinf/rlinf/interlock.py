@@ -44,10 +44,10 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Event, Mode, Output, State, load_limits, loosest, step
 from rlinf_core.interlock.types import Rows
 
-PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "memory_file": "", "estops": [""],
+PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
               "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0]}
 COLLECT_TICKS = 10
-MOST_EVENTS = 32     # said of one tick; more are counted
+MAX_EVENTS = 32     # said of one tick; more are counted
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX, _KEPT_BYTES = -1, -4, -8, 64 << 20
 
@@ -106,8 +106,8 @@ class Interlock(Node):
     # S14: a stop survives a restart
     def _remember(self) -> State:
         """DISARMED, or FAULT if the interlock before this one did not end disarmed."""
-        path = Path(self.settings["memory_file"])
-        if self.settings["memory_file"] and path.exists() and path.read_text() != Mode.DISARMED.name:
+        path = Path(self.settings["latch_file"])
+        if self.settings["latch_file"] and path.exists() and path.read_text() != Mode.DISARMED.name:
             return State(Mode.FAULT, "restarted")
         return State()
 
@@ -156,7 +156,7 @@ class Interlock(Node):
         for event in events:
             self._on_episode(event)
         wanted, self.wanted = self.wanted, {}
-        arrivals = [at for topic in ROLES if topic in self.inputs.ears for at in self.inputs.ears[topic].arrived]
+        arrivals = [at for topic in ROLES if topic in self.inputs.listeners for at in self.inputs.listeners[topic].arrived]
         before = self.state
         self.state, self.output, told = self._step(core.Inputs(
             pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **heard, **wanted), now_ns)
@@ -212,7 +212,7 @@ class Interlock(Node):
             self.counts["holds" if event.cause.startswith("HOLD") else event.kind] += 1
             if event.kind in ("refused", "mode", "reseeded"):
                 self.desk.log("info", f"{event.kind}: {event.cause}{self._whose(event.cause)}")
-            if index < MOST_EVENTS:
+            if index < MAX_EVENTS:
                 self.events.publish(messages.safety_event(event, self.output, self.counts["ticks"], self.limits.hash))
 
     def _whose(self, cause: str) -> str:

@@ -8,7 +8,7 @@ import select
 import socket
 from typing import Any
 
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
 Message = dict[str, Any]
 
 
@@ -26,7 +26,7 @@ class Channel:
     def send(self, message: Message) -> bool:
         """Whether it is on its way."""
         raw = json.dumps(message).encode()
-        if self.open and len(raw) <= MOST_BYTES:
+        if self.open and len(raw) <= MAX_BYTES:
             with contextlib.suppress(BlockingIOError):
                 try:
                     self._end.send(raw)
@@ -36,12 +36,12 @@ class Channel:
         self.lost += 1
         return False
 
-    def receive(self, most: int = 20) -> list[Message]:
+    def receive(self, limit: int = 20) -> list[Message]:
         """What has come, up to so many messages."""
         messages: list[Message] = []
-        while self.open and len(messages) < most:
+        while self.open and len(messages) < limit:
             try:
-                raw = self._end.recv(MOST_BYTES + 1)
+                raw = self._end.recv(MAX_BYTES + 1)
             except BlockingIOError:
                 break
             except ConnectionError:

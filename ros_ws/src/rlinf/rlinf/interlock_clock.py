@@ -49,7 +49,7 @@ class RealTime:
         self.stamp_ns = max(self.stamp_ns + self.period_ns, now)
         self.inputs.pull()
         self.inputs.look_around()
-        for at in [at for topic in ROLES for at in self.inputs.ears[topic].arrived]:
+        for at in [at for topic in ROLES for at in self.inputs.listeners[topic].arrived]:
             self.phase.arrived(at / NS)
         self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
 
@@ -69,11 +69,11 @@ class RealTime:
 
 
 class Lockstep:
-    """The simulator's messages permit ticks: one per pose, while a chunk covers it and the environment has seen the step.
+    """A pose from the simulator is credit for one tick, while a chunk covers it and the environment has seen the step.
 
-    A chunk that is played for several time steps permits the ticks of each only once the environment has taken that time
-    step, so that every observation is of its own time. Where there are other arms, each waits until it knows how the others
-    fared in the tick before: so all go by the same, whichever is first. A guard keeps time when nothing comes.
+    A chunk that is played for several time steps gives credit for the ticks of each only once the environment has taken
+    that time step, so that every observation is of its own time. Where there are other arms, each waits until it knows how
+    the others fared in the tick before: so all go by the same, whichever is first. A guard keeps time when nothing comes.
     """
 
     clock_stepped = False
@@ -110,7 +110,7 @@ class Lockstep:
             self.repeat()  # a republished state gets its answer again: nothing moves twice
             return
         self.pending = True
-        self._tick_if_permitted()
+        self._tick_if_due()
 
     def _on_episode(self, raw: bytes) -> None:
         message = self.inputs.decode("episode", EpisodeEvent, raw)
@@ -125,7 +125,7 @@ class Lockstep:
             self.inputs.counts["unreadable"] += 1
             return
         self.step_ns = to_ns(step.header.stamp) if step.step_type != TimeStep.LAST else 0
-        self._tick_if_permitted()
+        self._tick_if_due()
 
     def _on_chunk(self, topic: str, raw: bytes) -> None:
         message: Any = self.inputs.decode(topic, ActionChunk, raw)
@@ -136,31 +136,31 @@ class Lockstep:
         if 0.0 < chunk.dt_s < 10.0:
             self.credit_ns = max(self.credit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
             self.dt_ns = chunk.dt_ns
-            self._tick_if_permitted()
+            self._tick_if_due()
 
     def _on_other(self, topic: str, raw: bytes) -> None:
         message = self.inputs.decode(topic, SafetyState, raw)
         if message is not None:
             self.inputs.receive(topic, message)
-            self._tick_if_permitted()
+            self._tick_if_due()
 
     def wanted(self) -> None:
         """Somebody asked for something: answer with the present state, if it is not answered yet."""
         self.forced = True
-        self._tick_if_permitted()
+        self._tick_if_due()
 
     @property
-    def _permitted(self) -> bool:
+    def _has_tick_credit(self) -> bool:
         until = self.credit_ns if self.step_ns is None else min(self.credit_ns, self.step_ns + self.dt_ns)
         known = all(other.up_to() >= self.ticked_ns for other in self.inputs.others.values())
         return known and self.inputs.pose_stamp_ns < until
 
-    def _tick_if_permitted(self) -> None:
-        if self.pending and (self.forced or self._permitted):
+    def _tick_if_due(self) -> None:
+        if self.pending and (self.forced or self._has_tick_credit):
             self._tick()
 
     def _on_guard(self) -> None:
-        """No permit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
+        """No tick credit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
         waited_s = (time.monotonic_ns() - self.last_ns) / NS
         running_on = self.running_on and self.mode() is Mode.ACTIVE
         if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.period_s)):
@@ -168,7 +168,7 @@ class Lockstep:
             self._tick()
 
     def _tick(self) -> None:
-        if self._permitted:
+        if self._has_tick_credit:
             self.running_on = False
         self.pending = self.forced = False
         self.last_ns = time.monotonic_ns()

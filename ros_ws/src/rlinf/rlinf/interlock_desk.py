@@ -1,4 +1,4 @@
-"""The interlock's desk: its services, parameters, life cycle, log and memory, in a process of its own.
+"""The interlock's desk: its services, parameters, life cycle, log and persisted latch, in a process of its own.
 
 Everything here may take as long as it likes: requests of any size, a disk that syncs, a terminal that nobody reads. The
 interlock answers at its next tick what the desk asks, and goes on when the desk hangs or dies: then it starts another.
@@ -27,7 +27,7 @@ REPLACED = (
     "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
     "get_transition_graph")
 NO_ANSWER = "no answer from the interlock"
-MOST_PARAMETERS = 64     # in one request
+MAX_PARAMETERS = 64     # in one request
 START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
          "from rlinf.interlock_desk import main; main()")
 
@@ -87,7 +87,7 @@ def _listed(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if value != ()}
 
 
-class Memory:
+class PersistedLatch:
     """Whether the interlock is armed, on disk, for the one that comes after it (S14)."""
 
     def __init__(self, path: str) -> None:
@@ -95,7 +95,7 @@ class Memory:
 
     def note(self, mode: Mode) -> str:
         """Written durably; or why not."""
-        from rlinf_core.durable import publish_file
+        from rlinf_core.atomic_io import publish_file
 
         if self.path is None or mode.name == self.noted:
             return ""
@@ -105,7 +105,7 @@ class Memory:
             aside.write_text(mode.name)
             publish_file(aside, self.path)
         except OSError as error:
-            return (f"memory_file {self.path} cannot be written: {error.strerror}. A stop would not survive a restart. "
+            return (f"latch_file {self.path} cannot be written: {error.strerror}. A stop would not survive a restart. "
                     "Free the disk, or name another file")
         self.noted = mode.name
         return ""
@@ -119,20 +119,20 @@ class Front:
         self.answers: dict[int, str] = {}
         self.lines: deque[tuple[str, str]] = deque(maxlen=1000)
         self.hello: dict[str, Any] | None = None
-        self.memory = Memory("")
+        self.latch = PersistedLatch("")
 
     def listen(self) -> None:
         """Take what has come."""
         for message in self.channel.receive(1000):
             if "hello" in message:
                 self.hello = message["hello"]
-                self.memory = Memory(self.hello["settings"]["memory_file"])
+                self.latch = PersistedLatch(self.hello["settings"]["latch_file"])
             elif "reply" in message:
                 self.answers[message["reply"]] = message["reason"]
             elif "log" in message:
                 self.lines.append((message["log"], message["text"]))
             elif message.get("disarmed") == self.armings:  # older than the last arming, it says nothing
-                self.memory.note(Mode.DISARMED)
+                self.latch.note(Mode.DISARMED)
 
     def ask(self, do: str, **values: Any) -> str:
         """What the interlock says to it: empty for yes, else why not."""
@@ -152,7 +152,7 @@ class Front:
         """Write down that it is armed before it is."""
         if not value:
             return self.ask("arm", value=False)
-        before, reason = self.memory.noted, self.memory.note(Mode.ARMED)
+        before, reason = self.latch.noted, self.latch.note(Mode.ARMED)
         if reason:
             return reason
         self.armings += 1
@@ -160,7 +160,7 @@ class Front:
         if reason:
             self.armings -= 1
             if before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):  # refused: it is what it was before
-                self.memory.note(Mode.DISARMED)
+                self.latch.note(Mode.DISARMED)
         return reason
 
 

@@ -26,8 +26,8 @@ from rlinf_core.interlock.types import ALL, NS, Rows
 
 ROLES = {"policy/action": "policy", "teleop/action": "operator"}
 OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
-MOST_AT_ONCE = 10                # messages of one topic a tick
-MOST_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
+MAX_AT_ONCE = 10                # messages of one topic a tick
+MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
 FEW_BYTES = 1_024                # of everything else
 TO_OTHERS = "safety/to_others"   # of another arm: below its name
 FEW_TICKS, UNHEARD = 4, "unheard"
@@ -35,7 +35,7 @@ STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fa
 
 
 @dataclass
-class Ear:
+class Listener:
     """One topic: how it is heard, and when it was last."""
 
     topic: str
@@ -103,12 +103,12 @@ class Inputs:
         self.owner, self.limits, self.lockstep, self.rows = owner, limits, lockstep, rows
         self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                       start_parameter_services=False, use_global_arguments=False)  # which name the owner
-        self.ears: dict[str, Ear] = {}
+        self.listeners: dict[str, Listener] = {}
         self.counts: Counter[str] = Counter()
         self.pose: Pose | None = None
         self.joints: tuple[float, ...] | None = None
         self.frame, self.pose_stamp_ns, self.robot_fault = "", 0, ""
-        self.opening: float | None = None
+        self.gripper_width: float | None = None
         self.wrench: tuple[float, float] | None = None
         self.estops, self.pressed = dict.fromkeys(estops, False), dict.fromkeys(estops, False)
         self.enable, self.distance = False, float("nan") if distance else None
@@ -133,34 +133,34 @@ class Inputs:
 
     def _hear(self, topic: str) -> None:
         name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
-        self.ears[topic] = Ear(topic, kind(topic), self.node.create_subscription(
+        self.listeners[topic] = Listener(topic, kind(topic), self.node.create_subscription(
             kind(topic), name, _ignore, quality, raw=True))
 
     # Taking
     def pull(self) -> None:
-        """Take what has arrived, in the order in which the ears were made: e-stops and enable first."""
+        """Take what has arrived, in the order in which the listeners were made: e-stops and enable first."""
         now = time.monotonic_ns()
         since_ns, self.pulled_ns = now - self.pulled_ns, now
         released = False
-        for topic, ear in self.ears.items():
-            ear.arrived.clear()
-            for raw, age_ns in self._take(ear, since_ns):
-                message = self.decode(topic, ear.kind, raw)
+        for topic, listener in self.listeners.items():
+            listener.arrived.clear()
+            for raw, age_ns in self._take(listener, since_ns):
+                message = self.decode(topic, listener.kind, raw)
                 if message is None:
                     continue
-                ear.heard_ns = now - age_ns
-                ear.arrived.append(ear.heard_ns)
+                listener.heard_ns = now - age_ns
+                listener.arrived.append(listener.heard_ns)
                 self.receive(topic, message)
                 released |= topic == "enable" and not message.data
         if released:  # a release counts, however soon it is taken back
             self.enable = False
 
-    def _take(self, ear: Ear, since_ns: int) -> list[tuple[bytes, int]]:
+    def _take(self, listener: Listener, since_ns: int) -> list[tuple[bytes, int]]:
         """Raw messages with how long ago they arrived [ns], at most as long ago as the last look."""
         taken: list[tuple[bytes, int]] = []
-        with ear.subscription.handle:
-            while len(taken) < MOST_AT_ONCE:
-                got = ear.subscription.handle.take_message(ear.kind, True)
+        with listener.subscription.handle:
+            while len(taken) < MAX_AT_ONCE:
+                got = listener.subscription.handle.take_message(listener.kind, True)
                 if got is None:
                     break
                 arrived = got[1]["received_timestamp"]
@@ -173,7 +173,7 @@ class Inputs:
     def decode(self, topic: str, kind: type, raw: bytes) -> Any:
         """The message, or None for one that is too large or cannot be read; such a command is refused by the core."""
         try:
-            if len(raw) <= MOST_BYTES.get(kind, FEW_BYTES):
+            if len(raw) <= MAX_BYTES.get(kind, FEW_BYTES):
                 return deserialize_message(raw, kind)
             self.counts["oversized"] += 1
         except Exception:  # whatever a broken message makes the middleware raise: it is one message less
@@ -206,7 +206,7 @@ class Inputs:
         elif topic == "joint_states":
             self._joints(message)
         elif topic == "gripper/state":
-            self.opening = float(message.position[0]) if len(message.position) else None
+            self.gripper_width = float(message.position[0]) if len(message.position) else None
         elif topic == "wrench":
             self.wrench = messages.norms(message.wrench)
         elif topic == "distance":
@@ -236,8 +236,8 @@ class Inputs:
         self.foreign = tuple([topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
                              + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1])
         self.doubled = tuple([topic for topic in STATE_TOPICS
-                              if topic in self.ears and count(self._name(topic)) > 1]
-                             + [topic for topic in self.others if topic in self.ears and count(self._name(topic)) > 1])
+                              if topic in self.listeners and count(self._name(topic)) > 1]
+                             + [topic for topic in self.others if topic in self.listeners and count(self._name(topic)) > 1])
 
     def who(self, topic: str) -> str:
         """The nodes that publish on a topic, for people."""
@@ -245,19 +245,19 @@ class Inputs:
         return ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos))
 
     def _name(self, topic: str) -> str:
-        return self.ears[topic].subscription.topic_name
+        return self.listeners[topic].subscription.topic_name
 
     # What it amounts to
     def age_ns(self, topic: str) -> int:
         """How long ago a topic was last heard [ns]; a very long time if never."""
-        heard = self.ears[topic].heard_ns
+        heard = self.listeners[topic].heard_ns
         return time.monotonic_ns() - heard if heard else 10**18
 
     def silent(self) -> tuple[str, ...]:
         """Names of inputs that a limit needs and that are not heard now (S22)."""
-        most = 10**17 if self.lockstep else self.limits.stale_input * NS
+        oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
         needed, unheard = {*needs(self.limits), *self.others}, {name for name in self.others if not self.others[name].said}
-        return tuple(sorted(unheard | {topic for topic in needed & self.ears.keys() if self.age_ns(topic) > most}))
+        return tuple(sorted(unheard | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}))
 
     def outside(self) -> dict[str, Any]:
         """What the people and the world around the arm say, in the words of the core's inputs."""
@@ -265,7 +265,7 @@ class Inputs:
         return {"estops": tuple([EStop(name, self.estops[name] or self.pressed[name], self.age_ns(f"estop/{name}") / NS)
                                  for name in self.estops]),
                 "enable": self.enable, "enable_age_s": self.age_ns("enable") / NS, "robot_fault": self.robot_fault,
-                "gripper": self.opening, "distance": distance, "silent": self.silent(),
+                "gripper": self.gripper_width, "distance": distance, "silent": self.silent(),
                 "foreign": self.foreign, "doubled": self.doubled, "frame": self.frame,
                 "others": tuple([other.now(self.pose_stamp_ns if self.lockstep else None)
                                  for other in self.others.values()])}

@@ -16,7 +16,7 @@ from rclpy.signals import SignalHandlerOptions
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
-from rlinf.interlock_desk import MOST_PARAMETERS, Front, describe, finite
+from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
 from rlinf_core.interlock.limits import TABLE
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
@@ -61,8 +61,8 @@ class Services(LifecycleNode):
                    for p in parameters if p.name.startswith("limits.")}
         if not changes:
             return SetParametersResult(successful=True)
-        if len(changes) > MOST_PARAMETERS:
-            return SetParametersResult(successful=False, reason=f"expected at most {MOST_PARAMETERS} limits at once, got "
+        if len(changes) > MAX_PARAMETERS:
+            return SetParametersResult(successful=False, reason=f"expected at most {MAX_PARAMETERS} limits at once, got "
                                                                 f"{len(changes)}")
         reason = self.front.ask("limits", values=changes)
         return SetParametersResult(successful=not reason, reason=reason)

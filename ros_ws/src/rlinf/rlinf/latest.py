@@ -17,7 +17,7 @@ from rlinf.stamps import to_ns
 
 
 class Latest:
-    """Pulls topics into channels (rlinf_core.environment).
+    """Pulls topics into channels (rlinf_core.task).
 
     The subscriptions live on a node that no executor spins, so that the middleware keeps the newest messages and this
     process only pays for those it takes. With ``on_image``, images are received as they come, and that call says when

@@ -23,9 +23,9 @@ from rlinf.conversions import action_chunk
 from rlinf.qos import profile
 from rlinf.scripted_operator import ScriptedOperator
 from rlinf.spinning import run
-from rlinf_core.environment import load_task
 from rlinf_core.errors import RlinfError
 from rlinf_core.specs import StationSpec
+from rlinf_core.task import load_task
 
 KEYS = {"w": (1, 0, 0), "s": (-1, 0, 0), "a": (0, 1, 0), "d": (0, -1, 0), "r": (0, 0, 1), "f": (0, 0, -1)}
 KEY_HELD_S = 0.4
@@ -92,20 +92,20 @@ class Operator(Node):
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         arms, kind = arms_of(self), self.declare_parameter("kind", "keyboard").value
         arming = [self.create_client(SetBool, each(arm, "interlock/arm")) for arm in arms or [""]]
-        self.hand: ScriptedOperator | KeyboardOperator
+        self.device: ScriptedOperator | KeyboardOperator
         if kind == "scripted":
-            self.hand = ScriptedOperator(self, arms, arming, self.actions, task)
+            self.device = ScriptedOperator(self, arms, arming, self.actions, task)
         elif kind == "keyboard":
-            self.hand = KeyboardOperator(self, arming, self.spec)
+            self.device = KeyboardOperator(self, arming, self.spec)
         else:
             raise RlinfError(f"operator: expected kind scripted or keyboard, got '{kind}'")
 
     def check(self) -> None:
         """RlinfError where a script finds itself at a real arm."""
-        getattr(self.hand, "check", lambda: None)()
+        getattr(self.device, "check", lambda: None)()
 
     def _on_timestep(self, step: TimeStep) -> None:
-        action = None if step.step_type == TimeStep.LAST else self.hand.answer(step)
+        action = None if step.step_type == TimeStep.LAST else self.device.answer(step)
         if action is None:
             return
         self.seq += 1

@@ -12,7 +12,7 @@ from rclpy.node import Node
 
 SAMPLES = 16            # arrivals that are looked at before the phase is moved
 STRETCH = 0.05          # of a period, by which one period may be longer than the others
-LEAST_WAIT_S = 0.0002   # how long before its tick an input should be there, if it comes without jitter
+MIN_WAIT_S = 0.0002   # how long before its tick an input should be there, if it comes without jitter
 MARGIN = 1.5            # standard deviations of the arrivals that an input should be there before its tick
 SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
 
@@ -81,7 +81,7 @@ def shift(waits: list[float], period_s: float, hurry: float) -> float:
     middle = statistics.median(around)
     spread = 1.48 * statistics.median(abs(wait - middle) for wait in around)
     mean = (mean + middle) % period_s
-    wanted = min(LEAST_WAIT_S + MARGIN * spread, 0.25 * period_s)
+    wanted = min(MIN_WAIT_S + MARGIN * spread, 0.25 * period_s)
     excess = _wrapped(mean - wanted, period_s)
     if -0.5 * wanted <= excess <= SLACK_S:
         return 0.0

@@ -22,11 +22,11 @@ from rlinf.qos import profile
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.devices import device_of
-from rlinf_core.environment import load_task
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.files import load_policy
 from rlinf_core.policies.policy import Observation, Policy
+from rlinf_core.task import load_task
 
 
 class PolicyNode(ControlNode):

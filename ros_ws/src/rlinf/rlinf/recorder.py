@@ -73,7 +73,7 @@ class Recorder(Node):
     def _handle(self, item: tuple[str, Any]) -> None:
         topic, message = item
         if not topic:
-            self.recording.abort(f"more than {self.worker.most_bytes >> 20} MiB wait to be written: the disk is too slow. "
+            self.recording.abort(f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too slow. "
                                  "Record smaller images, or on a faster disk")
             return
         if topic != "timestep":  # half a minute of images is too much to hold

@@ -22,12 +22,12 @@ from rlinf.arms import each, hear_safety
 from rlinf.latest import Latest
 from rlinf.qos import profile
 from rlinf.standstill import standstill
-from rlinf_core.environment import Task
 from rlinf_core.errors import RlinfError
 from rlinf_core.interface import of_arms
 from rlinf_core.scripts import make_script
+from rlinf_core.task import Task
 
-SEEDS_APART = 1_000_003  # another seed of the run shows the same scenes with other hands
+SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
 ASK_AGAIN_S = 1.0
 JAMMED = "divergence"
 EVERY_STATE = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)  # a short disarming must not be overlooked
@@ -39,7 +39,7 @@ class FirstArming:
     Where there are several arms it goes by how their interlocks stand together, and asks each.
 
     Whose interlock it is, the interlock says itself, so that it holds however this process was started. An interlock that
-    was armed before, by whomever, is not armed again once it is disarmed: ``memory_file`` keeps that over a restart.
+    was armed before, by whomever, is not armed again once it is disarmed: ``armed_file`` keeps that over a restart.
 
     Where the simulated arm has jammed (FAULT of cause JAMMED: its target rests far from it), it resets that and arms again,
     as a person who stands beside it would. Every other fault stands until a person resets it.
@@ -48,7 +48,7 @@ class FirstArming:
     def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher) -> None:
         self.node, self.arming, self.actions = node, arming, actions
         self.topics = of_arms("safety", arms)
-        self.memory = Path(node.declare_parameter("memory_file", "").value)
+        self.armed = Path(node.declare_parameter("armed_file", "").value)
         self.met = self.said = self.refusal = ""
         self.begun, self.released, self.asked_at, self.freed = False, False, 0.0, False
         self.resetting = [node.create_client(ResetFault, each(arm, "interlock/reset_fault")) for arm in arms or [""]]
@@ -122,7 +122,7 @@ class FirstArming:
             if missing or self.refusal:
                 return
             self.met = interlock
-            self.begun = self.memory.is_file() and self.memory.read_text() == interlock
+            self.begun = self.armed.is_file() and self.armed.read_text() == interlock
             self._on_safety(self.safety)
 
         for client in self.asking if all(client.service_is_ready() for client in self.asking) else ():
@@ -142,8 +142,8 @@ class FirstArming:
     def _begin(self) -> None:
         if not self.begun:
             self.begun = True
-            if self.memory.name:
-                self.memory.write_text(self.met)
+            if self.armed.name:
+                self.armed.write_text(self.met)
 
 
 class ScriptedOperator:
@@ -153,18 +153,18 @@ class ScriptedOperator:
         noise = node.declare_parameter("noise", 0.12).value
         self.seed = node.declare_parameter("seed", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
-        self.eyes = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
+        self.latest = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
         self.arming = FirstArming(node, arms, arming, actions)
         self.check = self.arming.check
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
-            self.script.reset(event.seed + SEEDS_APART * self.seed)
+            self.script.reset(event.seed + SEED_STRIDE * self.seed)
 
     def answer(self, step: TimeStep) -> np.ndarray | None:
         """The next action, as a policy's; None where it has no say."""
         if step.mode != "demonstration" or not self.arming.met:
             return None
-        self.eyes.pull()
-        return self.script.act(self.eyes.channels).astype(np.float32)
+        self.latest.pull()
+        return self.script.act(self.latest.channels).astype(np.float32)

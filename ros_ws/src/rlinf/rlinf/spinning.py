@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
@@ -20,7 +21,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 
-from rlinf.workarounds import LOOK_UP_S, Hearing, OfLaunch, end_with_parent, single_threaded
+from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_with_parent, single_threaded
 from rlinf_core.errors import RlinfError
 
 BACKGROUND = -1
@@ -55,6 +56,7 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     Raises:
         SystemExit: an RlinfError as one line on stderr, with exit code 1.
     """
+    faulthandler.enable()  # a crash, and SIGABRT, leave in the log where every thread was
     if priority == BACKGROUND:
         os.nice(10)
     try:
@@ -91,7 +93,7 @@ def _answer(how: Any) -> None:
 def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     executor = single_threaded()
     executor.add_node(node)
-    hearing = Hearing(node, given("arms") or ()) if listens else None
+    hearing = DiscoveryWatchdog(node, given("arms") or ()) if listens else None
     check = getattr(node, "check", lambda: None)
     gc.freeze()  # what a node is made of stays; collections look only at what came later
     with contextlib.suppress(ExternalShutdownException):

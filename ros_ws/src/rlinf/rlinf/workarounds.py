@@ -34,7 +34,7 @@ def single_threaded() -> Executor:
     return EventsExecutor()
 
 
-class Hearing:
+class DiscoveryWatchdog:
     """Ends a process that finds the interlock and hears nothing of it; whoever keeps the station starts another.
 
     Fast DDS's shared memory can leave a process deaf that starts right after another was killed: it is discovered and it

@@ -1,0 +1,180 @@
+"""Soft actor-critic machinery: an ensemble of critics, their slow targets, a stochastic actor and its temperature.
+
+Haarnoja et al. 2018, arXiv 1812.05905; ensembles and random subsets for the target: REDQ, arXiv 2101.05982.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.algorithms.common.learner import Checkpointed, Scalar, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
+from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
+from rlinf_core.policies.encoder import Encoder
+from rlinf_core.policies.flow.policy import FlowActor
+from rlinf_core.policies.latent_noise.policy import LatentNoiseActor
+from rlinf_core.policies.policy import Batch
+from rlinf_core.policies.tanh_gaussian.policy import Actor
+
+Sampled = Actor | FlowActor | LatentNoiseActor
+
+
+class Critics(nn.Module):
+    """E critics Q_e(s, a) evaluated together: features (B, F) and actions (B, A) to values (E, B)."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], size: int) -> None:
+        super().__init__()
+        widths = (inputs, *hidden, 1)
+        self.weights = nn.ParameterList()
+        self.biases = nn.ParameterList()
+        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
+            bound = fan_in ** -0.5
+            self.weights.append(nn.Parameter(torch.empty(size, fan_in, fan_out).uniform_(-bound, bound)))
+            self.biases.append(nn.Parameter(torch.zeros(size, 1, fan_out)))
+
+    def forward(self, features: Tensor, action: Tensor) -> Tensor:
+        x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            x = torch.baddbmm(bias, x, weight)
+            x = F.relu(F.layer_norm(x, x.shape[-1:]))
+        return torch.baddbmm(self.biases[-1], x, self.weights[-1]).squeeze(-1)
+
+
+def critic_target(reward: Tensor, discount: Tensor, next_values: Tensor, gamma: float | Tensor,
+                  entropy_bonus: Tensor | float = 0.0) -> Tensor:
+    """y = r + gamma d (min_e Q_e(s', a') - alpha log pi(a' | s')), with next_values (subset, B)."""
+    return reward + gamma * discount * (next_values.min(dim=0).values - entropy_bonus)
+
+
+def critic_loss(values: Tensor, target: Tensor) -> Tensor:
+    """Mean over batch of squared errors, summed over the ensemble (E, B)."""
+    return ((values - target) ** 2).mean(dim=1).sum()
+
+
+def actor_loss(value: Tensor, log_probs: Tensor, temperature: Tensor) -> Tensor:
+    """E[alpha log pi(a | s) - Q(s, a)] with value (B,)."""
+    return (temperature * log_probs - value).mean()
+
+
+def gammas(batch: Batch, gamma: float) -> float | Tensor:
+    """gamma, or gamma to the power of the time steps that a transition of a chunk spans (``steps``, (B,))."""
+    return gamma ** batch["steps"] if "steps" in batch else gamma
+
+
+class ActorCritic(Checkpointed):
+    """Off-policy learner of one actor; ``update`` takes a batch of transitions as a replay buffer samples them.
+
+    Args:
+        actor: has a ``sample(batch, generator) -> action, log-probability`` and an ``encoder``.
+        config: of the algorithm.
+        seed: of weights and noise.
+    """
+
+    def __init__(self, actor: Sampled, config: ActorCriticSettings, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.actor, self.config, self.updates = actor, config, 0
+        self.encoder = Encoder(actor.spec, actor.config)
+        self.encoder.load_state_dict(actor.encoder.state_dict())
+        self.critics = self.make_critics(self.encoder.size + actor.executed_size)
+        self.temperature = Scalar(config.initial_temperature)
+        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
+        self.place(actor.device, seed)
+        adam = partial(torch.optim.Adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
+        self.optimisers = {"critic": adam([*self.encoder.parameters(), *self.critics.parameters()]),
+                           "actor": adam([p for p in actor.parameters() if p.requires_grad]),
+                           "temperature": adam(self.temperature.parameters())}
+
+    def executed(self, action: Tensor) -> Tensor:
+        """What critics see of a chunk (B, H A): the part that is played before the next one."""
+        return action[:, :self.actor.executed_size]
+
+    def make_critics(self, inputs: int) -> nn.Module:
+        return Critics(inputs, self.config.critic_hidden, self.config.critics)
+
+    def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
+        """One critic step, and every ``actor_every``-th time an actor and a temperature step."""
+        tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
+        metrics = self.update_critics(tensors)
+        self.updates += 1
+        if self.updates > self.config.critic_warmup and self.updates % self.config.actor_every == 0:
+            metrics |= self.update_actor(tensors)
+        return metrics
+
+    @abstractmethod
+    def update_critics(self, batch: Batch) -> dict[str, float]:
+        """One step of the critics."""
+
+    def target_from(self, batch: Batch, next_values: Tensor, next_log_prob: Tensor) -> Tensor:
+        """What the critics should say (B,), of all their values (E, B) of the next action."""
+        config = self.config
+        subset = torch.randperm(config.critics, generator=self.generator, device=self.device)[: config.target_critics]
+        bonus = self.temperature() * next_log_prob if config.entropy_backup else 0.0
+        return critic_target(batch["reward"], batch["discount"], next_values[subset], gammas(batch, config.discount), bonus)
+
+    def value(self, values: Tensor) -> Tensor:
+        """What the actor climbs, of the ensemble's values (E, B)."""
+        return values.min(dim=0).values
+
+    def q_values(self, batch: Batch, action: Tensor) -> Tensor:
+        """Values (E, B) through which the actor's gradient flows, with the critics themselves held still."""
+        with torch.no_grad():
+            features = self.encoder(batch)
+        self.critics.requires_grad_(False)
+        values = self.critics(features, self.executed(action))
+        self.critics.requires_grad_(True)
+        return values
+
+    def update_actor(self, batch: Batch) -> dict[str, float]:
+        action, log_probs, mean = self.decide(batch)
+        loss = actor_loss(self.value(self.q_values(batch, action)), log_probs, self.temperature().detach())
+        more, metrics = self.regularise(batch, mean)
+        optimizer_step(self.optimisers["actor"], loss + more, self.config.clip_gradient)
+        entropy = -log_probs.detach().mean()
+        target_entropy = self.config.target_entropy * self.actor.executed_size
+        optimizer_step(self.optimisers["temperature"], self.temperature() * (entropy - target_entropy))
+        return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
+
+    def decide(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """A reparameterised action, its log-probability, and the most likely action before any squashing."""
+        action, log_probs = self.actor.sample(batch, self.generator)
+        return action, log_probs, action
+
+    def regularise(self, batch: Batch, mean: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
+        """A term added to the actor's loss, and what it has to say."""
+        return 0.0, {}
+
+
+class TargetNetworks(ActorCritic):
+    """Critics whose targets come from their own moving average."""
+
+    config: TargetNetworkSettings
+
+    def __init__(self, actor: Sampled, config: TargetNetworkSettings, seed: int = 0) -> None:
+        super().__init__(actor, config, seed)
+        self.target = copy.deepcopy(nn.ModuleList([self.encoder, self.critics])).requires_grad_(False)
+        self.modules["target"] = self.target
+
+    def target_of(self, batch: Batch) -> Tensor:
+        """What the critics should say (B,)."""
+        next_batch = next_observations(batch)
+        with torch.no_grad():
+            next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
+            next_values = self.target[1](self.target[0](next_batch), self.executed(next_action))
+            return self.target_from(batch, next_values, next_log_prob)
+
+    def update_critics(self, batch: Batch) -> dict[str, float]:
+        target = self.target_of(batch)
+        values = self.critics(self.encoder(batch), self.executed(batch["action"]))
+        loss = critic_loss(values, target)
+        optimizer_step(self.optimisers["critic"], loss, self.config.clip_gradient)
+        online = [*self.encoder.parameters(), *self.critics.parameters()]
+        polyak_update(self.target.parameters(), online, self.config.target_rate)
+        return {"critic_loss": loss.item(), "q": values.mean().item()}

@@ -1,0 +1,43 @@
+"""Clipped policy objectives, as PPO and everything after it use them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlinf_core.sharding import all_sum, world_size
+
+
+def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, low: float, high: float,
+                dual: float = 0.0, weights: Tensor | None = None) -> Tensor:
+    """Per element, to be averaged: -min(r A, clip(r, 1 - low, 1 + high) A), with r = pi / pi_old.
+
+    Schulman et al. 2017, arXiv 1707.06347, equation 7. ``dual`` > 1 bounds it for negative advantages by dual A (Ye et al.
+    2020, arXiv 1912.09729, equation 5). ``weights`` multiply it (the decoupled objective's behaviour weights).
+    """
+    ratio = (log_probs - old_log_probs).exp()
+    objective = torch.min(ratio * advantages, ratio.clamp(1.0 - low, 1.0 + high) * advantages)
+    if dual:
+        objective = torch.where(advantages < 0, torch.max(objective, dual * advantages), objective)
+    return -(objective if weights is None else weights * objective)
+
+
+def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float) -> Tensor:
+    """Per element: Huber loss of the value, the worse of clipped and unclipped (0 for no clip)."""
+    def loss(x: Tensor) -> Tensor:
+        return F.huber_loss(x, returns, reduction="none", delta=huber) if huber else 0.5 * (x - returns) ** 2
+
+    if not clip:
+        return loss(values)
+    return torch.max(loss(values), loss(old_values + (values - old_values).clamp(-clip, clip)))
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Mean over what the mask keeps, of all shards of a batch once it is averaged over the processes."""
+    return (values * mask).sum() * world_size() / all_sum(mask.sum()).clamp(min=1.0)
+
+
+def to_level(log_probs: Tensor, level: str) -> Tensor:
+    """Log-probabilities of a chunk's actions (B, H) as they are (``action``) or of the whole chunk (B, 1) (``chunk``)."""
+    return log_probs if level == "action" else log_probs.sum(dim=-1, keepdim=True)

@@ -1,0 +1,136 @@
+"""The gradient of all processes of a learner group, by torch's DistributedDataParallel or its FSDP2.
+
+Learners compute losses by methods of their own and not by a module's ``forward``. So what torch wraps, for each optimiser,
+is a module that is given a loss and hands it back: all that torch must be told is that a backward pass comes.
+
+Under FSDP2 each process keeps a part of gradients and of the optimiser's moments, and of the weights between two updates;
+an update sees whole weights (``whole_weights``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.sharding import world_size
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+    from rlinf_core.algorithms.common.learner import Checkpointed
+
+Strategy = Literal["ddp", "fsdp"]
+
+
+class Trained(nn.Module):
+    """What one optimiser trains: parameters, or whole modules."""
+
+    def __init__(self, parts: nn.ParameterList | nn.ModuleList) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def forward(self, loss: Callable[[], Any]) -> Any:
+        return loss()
+
+
+_wrapped: WeakKeyDictionary[torch.optim.Optimizer, nn.Module] = WeakKeyDictionary()
+_cut: WeakKeyDictionary[torch.optim.Optimizer, FSDPModule] = WeakKeyDictionary()  # of those, under FSDP2
+_backward: WeakKeyDictionary[torch.optim.Optimizer, bool] = WeakKeyDictionary()  # since the optimiser's last step
+
+
+def parallelise(learner: Checkpointed, strategy: Strategy) -> None:
+    """From now on ``optimizer_step`` takes the gradient of all processes, for every optimiser of the learner.
+
+    FSDP2 cuts no scalars: an optimiser of one (a temperature) is replicated.
+
+    Raises:
+        RecipeError: under FSDP2 an optimiser trains parts of a module.
+    """
+    for name, optimiser in learner.optimisers.items():
+        mine = [p for group in optimiser.param_groups for p in group["params"]]
+        scalar = any(p.ndim == 0 for p in mine)
+        _wrapped[optimiser] = _replicated(mine) if strategy == "ddp" or scalar else _sharded(learner, name)
+        _backward[optimiser] = False
+        optimiser.register_step_pre_hook(_check)
+        optimiser.register_step_post_hook(_stepped)
+
+
+def synchronised(optimiser: torch.optim.Optimizer, loss: Tensor) -> Tensor:
+    """The loss, whose backward pass leaves the gradient of all processes; in one process alone, as it is."""
+    if optimiser not in _wrapped:
+        return loss
+    _backward[optimiser] = True
+    _wrapped[optimiser].zero_grad()  # under FSDP2 the optimiser clears its own shards alone
+    return _wrapped[optimiser](lambda: loss)
+
+
+@contextmanager
+def whole_weights(learner: Checkpointed) -> Iterator[None]:
+    """Within, the learner's modules hold whole weights under FSDP2; what changes them there, but a step, is lost."""
+    sharded = [_cut[each] for each in learner.optimisers.values() if each in _cut]
+    for module in sharded:
+        module.unshard()
+    yield
+    for module in sharded:
+        module.reshard()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor of which this process may hold a part; all processes ask together."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def like(value: Any, kept: Tensor | None) -> Tensor:
+    """A copy of ``value``, or the part of it that this process keeps, where it keeps a part of ``kept``."""
+    value = value.clone() if isinstance(value, Tensor) else torch.tensor(value)
+    if kept is None or value.shape != kept.shape or not (hasattr(kept, "device_mesh") and hasattr(kept, "placements")):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(kept.device), kept.device_mesh, kept.placements, src_data_rank=None)
+
+
+def _replicated(parameters: list[nn.Parameter]) -> nn.Module:
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(Trained(nn.ParameterList(parameters)), find_unused_parameters=True)
+
+
+def _sharded(learner: Checkpointed, name: str) -> nn.Module:
+    """Shard the modules that an optimiser trains, and let it step the shards."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    optimiser = learner.optimisers[name]
+    mine = {p for group in optimiser.param_groups for p in group["params"]}
+    modules = {key: module for key, module in learner.modules.items() if mine & {*module.parameters()}}
+    trained = Trained(nn.ModuleList(modules.values()))
+    if mine != {p for p in trained.parameters() if p.requires_grad}:
+        raise RecipeError(f"placement.strategy: fsdp shards whole modules, and optimiser '{name}' of the algorithm trains "
+                          f"parts of {' and '.join(modules) or 'none'}. Set it to ddp")
+    device = next(trained.parameters()).device
+    before = dict(trained.named_parameters())
+    _cut[optimiser] = fully_shard(trained, mesh=init_device_mesh(device.type, (world_size(),)))
+    shards = {before[name]: parameter for name, parameter in trained.named_parameters()}
+    for group in optimiser.param_groups:
+        group["params"] = [shards[parameter] for parameter in group["params"]]
+    return trained
+
+
+def _check(optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    if not _backward[optimiser]:
+        raise RlinfError("learner group: an optimiser made a step of its own, by the gradient of one process "
+                         "alone. Let the algorithm step by rlinf_core.algorithms.common.learner.optimizer_step, or learn "
+                         "in one process")
+
+
+def _stepped(optimiser: torch.optim.Optimizer, *_: Any) -> None:
+    _backward[optimiser] = False
+    if optimiser in _cut:
+        _cut[optimiser].unshard()

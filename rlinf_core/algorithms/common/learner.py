@@ -1,0 +1,150 @@
+"""What every learner keeps in a checkpoint, and one safe gradient step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.algorithms.common.data_parallel import like, synchronised, whole
+from rlinf_core.policies.encoder import Encoder
+
+if TYPE_CHECKING:
+    from rlinf_core.algorithms.common.on_policy import Rollout
+
+
+class Learner(Protocol):
+    """What a run asks of a learner: in this process (``Checkpointed``), or a ``LearnerGroup``."""
+
+    updates: int
+
+    @abstractmethod
+    def update(self, batch: Any, /) -> dict[str, float]:
+        """Learn from a batch or from a rollout, whichever its settings say; returns metrics."""
+
+    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+        """Whether to play on before learning from what so many rollouts brought."""
+        ...
+
+    def fit_normalisation(self, vectors: np.ndarray) -> None:
+        """Centre and scale observations (N, V) alike in every encoder."""
+        ...
+
+    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """Set mean and deviation (V,) of observations in every encoder."""
+        ...
+
+    def sync(self) -> object:
+        """Bring the weights into the policy of this process."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the data, whole."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+class Checkpointed(Learner, ABC):
+    """Saves ``modules``, ``optimisers``, ``updates`` and the random state; a subclass fills them in."""
+
+    modules: dict[str, nn.Module]
+    optimisers: dict[str, torch.optim.Optimizer]
+    device: torch.device
+    generator: torch.Generator
+    updates: int
+
+    def place(self, device: torch.device, seed: int) -> None:
+        """Every module goes where the policy is, and noise comes from there. Optimisers are made afterwards."""
+        for module in self.modules.values():
+            module.to(device)
+        self.device, self.generator = device, torch.Generator(device).manual_seed(seed)
+
+    def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
+        return False
+
+    def fit_normalisation(self, vectors: np.ndarray) -> None:
+        """Centre and scale observations (N, V) alike in every encoder."""
+        for encoder in self._encoders():
+            encoder.fit_normalisation(vectors)
+
+    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """Set mean and deviation (V,) of observations in every encoder."""
+        for encoder in self._encoders():
+            encoder.normalise(mean, std)
+
+    def _encoders(self) -> Iterator[Encoder]:
+        for module in self.modules.values():
+            yield from (part for part in module.modules() if isinstance(part, Encoder))
+
+    def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
+        """Bring the weights into the policy of this process, where they are already; a group of learners must."""
+
+    def close(self) -> None:  # noqa: B027
+        """End what was started: nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the data, as nested dicts of tensors and numbers; whole, also where processes keep parts of it."""
+        return {"modules": {name: {key: whole(value) for key, value in module.state_dict().items()}
+                            for name, module in self.modules.items()},
+                "optimisers": {name: _moments(optimiser) for name, optimiser in self.optimisers.items()},
+                "updates": self.updates, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume exactly."""
+        for name, module in self.modules.items():
+            kept = module.state_dict()
+            module.load_state_dict({key: like(value, kept.get(key)) for key, value in state["modules"][name].items()})
+        for name, optimiser in self.optimisers.items():
+            trained = [p for group in optimiser.param_groups for p in group["params"]]
+            moments = {int(index): {key: like(value, trained[int(index)]) for key, value in entry.items()}
+                       for index, entry in state["optimisers"][name].items()}
+            optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
+        self.updates = state["updates"]
+        self.generator.set_state(torch.as_tensor(state["generator"]))
+
+
+class Scalar(nn.Module):
+    """One positive number that is learned, kept as its logarithm (SAC's temperature)."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(float(np.log(value))))
+
+    def forward(self) -> Tensor:
+        return self.log.exp()
+
+
+def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
+    """One step down ``loss``, with the gradient's norm clipped over this optimiser's parameters alone; returns the norm.
+
+    In a learner group loss, gradient and norm are those of the whole batch.
+    """
+    optimiser.zero_grad()
+    synchronised(optimiser, loss).backward()
+    parameters = [p for group in optimiser.param_groups for p in group["params"]]
+    norm = whole(nn.utils.clip_grad_norm_(parameters, clip)) if np.isfinite(clip) else 0.0
+    optimiser.step()
+    return float(norm)
+
+
+def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
+    """Move target parameters towards the online ones: t + rate (o - t)."""
+    with torch.no_grad():
+        torch._foreach_lerp_(list(target), list(online), rate)
+
+
+def _moments(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """By the number of their parameter; the settings come from the config."""
+    return {str(index): {key: whole(value) for key, value in moments.items()}
+            for index, moments in optimiser.state_dict()["state"].items()}

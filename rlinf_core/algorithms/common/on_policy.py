@@ -1,0 +1,178 @@
+"""What the PPO family share: the data of a rollout, and epochs of minibatches over it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlinf_core.algorithms.common.clipped import masked_mean, policy_loss, to_level
+from rlinf_core.algorithms.common.learner import Checkpointed, optimizer_step
+from rlinf_core.algorithms.common.settings import OnPolicySettings
+from rlinf_core.policies.encoder import Batch
+from rlinf_core.policies.gaussian.policy import GaussianActor
+from rlinf_core.sharding import mean, shard
+
+
+@dataclass
+class Rollout:
+    """T action chunks of N environments, each with the E actions of it that are played before the next one.
+
+    Attributes:
+        observations: name to (T, N, ...).
+        next_observations: what was observed after the chunk, before any reset.
+        actions: as drawn, (T, N, E, A).
+        log_probs: of the policy that drew them, (T, N, E).
+        step_rewards: of every time step, 0 after the episode's end, (T, N, E).
+        steps: time steps that were played, E unless the episode ended or the arm was held before, (T, N).
+        terminated: the task ended, (T, N).
+        done: terminated, or cut off by time, (T, N).
+        mask: 0 for what came after an environment's only episode, (T, N).
+        versions: of the policy that drew them, (T, N).
+    """
+
+    observations: Batch
+    next_observations: Batch
+    actions: Tensor
+    log_probs: Tensor
+    step_rewards: Tensor
+    steps: Tensor
+    terminated: Tensor
+    done: Tensor
+    mask: Tensor
+    versions: Tensor
+
+    @property
+    def rewards(self) -> Tensor:
+        """Undiscounted, of each chunk, (T, N)."""
+        return self.step_rewards.sum(dim=-1)
+
+    def discounted(self, gamma: float) -> Tensor:
+        """sum_i gamma^i r_i over the time steps of each chunk, (T, N)."""
+        return (self.step_rewards * gamma ** self._order).sum(dim=-1)
+
+    @property
+    def _order(self) -> Tensor:
+        return torch.arange(self.step_rewards.shape[-1], device=self.step_rewards.device)
+
+    @property
+    def executed(self) -> Tensor:
+        """1 for the actions that were played, (T, N, E)."""
+        return (self._order < self.steps.unsqueeze(-1)).float()
+
+    @property
+    def returns(self) -> Tensor:
+        """Undiscounted, of each environment, (N,)."""
+        return (self.rewards * self.mask).sum(dim=0)
+
+    def to(self, device: torch.device) -> Rollout:
+        """The same on another device."""
+        return combined([self], lambda parts: parts[0].to(device))
+
+    def concatenated_with(self, other: Rollout) -> Rollout:
+        """The environments of both; the shorter one is padded with chunks that do not count."""
+        length = max(len(self.mask), len(other.mask))
+
+        def joined(parts: list[Tensor]) -> Tensor:
+            return torch.cat([F.pad(part, [0, 0] * (part.ndim - 1) + [0, length - len(part)]) for part in parts], dim=1)
+
+        return combined([self, other], joined)
+
+
+def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
+    """One rollout, each of whose tensors is made of those of several."""
+    def of(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {key: join([value[key] for value in values]) for key in values[0]}
+        return join(values)
+
+    return Rollout(**{item.name: of([getattr(rollout, item.name) for rollout in rollouts]) for item in fields(Rollout)})
+
+
+class OnPolicy(Checkpointed):
+    """Learner of a Gaussian actor; ``update`` takes one rollout. A subclass says what the advantages are.
+
+    Args:
+        policy: the actor.
+        config: of the algorithm.
+        seed: of minibatches.
+    """
+
+    def __init__(self, policy: GaussianActor, config: OnPolicySettings, seed: int = 0) -> None:
+        torch.manual_seed(seed)
+        self.policy, self.config, self.updates = policy, config, 0
+        self.modules = {"policy": policy} | self.more_modules()
+        self.place(policy.device, seed)
+        parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
+        self.optimisers = {"policy": torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5)}
+
+    def more_modules(self) -> dict[str, torch.nn.Module]:
+        """Modules that are trained beside the policy."""
+        return {}
+
+    @abstractmethod
+    def prepare(self, rollout: Rollout) -> Batch:
+        """What the minibatches need beside the rollout, each (T, N, ...): ``advantages`` and ``weights`` at least."""
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Epochs of minibatches over one rollout; returns their mean metrics."""
+        rollout = rollout.to(self.device)
+        if self.config.anneal_updates:
+            for group in self.optimisers["policy"].param_groups:
+                group["lr"] = self.config.learning_rate * max(1.0 - self.updates / self.config.anneal_updates, 0.0)
+        with torch.no_grad():
+            data = self.prepare(rollout)
+        data |= rollout.observations | {"actions": rollout.actions, "log_probs": rollout.log_probs,
+                                        "executed": rollout.executed}
+        flat = {name: values.flatten(0, 1) for name, values in data.items()}
+        kept = torch.nonzero(flat["weights"]).squeeze(-1)
+        totals: dict[str, float] = {}
+        count = 0
+        for _ in range(self.config.epochs):
+            order = kept[torch.randperm(len(kept), generator=self.generator, device=self.device)]
+            for index in order.chunk(self.config.minibatches):
+                if len(index) < 2:
+                    continue
+                metrics = self.step({name: values[shard(index)] for name, values in flat.items()})
+                count += 1
+                for name, value in metrics.items():
+                    totals[name] = totals.get(name, 0.0) + value
+        self.updates += 1
+        return {name: value / max(count, 1) for name, value in totals.items()}
+
+    def step(self, batch: Batch) -> dict[str, float]:
+        """One gradient step on a minibatch."""
+        loss, metrics = self.loss(batch)
+        optimizer_step(self.optimisers["policy"], loss, self.config.clip_gradient)
+        return metrics | {"loss": loss.item()}
+
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """The clipped objective, less the entropy bonus, over the actions that were played."""
+        config, executed = self.config, batch["executed"]
+        log_probs, entropy = self.policy.log_probs(batch, batch["actions"])
+        now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
+        objective = self.objective(now, then, batch)
+        weights = batch["weights"].unsqueeze(-1) * (executed if config.level == "action" else 1.0)
+        weights = weights.expand(now.shape)
+        bonus = masked_mean(self.level(entropy, batch), weights)
+        loss = masked_mean(objective, weights) - config.entropy * bonus
+        with torch.no_grad():
+            ratio = (now - then).exp()
+            clipped = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)
+            metrics = {"entropy": bonus.item(), "kl": mean(ratio - 1.0 - (now - then)).item(),
+                       "clipped": mean(clipped.float()).item()}
+        return loss, metrics
+
+    def level(self, log_probs: Tensor, batch: Batch) -> Tensor:
+        """Log-probabilities (B, E) of played actions, or (B, 1) of what was played of the chunk."""
+        return to_level(log_probs * batch["executed"], self.config.level)
+
+    def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+        """Loss of each element; ``now`` and ``then`` are log-probabilities (B, E or 1)."""
+        config, advantages = self.config, batch["advantages"].unsqueeze(-1)
+        return policy_loss(now, then, advantages, config.clip_low, config.clip_high, config.dual_clip)

@@ -1,0 +1,66 @@
+"""Statistics that run along with the data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningReturn(nn.Module):
+    """Deviation of the discounted return so far, by which rewards are scaled (Engstrom et al. 2020, arXiv 2005.12729)."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+    running: Tensor
+
+    def __init__(self, gamma: float) -> None:
+        super().__init__()
+        self.gamma = gamma
+        for name, value in (("count", 1e-4), ("mean", 0.0), ("var", 1.0)):
+            self.register_buffer(name, torch.tensor(value))
+        self.register_buffer("running", torch.zeros(0))
+
+    def _load_from_state_dict(self, state: dict, prefix: str, *rest: object) -> None:
+        self.running = torch.zeros_like(state[f"{prefix}running"])  # one number per environment
+        super()._load_from_state_dict(state, prefix, *rest)
+
+    def scaled(self, rewards: Tensor, done: Tensor, steps: Tensor | None = None) -> Tensor:
+        """Rewards (T, N) over the return's deviation, which takes these in first; ``steps``: time steps that each spans."""
+        gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
+        if len(self.running) != rewards.shape[1]:
+            self.running = torch.zeros_like(rewards[0])
+        seen = []
+        for reward, end, gamma in zip(rewards, done, gammas, strict=True):
+            self.running = self.running * gamma + reward
+            seen.append(self.running)
+            self.running = self.running * (1.0 - end)
+        update_moments(self.count, self.mean, self.var, torch.cat(seen))
+        return (rewards / (self.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
+
+
+class RunningMoments(nn.Module):
+    """Count, mean and variance (V,) of all vectors so far."""
+
+    count: Tensor
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        for name, value in (("count", torch.tensor(1e-4)), ("mean", torch.zeros(size)), ("var", torch.ones(size))):
+            self.register_buffer(name, value)
+
+    def update(self, vectors: Tensor) -> None:
+        """Take in (N, V)."""
+        update_moments(self.count, self.mean, self.var, vectors)
+
+
+def update_moments(count: Tensor, mean: Tensor, var: Tensor, values: Tensor) -> None:
+    """Take values (B, ...) into count, mean and variance, in place (Chan et al. 1983)."""
+    size = float(len(values))
+    delta = values.mean(dim=0) - mean
+    total = count + size
+    var.copy_((var * count + values.var(dim=0, unbiased=False) * size + delta ** 2 * count * size / total) / total)
+    mean.copy_(mean + delta * size / total)
+    count.copy_(total)

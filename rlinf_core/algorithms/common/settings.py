@@ -1,0 +1,152 @@
+"""Settings that several algorithms share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypedDict, TypeGuard
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from rlinf_core.settings.base import Settings, Widths
+
+ROLLOUTS, REPLAY, DEMONSTRATIONS, EXPERT = "rollouts", "replay", "demonstrations", "an expert"
+
+
+class Amount(TypedDict, total=False):
+    """How much a policy is to play, and how.
+
+    Attributes:
+        chunks: of every environment, or
+        group: episodes of one scene, side by side, or
+        steps: of every environment.
+        random_warmup: drawn at random instead of by the policy.
+        expert_fraction: of the time steps, driven by the expert.
+    """
+
+    chunks: int
+    group: int
+    steps: int
+    random_warmup: bool
+    expert_fraction: float
+
+
+class AlgorithmSettings(Settings):
+    """What every algorithm's ``Config`` has, and what a run must know of its ``Learner`` before torch is there.
+
+    Attributes:
+        learns_from: ROLLOUTS of its own policy, a REPLAY, fixed DEMONSTRATIONS, or an EXPERT that is asked on the way.
+        policies: kinds of policy that it trains (``rlinf_core.policies``).
+        half_demonstrations: half of each of its batches are demonstrations.
+        any_outcome: of demonstrations, it learns from those that failed too.
+        accepts_stale: its rollouts may come from somewhat older policies.
+    """
+
+    learns_from: ClassVar[str]
+    policies: ClassVar[tuple[str, ...]]
+    half_demonstrations: ClassVar[bool] = False
+    any_outcome: ClassVar[bool] = False
+    accepts_stale: ClassVar[bool] = False
+
+    name: str = Field(description="of the algorithm")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam")
+
+    @property
+    def warm_start(self) -> bool:
+        """Whether it goes on from a policy that demonstrations were cloned into."""
+        return False
+
+    @property
+    def needs_demonstrations(self) -> bool:
+        """Whether there is nothing to do before somebody has demonstrated."""
+        return self.learns_from in (DEMONSTRATIONS, EXPERT) or self.warm_start or self.half_demonstrations
+
+    @property
+    def rollout(self) -> Amount:
+        """What a rollout is made of: ``chunks`` of every environment, or episodes in a ``group`` of one scene."""
+        return {}
+
+    @property
+    def gamma(self) -> float:
+        """Discount per time step; 1 where nothing is discounted."""
+        return getattr(self, "discount", 1.0)
+
+
+class DemonstrationSettings(AlgorithmSettings):
+    """Hyper-parameters of what takes so many gradient steps on demonstrations."""
+
+    learns_from = DEMONSTRATIONS
+
+    steps: int = Field(1000, ge=0, description="gradient steps")
+    batch_size: int = Field(256, gt=0, description="transitions a step")
+
+
+class ExpertSettings(DemonstrationSettings):
+    """Hyper-parameters of what asks an expert on the way."""
+
+    learns_from = EXPERT
+
+    def expert_fraction(self, episode: int) -> float:
+        """The fraction of time steps that the expert drives in an episode."""
+        raise NotImplementedError
+
+    def learned_from(self, sources: Sequence[str]) -> np.ndarray:
+        """Which time steps of an episode count (T,), by who drove each."""
+        raise NotImplementedError
+
+
+class OnPolicySettings(AlgorithmSettings):
+    """Hyper-parameters of every on-policy algorithm."""
+
+    learns_from, policies = ROLLOUTS, ("gaussian",)
+
+    epochs: int = Field(4, gt=0, le=1000, description="over each rollout")
+    minibatches: int = Field(4, gt=0, description="an epoch is cut into so many")
+    anneal_updates: int = Field(
+        0, ge=0, description="rollouts over which the learning rate falls to 0 in a line; 0 for never")
+    clip_low: float = Field(0.2, ge=0, le=1, description="how far the ratio may fall below 1")
+    clip_high: float = Field(0.2, ge=0, le=10, description="how far the ratio may rise above 1")
+    dual_clip: float = Field(
+        0.0, ge=0, le=100, description="bound of the objective for negative advantages, above 1; 0 for none")
+    entropy: float = Field(0.0, ge=0, description="weight of the entropy bonus")
+    level: Literal["action", "chunk"] = Field("action", description="ratios of single actions of a chunk, or of the whole")
+    clip_gradient: float = Field(1.0, gt=0, description="norm bound")
+
+    @field_validator("dual_clip")
+    @classmethod
+    def _above_one(cls, value: float) -> float:
+        if 0.0 < value <= 1.0:
+            raise ValueError("expected 0 or a number above 1")
+        return value
+
+
+class ActorCriticSettings(AlgorithmSettings):
+    """Hyper-parameters of every actor-critic."""
+
+    learns_from, policies = REPLAY, ("tanh_gaussian",)
+
+    batch_size: int = Field(256, gt=0, description="transitions a step")
+    critics: int = Field(2, gt=0, le=100, description="size of the ensemble")
+    target_critics: int = Field(2, gt=0, description="how many of them, drawn each step, the target takes the minimum of")
+    critic_hidden: Widths = Field((256, 256), description="widths of each critic's layers")
+    discount: float = Field(0.99, ge=0, le=1, description="gamma per time step")
+    learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature")
+    adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean gradient")
+    initial_temperature: float = Field(0.2, gt=0, description="alpha at first")
+    target_entropy: float = Field(-1.0, description="per action dimension")
+    entropy_backup: bool = Field(True, description="whether the target's value includes the entropy bonus")
+    actor_every: int = Field(1, gt=0, description="critic steps per actor step")
+    critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
+    clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
+    image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+
+
+class TargetNetworkSettings(ActorCriticSettings):
+    """Those of an actor-critic with slow targets."""
+
+    target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")
+
+
+def offline(settings: AlgorithmSettings) -> TypeGuard[DemonstrationSettings]:
+    """Whether its learner takes so many steps on demonstrations, and asks for nothing more."""
+    return settings.learns_from == DEMONSTRATIONS

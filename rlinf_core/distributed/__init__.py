@@ -1,0 +1,1 @@
+"""What runs on Ray: learners that learn as one (DDP, FSDP2), and what a cluster has."""

@@ -1,0 +1,92 @@
+"""The seal of a closed episode: SHA256SUMS beside its files, in the format of ``sha256sum``.
+
+Made when an episode is closed; checked before it is sent, when it arrives and whenever it is read. A flipped bit in any
+file, the seal included, is found, and so is a file too many or too few.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+from rlinf_core.errors import EpisodeError
+
+SUMS = "SHA256SUMS"
+MAX_FILES = 16
+MAX_BYTES = 2 << 30  # of an episode, all files together
+MAX_SUMS_BYTES = 1 << 14
+PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,127}", re.ASCII)
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name stays inside its folder, on every file system, and is short enough for a file to be named after it."""
+    return PLAIN.fullmatch(name) is not None
+
+
+def seal(folder: Path) -> None:
+    """Write the SHA256SUMS of the files that are there now."""
+    (folder / SUMS).write_text(listing({file.name: file_sha256(file) for file in _files(folder)}))
+
+
+def verify(folder: Path) -> None:
+    """Compare an episode with its seal; EpisodeError says what differs."""
+    sums = {file.name: file_sha256(file) for file in _files(folder)}
+    check_listing(f"episode {folder}", sums, _told(folder))
+
+
+def check_listing(what: str, sums: dict[str, str], told: str) -> None:
+    """Compare {file name: SHA-256} with the text of a SHA256SUMS; the order of its lines does not matter."""
+    ours = set(listing(sums).split("\n"))
+    wrong = ours.symmetric_difference(told.split("\n"))
+    if wrong or len(told.split("\n")) != len(ours):
+        names = sorted({name for name in sums if any(line.endswith(f"  {name}") for line in wrong)} or {SUMS})
+        raise EpisodeError(f"{what}: expected a whole rosbag2 recording, got files that are not those that were closed: "
+                           f"{', '.join(names)} does not fit {SUMS}. It was damaged or changed; it is not trained on")
+
+
+def listing(sums: dict[str, str]) -> str:
+    """What ``sha256sum *`` prints."""
+    return "".join(f"{sha}  {name}\n" for name, sha in sorted(sums.items()))
+
+
+def file_sha256(file: Path) -> str:
+    """Of a file's content, in hex."""
+    sha = hashlib.sha256()
+    with open(file, "rb") as source:
+        while data := source.read(1 << 20):
+            sha.update(data)
+    return sha.hexdigest()
+
+
+def episode_files(folder: Path) -> list[Path]:
+    """The files of an episode, by name; EpisodeError where there is anything that an episode does not have."""
+    if folder.is_symlink() or not folder.is_dir():
+        raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording (a folder), got "
+                           f"{'something else' if folder.exists() else 'nothing'}. It is not trained on")
+    files = sorted(folder.iterdir())
+    odd = [file.name for file in files if file.is_symlink() or not file.is_file() or not is_plain(file.name)]
+    size = sum(file.lstat().st_size for file in files)
+    if odd or len(files) > MAX_FILES or size > MAX_BYTES:
+        raise EpisodeError(f"episode {folder}: expected at most {MAX_FILES} plain files of {MAX_BYTES >> 20} MiB in all, "
+                           f"got {len(files)} of {size >> 20} MiB{f', {odd[0]!r} among them' if odd else ''}. "
+                           "It is not trained on")
+    return files
+
+
+def told(path: Path) -> str:
+    """The text of a SHA256SUMS, whatever is in it, as far as one can be long."""
+    with open(path, "rb") as source:
+        return source.read(MAX_SUMS_BYTES).decode(errors="replace")
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in episode_files(folder) if file.name != SUMS]
+
+
+def _told(folder: Path) -> str:
+    path = folder / SUMS
+    if not path.exists():
+        raise EpisodeError(f"episode {folder}: expected a {SUMS}, which closing it writes, got none. If it is an old "
+                           f"recording that you trust: (cd {folder} && sha256sum * > {SUMS})")
+    return told(path)

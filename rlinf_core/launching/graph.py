@@ -1,0 +1,128 @@
+"""The process graph of a station as data: one function turns a recipe into the list that every launcher starts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.station import station_robot, station_task, task_file
+from rlinf_core.robot import Robot
+from rlinf_core.scripts import make_script
+from rlinf_core.specs import ActionSpec
+
+RESPAWN = "respawn"
+SHUTDOWN = "shutdown"  # the station cannot go on without it
+ONCE = "once"          # its end is somebody's business, and not to be undone
+SCRIPTED, KEYBOARD = "scripted", "keyboard"
+OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode")  # heard by the interlock of each arm
+TO_OTHERS = "safety/to_others"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a station.
+
+    Attributes:
+        name: of the process.
+        package, executable: for ``ros2 run`` and launch_ros; the node has the executable's name.
+        module: the same, for ``python -m``.
+        parameters: ROS parameters.
+        remappings: (from, to) names.
+        restart: RESPAWN, SHUTDOWN when its death must end the station, or ONCE.
+    """
+
+    name: str
+    package: str
+    executable: str
+    module: str
+    namespace: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    remappings: tuple[tuple[str, str], ...] = ()
+    restart: str = RESPAWN
+
+
+def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
+    """Every process of the recipe's station, the robot side first.
+
+    There is none for the robot side of an external driver, and none for a person at the keyboard, who brings a terminal.
+    RecipeError if a script would arm a real robot.
+    """
+    check_operator(recipe)
+    station, robot, spec = recipe.station, station_robot(recipe), station_task(recipe).spec
+    task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
+    cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
+    processes = []
+    if robot.driver == "simulator":
+        processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,
+                               options=json.dumps(robot.options),
+                               lockstep=station.lockstep, control_hz=spec.control_hz, **cameras))
+    processes += [
+        *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
+        _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
+              lockstep=station.lockstep and robot.driver == "simulator", **cameras),
+        _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device, **cameras),
+        *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
+        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool,
+              lockstep=station.lockstep and robot.driver == "simulator"),
+        _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, policies=policies,
+              address=recipe.bridge.address),
+    ]
+    return processes
+
+
+def check_operator(recipe: Recipe) -> None:
+    """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script, or to none."""
+    kind, robot = recipe.station.operator.kind, recipe.station.robot
+    if kind == SCRIPTED and station_robot(recipe).driver != "simulator":
+        raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
+                          f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
+    if kind == SCRIPTED:
+        make_script(station_task(recipe))
+
+
+def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
+    """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person's keyboard."""
+    operator, task = recipe.station.operator, str(task_file(recipe))
+    if operator.kind != SCRIPTED:
+        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind)
+    return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
+                 seed=recipe.seed, armed_file=str(run_dir / "operator.armed") if run_dir else "")
+
+
+def director_process(recipe: Recipe, run_dir: Path) -> Process:
+    """The director, which drives a station through the recipe's phases and then ends."""
+    return _node(recipe, "director", "rlinf.director", ONCE, plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
+
+
+def write_plan(recipe: Recipe, run_dir: Path) -> None:
+    """What the director reads."""
+    plan = {part: getattr(recipe, part).model_dump() for part in ("collect", "online", "evaluate")}
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "plan.json").write_text(json.dumps(plan))
+
+
+def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:
+    """An arm's interlock. Where there are several arms its topics are below the arm's name, but those of all of them."""
+    station, simulated = recipe.station, robot.driver == "simulator"
+    name = ".".join([station.name, *([arm] if arm else []), "interlock"])
+    latch = Path.home() / ".ros/rlinf" / name  # of the robot, not of the run
+    process = _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
+                    estops=list(robot.estops) or [""], latch_file="" if simulated else str(latch),
+                    lockstep=station.lockstep and simulated, teleports=simulated, distance=robot.distance)
+    if not arm:
+        return process
+    rows, others = action.rows(arm), [other for other in robot.arms if other != arm]
+    common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
+    return replace(process, name=f"interlock_{arm}", namespace=f"{process.namespace}/{arm}",
+                   parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
+                   remappings=tuple((topic, f"{process.namespace}/{topic}") for topic in common))
+
+
+def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:
+    if arms := station_robot(recipe).arms:
+        parameters["arms"] = list(arms)
+    return Process(name, "rlinf", name, module, f"/{recipe.station.name}", parameters, (), restart)

@@ -1,0 +1,173 @@
+"""Starts a list of processes, keeps them alive or ends together with them, and leaves nobody behind.
+
+For machines without ROS's launch package; ``launch/*.launch.py`` hand the same list to launch_ros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.launching.graph import ONCE, SHUTDOWN, Process
+from rlinf_core.ros import ros_environment
+
+STOP_S = 5.0
+MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass
+class Child:
+    """A running process and its history."""
+
+    process: Process
+    popen: subprocess.Popen
+    started: float
+    restarts: list[float] = field(default_factory=list)
+
+
+class Supervisor:
+    """Context manager over a station's processes; ``poll`` must be called often.
+
+    Args:
+        run_dir: logs go to ``logs/<name>.log`` there, parameters to ``params/<name>.yaml``.
+        domain_id: ROS_DOMAIN_ID.
+    """
+
+    def __init__(self, run_dir: Path, domain_id: int) -> None:
+        self.run_dir, self.environment = run_dir, ros_environment(domain_id)
+        self.children: dict[str, Child] = {}
+        self.events: list[str] = []
+        for name in ("logs", "params"):
+            (run_dir / name).mkdir(parents=True, exist_ok=True)
+
+    def start(self, process: Process) -> Child:
+        """Start one process of a station."""
+        child = self.children[process.name] = Child(process, self._spawn(process), time.monotonic())
+        return child
+
+    def run(self, name: str, command: list[str], restart: str) -> Child:
+        """Start any other command under the same care, e.g. the trainer."""
+        return self.start(Process(name, "", "", "", "", {"command": command}, (), restart))
+
+    def poll(self) -> list[str]:
+        """Look after the children; returns what happened. RlinfError when the station cannot go on."""
+        happened = []
+        for child in self.children.values():
+            code = child.popen.poll()
+            if code is None or child.process.restart == ONCE:
+                continue
+            happened.append(self._attend(child, code))
+        self.events += happened
+        return happened
+
+    def _attend(self, child: Child, code: int) -> str:
+        name = child.process.name
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        log = self.run_dir / "logs" / f"{name}.log"
+        if child.process.restart == SHUTDOWN:
+            raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
+                             f"own timeout. {_last_words(log)}")
+        now = time.monotonic()
+        child.restarts = [t for t in child.restarts if now - t < RESTART_WINDOW_S] + [now]
+        if len(child.restarts) > MAX_RESTARTS:
+            raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
+                             f"{_last_words(log)}")
+        child.popen, child.started = self._spawn(child.process), now
+        return f"{name} ended ({how}) and was started again"
+
+    def stop(self) -> None:
+        """First whoever commands and records, then interlock and robot side: they bring the arm to rest meanwhile."""
+        for last in (False, True):
+            _end([child.popen for child in reversed(self.children.values()) if (child.process.restart == SHUTDOWN) == last])
+        if self.events or any(child.popen.returncode == -signal.SIGKILL for child in self.children.values()):
+            _free_shared_memory(self.environment)
+
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _spawn(self, process: Process) -> subprocess.Popen:
+        command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
+        with open(self.run_dir / "logs" / f"{process.name}.log", "ab") as log:
+            return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                    start_new_session=True,
+                                    preexec_fn=_node_begins if process.module else _die_with_parent)
+
+
+@contextlib.contextmanager
+def only_station(name: str, domain_id: int) -> Iterator[None]:
+    """Hold the right to be station ``name`` in this ROS domain on this machine: two would command each other's robot."""
+    path = Path(tempfile.gettempdir()) / f"rlinf-{domain_id}-{name}.lock"
+    with open(path, "a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RlinfError(f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine. Stop it, or "
+                             "give this one another station.domain_id (and bridge.port)") from error
+        yield
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"Its last words: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
+
+
+def command_line(process: Process, folder: Path) -> list[str]:
+    """How to start a station's process without ROS's tools; its parameters go to a file in ``folder``."""
+    parameters = folder / f"{process.name}.yaml"
+    parameters.write_text(yaml.safe_dump({"/**": {"ros__parameters": process.parameters}}))
+    remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
+    return [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}",
+            *remappings, "--params-file", str(parameters)]
+
+
+def _end(processes: list[subprocess.Popen]) -> None:
+    """SIGINT, then SIGTERM, then SIGKILL to whole process groups, until all have ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        alive = [popen for popen in processes if popen.poll() is None]
+        for popen in alive:
+            _signal(popen, number)
+        deadline = time.monotonic() + STOP_S
+        while any(popen.poll() is None for popen in alive) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _free_shared_memory(environment: dict[str, str]) -> None:
+    """A process that was killed leaves its DDS segments, 35 MB each, in /dev/shm; Fast DDS's own tool finds them."""
+    tool = shutil.which("fastdds", path=f"{sys.prefix}/bin:{environment.get('PATH', '')}")
+    if tool:
+        with contextlib.suppress(subprocess.SubprocessError):
+            subprocess.run([tool, "shm", "clean"], env=environment, capture_output=True, timeout=STOP_S, check=False)
+
+
+def _signal(popen: subprocess.Popen, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(popen.pid, number) if number == signal.SIGKILL else popen.send_signal(number)
+
+
+def _die_with_parent() -> None:
+    """Linux: the kernel ends this child when the supervisor dies, however it dies."""
+    ctypes.CDLL("libc.so.6", use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _node_begins() -> None:
+    """Signals wait until the node can answer them: Python's own answer, while it starts, would be a traceback."""
+    _die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -1,0 +1,83 @@
+"""What sources are, and what they bring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.settings import Amount
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+DEMONSTRATION, TRAIN, EVALUATE = "demonstration", "train", "evaluate"
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """An episode as learners take it: T transitions between T + 1 time steps.
+
+    Attributes:
+        observations: ``vectors`` (T + 1, V) and images by name (T + 1, H, W, 3).
+        actions: (T, A) normalised.
+        rewards: (T,).
+        discounts: (T,); 0 where the task ended.
+        success: whether it was done.
+        mode: DEMONSTRATION, TRAIN or EVALUATE.
+        sources: who commanded each transition: policy, operator or nobody.
+        version: of the policy.
+        decided: (T,) where a chunk began, and
+        latents: (T, L) the noise behind it, of policies that learn noise.
+        rollout: its chunks as an on-policy learner takes them, of policies that have log-probabilities.
+        id, station: of a recording.
+    """
+
+    observations: dict[str, np.ndarray]
+    actions: np.ndarray
+    rewards: np.ndarray
+    discounts: np.ndarray
+    success: bool
+    mode: str = TRAIN
+    sources: Sequence[str] = ()
+    version: int = 0
+    decided: np.ndarray | None = None
+    latents: np.ndarray | None = None
+    rollout: Rollout | None = None
+    id: str = ""
+    station: str = ""
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+
+@dataclass
+class Experience:
+    """What one look at a source brought: episodes, rollouts, and how many time steps they took."""
+
+    trajectories: list[Trajectory] = field(default_factory=list)
+    rollouts: list[Rollout] = field(default_factory=list)
+    steps: int = 0
+
+
+class Source(Protocol):
+    """Where experience comes from (``rlinf_core.trainer.sources``).
+
+    Attributes:
+        asynchronous: it goes on while the learner learns, and says by itself how much it brings.
+        report: what it tells whoever asks how the run stands.
+    """
+
+    asynchronous: bool
+    report: dict[str, Any]
+
+    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
+        """What there is by now; of what can be asked for something, as much as that."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...

@@ -1,0 +1,208 @@
+"""Rollouts in a vector of environments: for learners with a replay, for on-policy ones, and beside an expert."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms.common.on_policy import Rollout, combined
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import ActionChunk, Batch, Observation, Policy
+from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
+from rlinf_core.rollouts.vector_env import Chunks, Gather, Steps, VectorEnv
+from rlinf_core.specs import Arrays
+
+
+class Rollouts(ABC):
+    """Plays a policy, exploring.
+
+    Args:
+        env: the environments.
+        policy: of whose chunks ``execute`` actions are played, fewer where an episode ends.
+        seed: of its noise; scenes count on from ``first_scene``.
+
+    Attributes:
+        simulate_s: seconds spent in the environments.
+        version: of the policy, for what says it.
+    """
+
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        self.env, self.policy, self.first_scene = env, policy, first_scene
+        self.random, self.generator = np.random.default_rng(seed), torch.Generator(policy.device).manual_seed(seed)
+        self.observation: Arrays | None = None
+        self.simulate_s, self.version = 0.0, 0
+
+    @abstractmethod
+    def play(self, *_: Any, **amount: Any) -> Experience:
+        """As much as is asked for, by those keys of an ``Amount`` that this kind knows."""
+
+    def begin(self) -> Arrays:
+        """The first observation of the first episodes."""
+        return self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        """One time step of the environments."""
+        started = time.perf_counter()
+        result = self.env.step(actions, active)
+        self.simulate_s += time.perf_counter() - started
+        return result
+
+
+class EpisodeRollouts(Rollouts):
+    """Hands out whole episodes, for learners with a replay."""
+
+    def play(self, steps: int, random_warmup: bool = False) -> Experience:
+        """``steps`` time steps of every environment, by the policy or at random; the episodes that ended in them."""
+        self.random_warmup, observation = random_warmup, self.observation
+        if observation is None:
+            observation = self.begin()
+            self.gather = Gather(self.env.size)
+            self.chunks = Chunks(self.env, self._decide, self.policy.config.executed, self.policy.device)
+        finished = []
+        for _ in range(steps):
+            played = self.chunks.next(observation)
+            result = self.step(played)
+            remarks = (self.chunks.decided, self.chunks.drawn) if self.policy.latent_size else ()
+            for episode, noted in self.gather.add(observation, played, result, *remarks):
+                finished.append(replace(episode, decided=noted[0], latents=noted[1]) if noted else episode)
+            self.chunks.after(result)
+            self.observation = observation = result.observation
+        return Experience(finished, steps=steps * self.env.size)
+
+    def _decide(self, observation: Observation) -> ActionChunk:
+        if not self.random_warmup:
+            return self.policy.act(observation, explore=True, generator=self.generator)
+        config = self.policy.config
+        size = (len(observation), config.horizon, self.env.spec.action.dim)
+        drawn = torch.from_numpy(self.random.uniform(-1.0, 1.0, size).astype(np.float32))
+        return ActionChunk(drawn, config.executed, drawn)
+
+
+class ExpertRollouts(Rollouts):
+    """Policy and expert drive by turns; the actions of its episodes are what the expert would have done (DAgger)."""
+
+    def play(self, steps: int, expert_fraction: float) -> Experience:
+        """``steps`` time steps of every environment, that fraction of them driven by the task's script."""
+        observation = self.observation
+        if observation is None:
+            observation, self.gather = self.begin(), Gather(self.env.size)
+        finished = []
+        for _ in range(steps):
+            labels = self.env.expert()
+            seen = Observation.of_arrays(self.env.spec, observation, self.policy.device)
+            own = self.policy.act(seen, explore=True, generator=self.generator).actions[:, 0].numpy(force=True)
+            expert = self.random.random(self.env.size) < expert_fraction
+            result = self.step(np.where(expert[:, None], labels, own))
+            drives = np.where(expert, "operator", "policy")
+            for episode, (drove,) in self.gather.add(observation, labels, result, drives):
+                finished.append(replace(episode, sources=drove.tolist()))
+            self.observation = observation = result.observation
+        return Experience(finished, steps=steps * self.env.size)
+
+
+class ChunkRollouts(Rollouts):
+    """Hands out chunks with their log-probabilities, drawn for all environments at once, for on-policy learners."""
+
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        super().__init__(env, policy, seed, first_scene)
+        self.schedule = ChunkSchedule(env.size, policy.config.executed)
+        self.scene = first_scene
+
+    def play(self, chunks: int = 0, group: int = 0) -> Experience:
+        """So many chunks of every environment, or one episode of each, ``group`` side by side in the same scene."""
+        rollout = self.chunks(chunks) if chunks else self.episodes(group)
+        return Experience(rollouts=[rollout], steps=int(rollout.steps.sum()))
+
+    def chunks(self, count: int) -> Rollout:
+        """``count`` chunks of every environment, going on where the last rollout stopped (PPO)."""
+        observation = self.env.reset(self._scenes(self.env.size)) if self.observation is None else self.observation
+        made = []
+        for _ in range(count):
+            chunk, observation = self._decide(observation, np.ones(self.env.size))
+            made.append(chunk)
+        self.observation = observation
+        return combined(made, torch.stack)
+
+    def episodes(self, group: int) -> Rollout:
+        """One whole episode of every environment, ``group`` side by side in the same scene (the GRPO family)."""
+        observation = self.env.reset([scene for scene in self._scenes(self.env.size // group) for _ in range(group)])
+        alive, made = np.ones(self.env.size), []
+        while alive.any():
+            chunk, observation = self._decide(observation, alive)
+            made.append(chunk)
+            alive = alive * (1.0 - chunk.done.numpy())
+        self.observation = None
+        return combined(made, torch.stack)
+
+    def _scenes(self, count: int) -> range:
+        self.scene += count
+        return range(self.scene - count, self.scene)
+
+    def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[Rollout, Arrays]:
+        """One chunk of each, without the rollout's first axis, and what is observed after it.
+
+        Whose chunk is cut short waits until the others have played theirs.
+        """
+        before = Observation.of_arrays(self.env.spec, observation, self.policy.device)
+        chunk = self.policy.act(before, explore=True, generator=self.generator)
+        if chunk.log_probs is None:
+            raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
+                             "one that has a density (policy.kind)")
+        played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
+        rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
+        steps, next_observations = np.zeros(size), dict(observation)
+        self.schedule.decided(alive > 0)
+        for index in range(execute):
+            still = ~self.schedule.due
+            if not still.any():
+                break
+            result = self.step(played[:, index], still)
+            rewards[:, index] = result.reward * still
+            terminated = np.maximum(terminated, result.terminated * still)
+            next_observations = {name: np.where(_like(still, values), values, next_observations[name])
+                         for name, values in result.next_observations.items()}
+            done = np.maximum(done, result.done * still)
+            steps += still
+            self.schedule.advance(still)
+            self.schedule.cut((result.done > 0) & still)
+            if result.held is not None:
+                self.schedule.cut(result.held & still)
+            observation = result.observation
+        numbers = (rewards, steps, terminated, done, alive, np.full(size, float(self.version)))
+        return Rollout(_batch(before), _batch(Observation.of_arrays(self.env.spec, next_observations)),
+                       chunk.drawn[:, :execute].cpu(), chunk.log_probs[:, :execute].cpu(),
+                       *(torch.from_numpy(values).float() for values in numbers)), observation
+
+
+def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
+    """So many successful episodes of the task's script; RlinfError if too few succeed."""
+    observation, gather = env.reset(range(first_scene, first_scene + env.size)), Gather(env.size)
+    solved: list[Trajectory] = []
+    tried = 0
+    while len(solved) < episodes:
+        actions = env.expert()
+        result = env.step(actions)
+        for episode, _ in gather.add(observation, actions, result):
+            tried += 1
+            if episode.success:
+                solved.append(replace(episode, mode=DEMONSTRATION))
+        observation = result.observation
+        if tried >= 20 and len(solved) < tried // 10:
+            raise RlinfError(f"demonstrations: the task's script solved {len(solved)} of {tried} episodes; expected one in "
+                             "ten at least. Is it the script of this task (its file's 'script')?")
+    return solved[:episodes]
+
+
+def _batch(observation: Observation) -> Batch:
+    """On the CPU, where rollouts wait for the learner."""
+    return observation.to("cpu").batch
+
+
+def _like(flags: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return flags.reshape(-1, *[1] * (values.ndim - 1))

@@ -1,0 +1,46 @@
+"""A recipe's simulated stations: one, or a vector of them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.recipes import Recipe, station_task
+from rlinf_core.recipes.schema import Randomise
+from rlinf_core.recipes.station import station_robot
+from rlinf_core.task import shaped
+
+if TYPE_CHECKING:
+    from sim_bridges.vectorised import SimulatedStation, VectorStations
+
+
+def simulated_station(recipe: Recipe) -> SimulatedStation:
+    """The recipe's station without ROS: simulator, interlock core and task in this process."""
+    from rlinf_core.interlock import load_limits
+    from sim_bridges.randomised import Randomised
+    from sim_bridges.simulator import make
+    from sim_bridges.vectorised import SimulatedStation
+
+    robot = station_robot(recipe)
+    if robot.driver != "simulator":
+        raise RecipeError(f"station.robot: expected a simulated one, got '{recipe.station.robot}', whose driver is "
+                          f"{robot.driver}")
+    task = station_task(recipe)
+    if recipe.simulation.shaping:
+        task = shaped(task, recipe.simulation.shaping)
+    simulator: Any = make(robot.simulator, **robot.options)
+    if recipe.simulation.randomise != Randomise():
+        if robot.arms:
+            raise RecipeError(f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', which has "
+                              "several arms: that is not supported. Leave it out")
+        simulator = Randomised(simulator, recipe.simulation.randomise)
+    limits = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    return SimulatedStation(simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock)
+
+
+def stations(recipe: Recipe, size: int) -> VectorStations:
+    """So many of them, in this process."""
+    from sim_bridges.vectorised import VectorStations
+
+    return VectorStations(partial(simulated_station, recipe), size)

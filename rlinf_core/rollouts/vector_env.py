@@ -1,0 +1,144 @@
+"""What a vector of environments is: several of one task, stepped together; and how chunks are played in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import ActionChunk, Observation
+from rlinf_core.rollouts.experience import Trajectory
+from rlinf_core.specs import Arrays, StationSpec
+
+Decide = Callable[[Observation], ActionChunk]
+
+
+@dataclass
+class Steps:
+    """One time step of N environments.
+
+    Attributes:
+        next_observations: what was observed after the action, before any reset, name to (N, ...).
+        reward: (N,).
+        terminated: the task ended, by success or failure, (N,).
+        truncated: it was cut off by time, (N,).
+        success: the task was done, (N,).
+        observation: what to act on next: ``next_observations``, or the first observation of a new episode.
+        held: where the interlock held the arm, so that what is left of a chunk is not played, (N,); None without one.
+    """
+
+    next_observations: Arrays
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    success: np.ndarray
+    observation: Arrays
+    held: np.ndarray | None = None
+
+    @property
+    def done(self) -> np.ndarray:
+        """Terminated or truncated, (N,)."""
+        return np.maximum(self.terminated, self.truncated)
+
+    @property
+    def failure(self) -> np.ndarray:
+        """The task cannot be done any more, (N,)."""
+        return self.terminated - self.success
+
+
+class VectorEnv(Protocol):
+    """N environments of one task; each begins its next episode by itself."""
+
+    spec: StationSpec
+    size: int
+
+    def reset(self, seeds: Sequence[int]) -> Arrays:
+        """Begin an episode of scene ``seeds[i]`` in each; name to (N, ...), vectors under ``vectors``."""
+        ...
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        """Play normalised actions (N, A) for one time step; where ``active`` (N,) is false, time stands still."""
+        ...
+
+    def expert(self) -> np.ndarray:
+        """What the task's script would do now in each, (N, A)."""
+        ...
+
+    def close(self) -> None:
+        """End what it started."""
+        ...
+
+
+class Chunks:
+    """Plays chunks in N environments, each at its own place in its own.
+
+    Args:
+        env: the environments.
+        decide: is asked, in one batch, for those whose chunk is due.
+        execute: actions of a chunk that are played.
+        device: of the observations that ``decide`` gets.
+    """
+
+    def __init__(self, env: VectorEnv, decide: Decide, execute: int, device: torch.device | str = "cpu") -> None:
+        self.env, self.decide, self.device = env, decide, device
+        self.schedule = ChunkSchedule(env.size, execute)
+        self.actions = self.drawn = np.zeros(0)
+
+    def next(self, observation: Arrays) -> np.ndarray:
+        """The action (N, A) of each.
+
+        Afterwards ``decided`` (N,) says for which a chunk was made, and ``drawn`` (N, ...) holds what that was made of.
+        """
+        self.decided = self.schedule.due
+        asked = np.flatnonzero(self.decided)
+        if len(asked):
+            seen = {name: values[asked] for name, values in observation.items()}
+            chunk = self.decide(Observation.of_arrays(self.env.spec, seen, self.device))
+            actions, drawn = chunk.actions.numpy(force=True), chunk.drawn.flatten(1).numpy(force=True)
+            if not self.actions.size:
+                self.actions = np.zeros((self.env.size, *actions.shape[1:]), np.float32)
+                self.drawn = np.zeros((self.env.size, *drawn.shape[1:]), np.float32)
+            self.actions[asked], self.drawn[asked] = actions, drawn
+            self.schedule.decided(asked)
+        played = self.actions[np.arange(self.env.size), self.schedule.index]
+        self.schedule.advance()
+        return played
+
+    def after(self, steps: Steps) -> None:
+        """A chunk ends with its episode, and where the interlock held the arm."""
+        self.schedule.cut(steps.done > 0)
+        if steps.held is not None:
+            self.schedule.cut(steps.held)
+
+
+class Gather:
+    """Gathers the steps of N environments into whole episodes."""
+
+    def __init__(self, size: int) -> None:
+        self.steps: list[list[tuple[Arrays, tuple[np.ndarray, ...]]]] = [[] for _ in range(size)]
+
+    def add(self, before: Arrays, actions: np.ndarray, result: Steps, *remarks: np.ndarray
+            ) -> Iterator[tuple[Trajectory, list[np.ndarray]]]:
+        """Take in one step of each, and remarks (N, ...) on it; yields the episodes that ended, with theirs (T, ...)."""
+        for index, episode in enumerate(self.steps):
+            episode.append(({name: values[index] for name, values in before.items()},
+                            (actions[index], result.reward[index], 1.0 - result.terminated[index],
+                             *(np.copy(remark[index]) for remark in remarks))))
+            if result.done[index]:
+                last = {name: values[index] for name, values in result.next_observations.items()}
+                seen = [observation for observation, _ in episode] + [last]
+                columns = zip(*(values for _, values in episode), strict=True)
+                played, rewards, discounts, *noted = (np.array(column) for column in columns)
+                episode.clear()
+                yield Trajectory({name: np.stack([each[name] for each in seen]) for name in last}, played, rewards,
+                                 discounts, success=bool(result.success[index])), noted
+
+
+def single(actions: np.ndarray) -> ActionChunk:
+    """Chunks of one action, from (N, A)."""
+    drawn = torch.from_numpy(np.asarray(actions, np.float32))[:, None]
+    return ActionChunk(drawn, 1, drawn)

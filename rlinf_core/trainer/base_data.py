@@ -1,0 +1,151 @@
+"""What all kinds of data have that a learner learns from: demonstrations, what came from where, and what is owed for it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from typing import Any, TypedDict
+
+import numpy as np
+
+from rlinf_core.algorithms.common.learner import Learner
+from rlinf_core.algorithms.common.settings import AlgorithmSettings, Amount
+from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.recipes import Recipe
+from rlinf_core.replay import ReplayBuffer
+from rlinf_core.rollouts.experience import DEMONSTRATION, EVALUATE, Experience, Trajectory
+from rlinf_core.specs import Arrays
+from rlinf_core.trainer.governor import Governor
+
+DEMONSTRATIONS_KEPT = 50_000  # time steps at most
+
+
+class Chunk(TypedDict):
+    """How a transition of a chunk is made, as ``ReplayBuffer.sample`` takes it."""
+
+    horizon: int
+    execute: int
+    gamma: float
+
+
+class Data(ABC):
+    """What all have.
+
+    Args:
+        recipe: says how much is kept, and how a transition of a chunk is made.
+        policy: what is trained; its specs give every array its shape.
+        governor: what is owed for how much, and what is too old.
+
+    Attributes:
+        steps: time steps of experience that earn updates.
+        stations: by name, the episodes and time steps that came.
+        versions: of published policies, to the updates that they had had.
+    """
+
+    config: AlgorithmSettings
+
+    def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
+        self.recipe, self.config, self.policy, self.governor = recipe, recipe.algorithm, policy, governor
+        self.random = np.random.default_rng(recipe.seed)
+        self.chunk: Chunk = {"horizon": policy.config.horizon, "execute": policy.config.executed,
+                             "gamma": recipe.algorithm.gamma}
+        capacity = recipe.replay.capacity
+        self.demonstrations = ReplayBuffer(policy.spec, min(capacity, DEMONSTRATIONS_KEPT))
+        self.steps = 0
+        self.statuses: dict[str, int] = defaultdict(int)
+        self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})
+        self.versions: dict[int, int] = {}
+
+    @property
+    def longest(self) -> int:
+        """Transitions of the longest episode that every buffer can hold."""
+        return self.demonstrations.capacity - 1
+
+    @property
+    def buffers(self) -> tuple[ReplayBuffer, ...]:
+        """Everything that is sampled from."""
+        return (self.demonstrations,)
+
+    def put(self, brought: Experience, newest: int) -> None:
+        """Take what simulators brought, whose time steps count as they are played."""
+        for trajectory in brought.trajectories:
+            self.insert(trajectory, newest)
+        self.steps += brought.steps
+
+    def insert(self, trajectory: Trajectory, newest: int) -> str:
+        """Take one episode; returns what became of it. Those of stations count when they have come."""
+        if trajectory.station:
+            self.stations[trajectory.station]["episodes"] += 1  # its place in the order is its number
+        if trajectory.mode == EVALUATE:
+            status = "evaluation"
+        elif trajectory.mode == DEMONSTRATION or self.config.any_outcome:
+            status = self._demonstrated(trajectory)
+        else:
+            status = self._experienced(trajectory, newest)
+        self.statuses[status] += 1
+        if trajectory.station and status == "online":
+            self.stations[trajectory.station]["steps"] += len(trajectory)
+            self.steps += len(trajectory)
+        return status
+
+    def _keep(self, buffer: ReplayBuffer, trajectory: Trajectory, **more: Any) -> None:
+        origin = 1 + list(self.stations).index(trajectory.station) if trajectory.station else 0
+        buffer.insert_episode(trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts,
+                              origin=origin, **more)
+
+    def _demonstrated(self, trajectory: Trajectory) -> str:
+        if not (trajectory.success or self.config.any_outcome):
+            return "failed demonstration"
+        self._keep(self.demonstrations, trajectory)
+        return DEMONSTRATION
+
+    @abstractmethod
+    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+        """Take an episode of the policy's own."""
+
+    def normalisation(self) -> np.ndarray | None:
+        """Vectors (N, V) that observations are normalised by before the first update; None to wait for more."""
+        return self.demonstrations.vectors() if self.demonstrations.episodes else None
+
+    def demonstrated(self, size: int) -> Arrays:
+        """A batch of demonstrations."""
+        return self.demonstrations.sample(size, self.random, **self.chunk)
+
+    def due(self, updates: int, learner: Learner) -> int:
+        """Updates that are owed after so many."""
+        return self.governor.due(self.steps, updates)
+
+    def accepting(self, updates: int) -> bool:
+        """Whether stations may go on: false when the learner is too far behind."""
+        return self.governor.accepting(self.steps, updates)
+
+    @abstractmethod
+    def order(self) -> Amount:
+        """How much to ask simulators for."""
+
+    @abstractmethod
+    def batch(self) -> Any:
+        """What the learner's next update takes."""
+
+    def learned(self, learner: Learner) -> None:  # noqa: B027 (most need nothing)
+        """After an update."""
+
+    def by_station(self) -> dict[str, dict[str, int]]:
+        """Episodes and time steps that came from each, and how often one of its transitions was learned from."""
+        return {name: seen | {"sampled": sum(int(buffer.sampled[number]) for buffer in self.buffers)}
+                for number, (name, seen) in enumerate(self.stations.items(), 1)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on."""
+        return {"demonstrations": self.demonstrations.state_dict(), "steps": self.steps, "statuses": dict(self.statuses),
+                "stations": [self.stations], "versions": [list(self.versions.items())],
+                "random": [self.random.bit_generator.state]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.demonstrations.load_state_dict(state["demonstrations"])
+        self.steps = state["steps"]
+        self.statuses.update(state["statuses"])
+        self.stations.update(state["stations"][0])
+        self.versions = dict(state["versions"][0])
+        self.random.bit_generator.state = state["random"][0]

@@ -1,0 +1,265 @@
+"""A client of a running station: hears how it is, and asks its interlock what a person may ask. It commands nothing.
+
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.srv import GetParameters
+from rclpy.client import Client
+from rlinf_msgs.msg import SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
+from std_srvs.srv import SetBool
+
+from rlinf.arms import each, hear_safety
+from rlinf.qos import OVERHEARD, kind, profile
+from rlinf.standstill import command, standstill
+from rlinf_core.cli.display import PHASES
+from rlinf_core.errors import RlinfError
+from rlinf_core.interlock import Mode
+
+LATCHED = {"policy/status": "policy", "trainer/status": "uplink"}  # topic, and whose it is
+AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
+LATE = "tick_late_"  # of the interlock's diagnostics
+ANSWER_S = 6.0    # the interlock's desk answers within five
+
+
+class StationClient:
+    """One node in the station's namespace that publishes nothing.
+
+    Args:
+        station: its namespace, without the slash.
+        patience_s: how long to look for it.
+        arms: their names, where it has several.
+    """
+
+    def __init__(self, station: str, patience_s: float, arms: Sequence[str] = ()) -> None:
+        self.name, self.patience_s, self.arms = station, patience_s, list(arms) or [""]
+        self.node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{station}", enable_rosout=False,
+                                      start_parameter_services=False)
+        self.heard: dict[str, Any] = {}
+        for topic in LATCHED:
+            self.node.create_subscription(kind(topic), topic, partial(self.heard.__setitem__, topic), profile(topic))
+        self.stands = hear_safety(self.node, arms, partial(self.heard.__setitem__, "safety"))
+        self.node.create_subscription(TimeStep, "timestep", partial(self.heard.__setitem__, "timestep"), OVERHEARD)
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        for status in message.status:
+            for arm in self.arms:
+                if status.name == f"{self.name}/{each(arm, 'interlock')}":
+                    self.heard[each(arm, "diagnostics")] = {value.key: value.value for value in status.values}
+
+    def nodes(self) -> list[str]:
+        """Names of the station's nodes that are alive, below their arm's name where they are of one."""
+        own = {f"/{self.name}{arm and '/'}{arm}": arm for arm in ("", *self.arms)}
+        found = self.node.get_node_names_and_namespaces()
+        return sorted(each(own[namespace], name) for name, namespace in found if namespace in own)
+
+    def meet(self) -> SafetyState:
+        """Listen until everybody who is there has been heard; returns the interlock's state.
+
+        Raises:
+            RlinfError: there is no such station, or its interlock says nothing.
+        """
+        began = time.monotonic()
+        self._within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.heard and not (
+            {owner for topic, owner in LATCHED.items() if topic not in self.heard} & set(self.nodes())))
+        if "safety" in self.heard:
+            return self.heard["safety"]
+        there = [name for name in self.nodes() if name in (each(arm, "interlock") for arm in self.arms)]
+        if there:
+            unheard = ", ".join(f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands)
+            raise RlinfError(f"the interlock of station '{self.name}' is there, and nothing was heard of it{unheard} "
+                             f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
+        found = self.node.get_node_names_and_namespaces()
+        others = ", ".join(sorted({namespace.strip("/") for name, namespace in found if name == "interlock"}))
+        raise RlinfError(
+            f"expected station '{self.name}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')} on this machine, "
+            f"heard no interlock for {self.patience_s:.0f} s; {'there are: ' if others else 'there is no other'}{others}. "
+            "Start it (rlinf up <recipe>), or name the one you mean, as it was started: <recipe> --set station.name=... "
+            "station.domain_id=...")
+
+    def call(self, client: Client, request: Any) -> Any:
+        """A service's answer; RlinfError where there is none."""
+        if not self._within(self.patience_s, client.service_is_ready):
+            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the interlock running?")
+        future = client.call_async(request)
+        if not self._within(ANSWER_S, future.done):
+            raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
+        return future.result()
+
+    def parameter(self, node: str, name: str) -> Any:
+        """Of another node of the station: the string or the truth value that it has, None where it has neither."""
+        client = self.node.create_client(GetParameters, f"{node}/get_parameters")
+        values = self.call(client, GetParameters.Request(names=[name])).values
+        return values[0].string_value or values[0].bool_value if values else None
+
+    def changed(self, state: int) -> SafetyState:
+        """The interlock's state once it is another, or after a while."""
+        self._within(2.0, lambda: self.heard["safety"].state != state)
+        return self.heard["safety"]
+
+    def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + seconds
+        while not ready() and time.monotonic() < deadline:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+        return ready()
+
+
+def status(station: StationClient, expected: list[str]) -> None:
+    """Print how the station is, a line for each part."""
+    safety = station.meet()
+    rows = [("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
+            ("interlock", stands(safety))]
+    rows += [("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm]
+    if still := standstill(safety, f"/{station.name}"):
+        rows.append(("waiting for you", still))
+    rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
+                        f"limited; limits {safety.limits_hash}"),
+             *(row for arm in station.arms for row in _ticks(station.heard.get(each(arm, "diagnostics"), {}), arm)),
+             ("episode", _episode(station.heard.get("timestep"))),
+             *_phase(station), ("policy", _policy(station.heard.get("policy/status"))),
+             ("trainer", _trainer(station.heard.get("trainer/status"))), ("nodes", _nodes(station.nodes(), expected))]
+    for key, value in rows:
+        print(f"{key:<16} {value}")
+
+
+def stands(safety: SafetyState) -> str:
+    """State and cause, or who commands."""
+    who = f"{safety.source} commands" if safety.state == SafetyState.ACTIVE else safety.cause
+    return f"{Mode(safety.state).name} {who}".strip()
+
+
+def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:
+    late = {key[len(LATE):].removesuffix("_ms"): float(value) for key, value in values.items() if key.startswith(LATE)}
+    said = ", ".join(f"{value:.2f} ms ({name})" for name, value in late.items())
+    return [(f"ticks {arm}".strip(), f"late by {said}")] if late else []
+
+
+def _episode(step: TimeStep | None) -> str:
+    return f"{step.episode_id}, step {step.step_index}, {step.mode}" if step else "no time step heard: none is played"
+
+
+def _phase(station: StationClient) -> list[tuple[str, str]]:
+    """Of the director, if one runs on this machine."""
+    if "director" not in station.nodes():
+        return []
+    try:
+        said = json.loads((Path(station.parameter("director", "run_dir")) / "status.json").read_text())
+    except (RlinfError, OSError) as error:
+        return [("phase", f"unknown, though a director runs: {error}")]
+    total = f" of {said['total']}" if said["total"] else ""
+    return [("phase", f"{PHASES.get(said['phase'], said['phase'])}: {said['done']}{total} episodes, {said['successes']} "
+                      f"succeeded")]
+
+
+def _policy(said: Any) -> str:
+    if said is None:
+        return "not heard"
+    loaded = f"version {said.version}, answers in {said.inference_p50_ms:.1f} ms" if said.version >= 0 else "none loaded"
+    return f"{loaded}; refused the last update: {said.error}" if said.error else loaded
+
+
+def _trainer(said: Any) -> str:
+    if said is None:
+        return "not heard: no uplink runs"
+    waiting = f"; {said.backlog} episodes wait to be sent" if said.backlog else ""
+    if not said.connected:
+        return f"away: {said.message or 'nothing heard of it'}{waiting}"
+    slow = "" if said.accepting else "; behind, so stations pause"
+    return (f"connected, {said.phase}, version {said.policy_version}, {said.episodes} episodes, {said.updates} updates"
+            f"{slow}{waiting}")
+
+
+def _nodes(alive: list[str], expected: list[str]) -> str:
+    missing = [name for name in expected if name not in alive]
+    known = [name for name in alive if not name.startswith("station_client_") and not name.endswith(("_inputs", "_desk"))]
+    return ", ".join(known) + (f"; MISSING: {', '.join(missing)}" if missing else "")
+
+
+def reset_fault(station: StationClient, cause: str) -> None:
+    """Ask for the reset of a fault by its name; RlinfError says why it was refused."""
+    safety = station.meet()
+    if not cause:
+        if safety.state != SafetyState.FAULT:
+            raise RlinfError(f"no fault stands: the interlock is {stands(safety)}")
+        raise RlinfError(f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has gone, "
+                         f"{command('fault reset', station.name, safety.cause)}")
+    for arm in [arm for arm, state in station.stands.items() if state.state == SafetyState.FAULT and state.cause == cause] \
+            or station.arms[:1]:
+        client = station.node.create_client(ResetFault, each(arm, "interlock/reset_fault"))
+        answer = station.call(client, ResetFault.Request(cause=cause))
+        if not answer.success:
+            hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
+            raise RlinfError(f"{_of(arm)}{answer.message}{hint}")
+    after = station.changed(SafetyState.FAULT)
+    if after.state == SafetyState.FAULT:
+        raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands")
+    print(f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
+          f"{command('arm', station.name)}, or e in `rlinf teleop`")
+
+
+def arm(station: StationClient, value: bool) -> None:
+    """Arm or disarm all arms; RlinfError says why not. A real arm is armed by a person: at a terminal."""
+    before = station.meet()
+    if value and not sys.stdin.isatty() and not all(
+            station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
+        raise RlinfError("the interlock of a real arm: a person arms it, each time. Run rlinf arm, or rlinf teleop, at a "
+                         "terminal")
+    clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
+    for arm, client in clients.items():
+        answer = station.call(client, SetBool.Request(data=value))
+        if not answer.success:
+            for other in clients.values() if value and len(clients) > 1 else ():  # all of them, or none
+                station.call(other, SetBool.Request(data=False))
+            raise RlinfError(f"{_of(arm)}{answer.message}")
+    print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
+
+
+def _of(arm: str) -> str:
+    return f"arm '{arm}': " if arm else ""
+
+
+def main() -> None:
+    """Entry point; an RlinfError is one line on stderr, and exit code 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["status", "reset", "arm", "disarm"])
+    parser.add_argument("--station", required=True)
+    parser.add_argument("--timeout", type=float, required=True)
+    parser.add_argument("--cause", default="")
+    parser.add_argument("--expect", nargs="*", default=[])
+    parser.add_argument("--arms", nargs="*", default=[])
+    options = parser.parse_args()
+    rclpy.init()
+    station = StationClient(options.station, options.timeout, options.arms)
+    try:
+        if options.what == "status":
+            status(station, options.expect)
+        elif options.what == "reset":
+            reset_fault(station, options.cause)
+        else:
+            arm(station, options.what == "arm")
+    except RlinfError as error:
+        raise SystemExit(f"rlinf: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        station.node.destroy_node()
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()

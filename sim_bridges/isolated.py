@@ -1,0 +1,185 @@
+"""A simulator in a virtual environment of its own, for those whose packages do not go together with ours.
+
+``make genesis`` (libero, calvin) makes such an environment in ``.venvs/``; where a simulator brings its own Python, as
+IsaacLab does, ``RLINF_PYTHON_<NAME>`` names it. They speak over a socket: a line of JSON, and pictures as bytes after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rlinf_core import errors
+from rlinf_core.errors import RlinfError
+from rlinf_core.paths import SOURCE, packages_alone
+
+GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minutes when they are first started
+
+
+def python_of(name: str) -> str | None:
+    """The Python that simulator ``name`` is to run in, if it has one of its own."""
+    said = os.environ.get(f"RLINF_PYTHON_{name.upper()}")
+    own = SOURCE / ".venvs" / name / "bin" / "python"
+    return said or (str(own) if own.exists() else None)
+
+
+class IsolatedSimulator:
+    """A ``Simulator`` in another process; closed with ``close``, or when this process ends.
+
+    Args:
+        python: the interpreter to run it in.
+        name, options: which simulator.
+
+    Raises:
+        RlinfError: it did not start, or has died; what it printed stands on stderr.
+    """
+
+    def __init__(self, python: str, name: str, options: dict[str, object]) -> None:
+        self._name, self._python = name, python
+        ours, theirs = socket.socketpair()
+        ours.settimeout(GIVE_UP_S)
+        ours_alone = packages_alone()
+        paths = os.pathsep.join([str(ours_alone), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [python, "-W", "ignore", "-m", "sim_bridges.isolated", name, json.dumps(options), str(theirs.fileno())]
+        try:
+            self._process = subprocess.Popen(command, cwd=ours_alone, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                                             stdout=sys.stderr.fileno() if _real(sys.stderr) else None,
+                                             env=os.environ | {"PYTHONPATH": paths})
+        except OSError as error:
+            raise RlinfError(f"simulator '{name}': cannot start {python}: {error}") from error
+        theirs.close()
+        self._file = ours.makefile("rwb")
+        about = self._answer()
+        self.tick_s, self.cameras, self.joint_names = about["tick_s"], tuple(about["cameras"]), tuple(about["joint_names"])
+
+    def reset(self, seed: int) -> None:
+        self._ask("reset", seed)
+
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
+        self._ask("advance", None if target_pose is None else [float(value) for value in target_pose],
+                  None if gripper_width is None else float(gripper_width))
+
+    def tcp_pose(self) -> np.ndarray:
+        return np.array(self._state["tcp_pose"])
+
+    def gripper_width(self) -> float | None:
+        return self._state["gripper_width"]
+
+    def channels(self) -> dict[str, np.ndarray]:
+        return {name: np.array(values, dtype=float) for name, values in self._ask("channels").items()}
+
+    def succeeded(self) -> bool | None:
+        return self._ask("succeeded")
+
+    def render(self, camera: str, height: int, width: int) -> np.ndarray:
+        self._ask("render", camera, height, width)
+        size = 3 * height * width
+        pixels = self._file.read(size)
+        if len(pixels) < size:
+            self._died()
+        return np.frombuffer(pixels, np.uint8).reshape(height, width, 3).copy()
+
+    def close(self) -> None:
+        """End its process."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):
+            self.close()
+
+    def _ask(self, call: str, *arguments: object) -> Any:
+        try:
+            self._file.write(json.dumps([call, *arguments]).encode() + b"\n")
+            self._file.flush()
+        except OSError:
+            self._died()
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            line = self._file.readline()
+        except TimeoutError:
+            self.close()
+            raise RlinfError(f"simulator '{self._name}': no answer for {GIVE_UP_S:.0f} s; it was ended") from None
+        except OSError:
+            line = b""
+        if not line:
+            self._died()
+        answer = json.loads(line)
+        if "error" in answer:
+            kind = getattr(errors, answer["error"], RlinfError)
+            raise kind(answer["text"])
+        self._state = answer.get("state", {})
+        return answer["value"]
+
+    def _died(self) -> None:
+        self._process.wait()
+        raise RlinfError(f"simulator '{self._name}': its process in {self._python} ended with code "
+                         f"{self._process.returncode}. What it printed stands above") from None
+
+
+def serve(make: Callable[[], Any], file: Any) -> None:
+    """Answer calls until the other side is gone; what cannot be made or done is said in words."""
+    simulator = None
+
+    def answer(do: Callable[[], Any]) -> None:
+        pixels = b""
+        try:
+            value = do()
+            if isinstance(value, np.ndarray):
+                pixels, value = np.ascontiguousarray(value, np.uint8).tobytes(), list(value.shape)
+            elif isinstance(value, dict):
+                value = {name: item.tolist() if isinstance(item, np.ndarray) else item for name, item in value.items()}
+            state: dict[str, Any] = {} if simulator is None else {
+                "tcp_pose": simulator.tcp_pose().tolist(), "gripper_width": simulator.gripper_width()}
+            reply = {"value": value, "state": state}
+        except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
+            words = str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"
+            reply = {"error": type(error).__name__, "text": words}
+        file.write(json.dumps(reply).encode() + b"\n" + pixels)
+        file.flush()
+
+    def begin() -> dict[str, Any]:
+        nonlocal simulator
+        made = make()
+        if arms := getattr(made, "arms", ()):
+            raise RlinfError(f"expected one arm of a simulator in a Python of its own, got {', '.join(arms)}: several are "
+                             "not supported there. Run it in the Python of the others")
+        simulator = made
+        return {"tick_s": made.tick_s, "cameras": list(made.cameras), "joint_names": list(made.joint_names)}
+
+    answer(begin)
+    for line in file:
+        call, *arguments = json.loads(line)
+        if call == "advance" and arguments[0] is not None:
+            arguments[0] = np.array(arguments[0])
+        answer(lambda: getattr(simulator, call)(*arguments))  # noqa: B023 (called at once)
+
+
+def _real(stream: Any) -> bool:
+    try:
+        return stream.fileno() >= 0
+    except (OSError, ValueError):
+        return False
+
+
+def main() -> None:
+    """In the other process: ``python -m sim_bridges.isolated NAME OPTIONS FD``."""
+    from sim_bridges.simulator import build
+
+    name, options, descriptor = sys.argv[1:]
+    with socket.socket(fileno=int(descriptor)) as connection:
+        serve(lambda: build(name, json.loads(options)), connection.makefile("rwb"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,275 @@
+"""A task as a vectorised environment for the trainer and the evaluator: simulators behind the real interlock core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rlinf_core.errors import RecipeError, SpecError
+from rlinf_core.interlock import Applied, Chunk, Inputs, Limits, Mode, Other, State, step
+from rlinf_core.interlock.types import ALL, NS, Rows
+from rlinf_core.rewards.step import StepResult, step_result
+from rlinf_core.rollouts.vector_env import Steps
+from rlinf_core.scripts import make_script
+from rlinf_core.specs import ActionSpec, Arrays
+from rlinf_core.task import Task, observe
+from sim_bridges.simulator import Arms, Simulator, arms_of
+
+
+class GuardedArm:
+    """One arm of a simulated station: its share of the action, its limits, and its interlock's core.
+
+    Attributes:
+        blocked: why it could not move at the last tick; what the other arms go by in the next.
+    """
+
+    def __init__(self, name: str, limits: Limits, action: ActionSpec) -> None:
+        self.name, self.limits, self.slice = name, limits, action.rows(name)
+        self.rows = Rows(self.slice.start, self.slice.stop, action.dim) if name else ALL
+        self.box = np.array(limits.box_low), np.array(limits.box_high)
+        self.state, self.blocked = State(), Mode.DISARMED.name.lower()
+        self.applied: tuple[Applied, ...] = ()
+
+
+class SimulatedStation:
+    """One simulator and its task, stepped at the control rate without ROS, behind its interlock or without it.
+
+    Behind the interlock it does what the station's processes do in lockstep: the same ticks, the same limits, the same time
+    steps. Without it (``guarded`` false) the target moves by what is asked for, inside of the workspace: faster, for
+    simulators that are faster than the interlock, and only there.
+
+    Args:
+        simulator: of one arm, or of several.
+        limits: of the one arm, or of each by its name.
+
+    Raises:
+        RecipeError: the limits' tick is not the simulator's, or its arms are not those of the limits and the task.
+    """
+
+    def __init__(self, simulator: Simulator | Arms, task: Task, limits: Limits | Mapping[str, Limits],
+                 guarded: bool = True) -> None:
+        self.simulator: Any = simulator
+        self.robot, self.task, self.limits = arms_of(simulator), task, limits
+        of_each = {"": limits} if isinstance(limits, Limits) else limits
+        if not self.robot.arms == tuple(of_each) == (task.spec.action.arms or ("",)):
+            raise RecipeError(f"the simulator has {_named(self.robot.arms)}: expected limits and a task for that, got "
+                              f"limits for {_named(of_each)} and a task for {_named(task.spec.action.arms)}")
+        ticks = 1.0 / task.spec.control_hz / simulator.tick_s
+        self._ticks = round(ticks)
+        for tick in (each.tick for each in of_each.values()):
+            if abs(tick - simulator.tick_s) > 1e-9 or abs(ticks - self._ticks) > 1e-6 or not self._ticks:
+                raise RecipeError(f"the simulator ticks every {simulator.tick_s} s: expected limits.tick to be that, got "
+                                  f"{tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be whole ticks")
+        self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
+        self._arms = [GuardedArm(name, each, task.spec.action) for name, each in of_each.items()]
+        self._play = self._guarded if guarded else self._straight
+        self._fractions = np.arange(1, self._ticks + 1)[:, None] / self._ticks
+        self.script = make_script(task, noise=0.12) if task.script else None
+        self.held = False
+
+    def reset(self, seed: int) -> Arrays:
+        """Lay out scene ``seed`` and return its first observation."""
+        self.simulator.reset(seed)
+        self._tick({arm.name: {"end_episode": True, "restart": True, "arm": arm.state.mode is Mode.DISARMED or None}
+                    for arm in self._arms}, move=False)
+        self._targets, self._gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
+        self.step_index = 0
+        self.channels = self._channels()
+        self._progress = step_result(self.task, self._truth(), 0).progress
+        if self.script is not None:
+            self.script.reset(seed)
+        return observe(self.task.spec, self.channels)
+
+    def step(self, action: np.ndarray) -> tuple[Arrays, StepResult]:
+        """Play one normalised action (dim,) for a time step.
+
+        ``self.executed`` then holds what the interlock let through, in the same normalised units, and ``self.held`` whether
+        it holds an arm.
+        """
+        self._play(self.task.spec.action.to_si(action))
+        self.step_index += 1
+        self.channels = self._channels()
+        result = step_result(self.task, self._truth(), self.step_index, self._progress)
+        self._progress = result.progress
+        return observe(self.task.spec, self.channels), result
+
+    def expert(self) -> np.ndarray:
+        """What the task's script would do now, (dim,)."""
+        if self.script is None:
+            raise RecipeError("the task has no script that could show how it is done. Name one (its file's 'script')")
+        return self.script.act(self.channels)
+
+    def _guarded(self, si: np.ndarray) -> None:
+        self._seq += 1
+        whole = (tuple(si.tolist()),)
+        chunks = {arm.name: {"chunks": (Chunk(
+            "policy", "vector", self._seq, 0, self._now, self._ticks * self.simulator.tick_s,
+            self.task.spec.action.control_mode, arm.rows.share(whole)),)} for arm in self._arms}
+        executed = np.zeros(len(si))
+        for tick in range(self._ticks):
+            self._tick(chunks if tick == 0 else {})
+            for arm in self._arms:
+                executed[arm.slice] += sum(np.array(record.executed) for record in arm.applied) if arm.applied else 0.0
+        self.executed = self.task.spec.action.from_si(executed)
+        self.held = any(arm.state.mode is not Mode.ACTIVE for arm in self._arms)
+
+    def _straight(self, si: np.ndarray) -> None:
+        near, befores, ways, executed = self.robot.tcp_poses(), [], [], []
+        for arm in self._arms:
+            limits, asked, before = arm.limits, si[arm.slice], self._targets[arm.name][:3].copy()
+            wanted = _within(before + asked[:3], near[arm.name][:3] - limits.divergence,
+                             near[arm.name][:3] + limits.divergence)
+            if limits.gripper_width:
+                width = self._gripper_widths[arm.name] or 0.0
+                self._gripper_widths[arm.name] = float(np.clip(width + asked[-1], 0.0, limits.gripper_width))
+            befores.append(before)
+            ways.append(_within(wanted, *arm.box) - before)
+            executed += [ways[-1], asked[3:]]
+        for share in self._fractions:
+            for arm, before, way in zip(self._arms, befores, ways, strict=True):
+                self._targets[arm.name][:3] = before + share * way
+            self.robot.advance_arms(self._targets, self._gripper_widths)
+        self.executed = self.task.spec.action.from_si(np.concatenate(executed))
+
+    def _tick(self, told: dict[str, dict[str, Any]], move: bool = True) -> None:
+        """One tick of each arm's core; ``told`` is what some of them hear besides the arm's own state.
+
+        Each goes by what the others said in the tick before, so that it does not matter which is first.
+        """
+        poses, gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
+        said = [Other(arm.name, arm.blocked) for arm in self._arms] if len(self._arms) > 1 else []
+        targets, wanted = {}, {}
+        for arm in self._arms:
+            x, y, z, qx, qy, qz, qw = poses[arm.name].tolist()
+            inputs = Inputs(pose=(x, y, z, qx, qy, qz, qw), gripper=gripper_widths[arm.name],
+                            others=tuple([other for other in said if other.name != arm.name]), **told.get(arm.name, {}))
+            arm.state, output, _ = step(arm.limits, arm.state, inputs, self._now)
+            arm.applied, arm.blocked = output.applied, output.blocked
+            targets[arm.name], wanted[arm.name] = np.array(output.target), output.gripper
+        if move:
+            self.robot.advance_arms(targets, wanted)
+            self._now += self._tick_ns
+
+    def _truth(self) -> Arrays:
+        """What success is judged by: a randomised simulator also says what is so, beside what it lets see."""
+        return self.simulator.true_channels() if hasattr(self.simulator, "true_channels") else self.channels
+
+    def _channels(self) -> Arrays:
+        channels = self.simulator.channels()
+        for image in self.task.spec.images:
+            camera = image.source.split("/")[1]
+            channels[image.source] = self.simulator.render(camera, *image.shape[:2])
+        return channels
+
+
+class StationEnv(gymnasium.Env):
+    """A simulated station as a Gymnasium environment: vectors in one array, images by name, actions in [-1, 1].
+
+    ``reset(seed=n)`` lays out scene n; without a seed, the next scene of the sequence that the last seed began.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    render_mode = "rgb_array"
+
+    def __init__(self, station: SimulatedStation) -> None:
+        self.station, spec = station, station.task.spec
+        spaces: dict[str, gymnasium.Space] = {
+            "vectors": gymnasium.spaces.Box(-np.inf, np.inf, (spec.vector_size,), np.float32)}
+        box: Any = gymnasium.spaces.Box  # whose type knows floats alone
+        spaces |= {image.name: box(0, 255, image.shape, np.uint8) for image in spec.images}
+        self.observation_space = gymnasium.spaces.Dict(spaces)
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (spec.action.dim,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.scene = int(self.np_random.integers(2**31)) if seed is None else seed
+        return self._arrays(self.station.reset(self.scene)), {}
+
+    def step(self, action: np.ndarray) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
+        action = np.asarray(action, dtype=float)
+        if action.shape != self.action_space.shape:
+            names = self.station.task.spec.action.names
+            raise SpecError(f"action: expected shape {self.action_space.shape} ({', '.join(names)}), got {action.shape}")
+        observation, result = self.station.step(action)
+        return self._arrays(observation), result.reward, result.terminated, result.truncated, {
+            "success": result.success, "failure": result.failure}
+
+    def expert(self) -> np.ndarray:
+        """What the task's script would do now, (dim,) float32."""
+        return self.station.expert().astype(np.float32)
+
+    def render(self) -> np.ndarray:
+        """A picture for people."""
+        return self.station.simulator.render("video", 480, 640)
+
+    def close(self) -> None:
+        """End the simulator's process, if it has one of its own."""
+        if hasattr(self.station.simulator, "close"):
+            self.station.simulator.close()
+
+    def _arrays(self, observation: Arrays) -> Arrays:
+        spec = self.station.task.spec
+        return {"vectors": spec.flatten(observation), **{image.name: observation[image.name] for image in spec.images}}
+
+
+class VectorStations:
+    """N simulated stations stepped together in this process: a ``rlinf_core.rollouts.vector_env.VectorEnv``.
+
+    An episode that ends is followed by the next scene in the same step. Gymnasium's own vector costs as much as a station.
+
+    Args:
+        make: builds one station.
+        size: how many.
+    """
+
+    def __init__(self, make: Callable[[], SimulatedStation], size: int) -> None:
+        self.envs = [StationEnv(make()) for _ in range(size)]
+        self.spec, self.size = self.envs[0].station.task.spec, size
+
+    def reset(self, seeds: Sequence[int]) -> Arrays:
+        self._seen = [env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)]
+        return _stacked(self._seen)
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        actions = actions.astype(np.float32)
+        reward, terminated, truncated, success = (np.zeros(self.size) for _ in range(4))
+        for index in range(self.size) if active is None else np.flatnonzero(active):
+            env = self.envs[index]
+            self._seen[index], reward[index], terminated[index], truncated[index], more = env.step(actions[index])
+            success[index] = more["success"]
+        next_observations = _stacked(self._seen)
+        done = np.flatnonzero(np.maximum(terminated, truncated))
+        for index in done:
+            self._seen[index] = self.envs[index].reset()[0]
+        held = np.array([env.station.held for env in self.envs])
+        observation = _stacked(self._seen) if len(done) else next_observations
+        return Steps(next_observations, reward, terminated, truncated, success, observation, held)
+
+    def expert(self) -> np.ndarray:
+        return np.stack([env.expert() for env in self.envs])
+
+    def render(self, index: int = 0) -> np.ndarray:
+        """A picture (480, 640, 3) of one of them, for people."""
+        return self.envs[index].render()
+
+    def close(self) -> None:
+        """End the simulators' processes, where they have their own."""
+        for env in self.envs:
+            env.close()
+
+
+def _stacked(observations: Sequence[Arrays]) -> Arrays:
+    return {name: np.array([seen[name] for seen in observations]) for name in observations[0]}
+
+
+def _named(arms: Iterable[str]) -> str:
+    names = ", ".join(filter(None, arms))
+    return f"the arms {names}" if names else "one arm without a name"
+
+
+def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """``np.clip``, in a fifth of its time for three numbers."""
+    return np.minimum(np.maximum(values, low), high)

@@ -1,0 +1,217 @@
+"""The small parts that learners share, at their edges; what a learner is made of and keeps."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.algorithms import algorithm, crossq, iql, sft
+from rlinf_core.algorithms.common import lora
+from rlinf_core.algorithms.common.learner import Scalar, optimizer_step
+from rlinf_core.algorithms.common.running import RunningMoments, RunningReturn, update_moments
+from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
+from tests.algorithms.learning import buffer_of, make
+from tests.algorithms.point import expert, misled
+
+SLOW = {"actor", "encoder", "critics", "temperature", "target"}
+KEPT = {"sac": SLOW, "sac_flow": SLOW, "rlpd": SLOW, "dsrl": SLOW, "crossq": SLOW - {"target"}, "dagger": {"actor"},
+        "iql": {"actor", "encoder", "critics", "target", "value"}, "sft": {"actor"}, "ppo": {"policy", "value", "returns"},
+        "async_ppo": {"policy", "value", "returns"}, "grpo": {"policy"}, "dapo": {"policy"},
+        "reinforce": {"policy", "reference"}}
+KINDS = {"sac_flow": "flow", "dsrl": "latent_noise", "ppo": "gaussian", "async_ppo": "gaussian", "grpo": "gaussian",
+         "dapo": "gaussian", "reinforce": "gaussian"}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_checkpoint_holds_all_that_learns_under_the_names_of_older_ones(name):
+    policy = make(KINDS.get(name, "tanh_gaussian"))
+    learner = algorithm(name).Learner(policy, algorithm(name).Config())
+    state = learner.state_dict()
+    assert set(state) == {"modules", "optimisers", "updates", "generator"} and state["updates"] == 0
+    assert set(state["modules"]) == KEPT[name]
+    trained = {"policy"} if "policy" in KEPT[name] else {"actor"} if name in ("sft", "dagger") else {
+        "actor", "critic", "value" if name == "iql" else "temperature"}
+    assert set(state["optimisers"]) == trained
+    assert torch.equal(state["generator"], torch.Generator().manual_seed(0).get_state()), "the seed is 0 unless said"
+
+
+@pytest.mark.parametrize("name", ["sac", "crossq", "iql", "ppo"])
+def test_the_seed_is_0_unless_said(name):
+    module, kind = algorithm(name), KINDS.get(name, "tanh_gaussian")
+    unsaid, zero = module.Learner(make(kind), module.Config()), module.Learner(make(kind), module.Config(), 0)
+    for part, mine in unsaid.modules.items():
+        theirs = zero.modules[part].state_dict()
+        assert all(torch.equal(value, theirs[key]) for key, value in mine.state_dict().items()), part
+
+
+@pytest.mark.parametrize("name, rate", [("sac", 1e-3), ("iql", 1e-3), ("sft", 1e-3), ("ppo", 1e-3), ("crossq", 1e-3)])
+def test_every_optimiser_has_the_configs_rate_and_all_that_it_trains(name, rate):
+    module, kind = algorithm(name), KINDS.get(name, "tanh_gaussian")
+    learner = module.Learner(make(kind), module.Config(learning_rate=rate))
+    groups = [group for optimiser in learner.optimisers.values() for group in optimiser.param_groups]
+    assert all(group["lr"] == rate for group in groups)
+    trained = {id(p) for group in groups for p in group["params"]}
+    assert trained == {id(p) for part, m in learner.modules.items() for p in m.parameters() if part != "target"}
+
+
+def test_a_gradient_step_is_clipped_to_the_norm_over_all_parameters_and_says_it():
+    a, b = torch.nn.Parameter(torch.tensor([0.0])), torch.nn.Parameter(torch.tensor([0.0]))
+    sgd = torch.optim.SGD([{"params": [a]}, {"params": [b]}], lr=1.0)
+    assert optimizer_step(sgd, 3.0 * a.sum() - 4.0 * b.sum(), 1.0) == pytest.approx(5.0)
+    assert (a.item(), b.item()) == (pytest.approx(-0.6, abs=1e-5), pytest.approx(0.8, abs=1e-5))
+    assert optimizer_step(sgd, 3.0 * a.sum(), 100.0) == pytest.approx(3.0), "gradients of the step before are forgotten"
+    assert (a.item(), b.item()) == (pytest.approx(-3.6, abs=1e-5), pytest.approx(0.8, abs=1e-5))
+    assert optimizer_step(sgd, 7.0 * a.sum()) == 0.0 and a.item() == pytest.approx(-10.6, abs=1e-5)
+
+
+def test_a_scalar_is_kept_as_its_logarithm():
+    scalar = Scalar(0.25)
+    assert scalar().item() == pytest.approx(0.25) and scalar.log.item() == pytest.approx(np.log(0.25))
+    assert scalar.log.requires_grad and list(scalar.state_dict()) == ["log"]
+
+
+def test_batch_renormalisation_corrects_only_so_far_and_counts_its_steps():
+    norm = crossq.BatchRenorm(1, 1, momentum=0.0, warmup=1)
+    with torch.no_grad():
+        norm.scale.fill_(2.0)
+        norm.shift.fill_(0.5)
+    x = torch.tensor([[[-1.0], [1.0]]])
+
+    def normalised(scale, offset, r, d):
+        std = np.sqrt(scale**2 + 1e-3)
+        return ((np.array([-1.0, 1.0]) * scale / std) * r + d) * 2.0 + 0.5
+
+    for steps, scale, offset, r, d in ((1, 50.0, 90.0, 1.0, 0.0), (2, 50.0, 90.0, 1.0, 0.0), (3, 50.0, 90.0, 3.0, 5.0),
+                                       (4, 50.0, -90.0, 3.0, -5.0), (5, 0.01, 0.0, 1 / 3, 0.0)):
+        got = norm(x * scale + offset)[0, :, 0].tolist()
+        assert got == pytest.approx(normalised(scale, offset, r, d).tolist(), abs=1e-4), steps
+        assert norm.steps.item() == steps
+    norm.eval()
+    norm.mean.fill_(3.0)
+    norm.std.fill_(4.0)
+    assert norm(torch.tensor([[[7.0]]])).item() == pytest.approx(2.0 * 1.0 + 0.5) and norm.steps.item() == 5
+
+
+def test_normalised_critics_are_of_their_own_widths_and_momentum():
+    critics = crossq.Critics(4, crossq.Config(critic_hidden=(8, 6), critics=3, renorm_momentum=0.25, renorm_warmup=9))
+    assert [tuple(w.shape) for w in critics.weights] == [(3, 4, 8), (3, 8, 6), (3, 6, 1)]
+    assert [tuple(b.shape) for b in critics.biases] == [(3, 1, 8), (3, 1, 6), (3, 1, 1)]
+    assert [(n.momentum, n.warmup, tuple(n.scale.shape)) for n in critics.norms] == [
+        (0.25, 9, (3, 1, 4)), (0.25, 9, (3, 1, 8)), (0.25, 9, (3, 1, 6))]
+    assert not any(b.any() for b in critics.biases)
+
+
+def test_normalised_critics_equal_layer_after_layer(random):
+    critics = crossq.Critics(4, crossq.Config(critic_hidden=(8, 6), critics=2)).eval().double()
+    features, action = torch.tensor(random.normal(size=(5, 3))), torch.tensor(random.normal(size=(5, 1)))
+    with torch.no_grad():
+        for norm in critics.norms:
+            for value in (norm.mean, norm.std, norm.scale, norm.shift):
+                value.copy_(torch.tensor(random.uniform(0.5, 1.5, value.shape)))
+        for bias in critics.biases:
+            bias.copy_(torch.tensor(random.normal(size=bias.shape)))
+        together = critics(features, action).numpy()
+    for e in range(2):
+        x = np.concatenate([features, action], axis=1)
+        for layer, (norm, weight, bias) in enumerate(zip(critics.norms, critics.weights, critics.biases, strict=True)):
+            x = np.maximum(x, 0) if layer else x
+            mean, std, scale, shift = (v.detach().numpy()[e] for v in (norm.mean, norm.std, norm.scale, norm.shift))
+            x = ((x - mean) / std * scale + shift) @ weight.detach().numpy()[e] + bias.detach().numpy()[e]
+        assert together[e] == pytest.approx(x[:, 0], abs=1e-9)
+
+
+def test_moments_of_vectors_are_those_of_each_number_alone(random):
+    moments, data = RunningMoments(3), random.normal([1, -2, 5], [1, 0.1, 3], (60, 3)).astype(np.float32)
+    assert moments.mean.tolist() == [0, 0, 0] and moments.var.tolist() == [1, 1, 1]
+    for part in np.array_split(data, 5):
+        moments.update(torch.tensor(part))
+    assert moments.mean.numpy() == pytest.approx(data.mean(0), abs=1e-3)
+    assert moments.var.numpy() == pytest.approx(data.var(0), rel=2e-3)
+    assert moments.count.item() == pytest.approx(60, abs=1e-3)
+    again = RunningMoments(3)
+    again.load_state_dict(moments.state_dict())
+    assert sorted(moments.state_dict()) == ["count", "mean", "var"] and torch.equal(again.var, moments.var)
+
+
+def test_two_means_are_put_together_by_their_counts():
+    count, mean, var = torch.tensor(2.0), torch.tensor(1.0), torch.tensor(0.0)  # of 1, 1
+    update_moments(count, mean, var, torch.tensor([4.0, 4.0, 4.0, 8.0]))
+    seen = np.array([1, 1, 4, 4, 4, 8.0])
+    assert (count.item(), mean.item(), var.item()) == (6, pytest.approx(seen.mean()), pytest.approx(seen.var()))
+
+
+def test_scaled_rewards_are_bounded_and_begin_anew_with_other_environments():
+    scale = RunningReturn(0.5)
+    assert sorted(scale.state_dict()) == ["count", "mean", "running", "var"] and scale.var.item() == 1
+    rewards = torch.zeros(200, 2)
+    rewards[7, 0], rewards[9, 1] = 900.0, -900.0
+    got = scale.scaled(rewards, torch.ones(200, 2))
+    assert (got.max().item(), got.min().item()) == (10.0, -10.0)
+    assert scale.scaled(torch.ones(3, 5), torch.zeros(3, 5)).shape == (3, 5)
+    assert scale.running.tolist() == [1.75] * 5, "and the sum goes on from rollout to rollout"
+    scale.scaled(torch.ones(1, 5), torch.zeros(1, 5))
+    assert scale.running.tolist() == [1.875] * 5
+    again = RunningReturn(0.5)
+    again.load_state_dict(scale.state_dict())
+    assert again.running.tolist() == [1.875] * 5
+    with pytest.raises(ValueError):
+        scale.scaled(torch.ones(3, 5), torch.zeros(2, 5))
+
+
+def test_what_follows_is_found_under_its_own_name():
+    batch = {"vectors": 1, "next/vectors": 2, "reward": 3, "next/front": 4}
+    assert next_observations(batch) == {"vectors": 2, "front": 4}
+
+
+def test_tensors_share_memory_unless_they_may_not():
+    mine, fixed = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    fixed.flags.writeable = False
+    got = to_tensors({"mine": mine, "fixed": fixed, "turned": np.zeros((4, 3), np.float32).T})
+    got["mine"][0], got["fixed"][0] = 1.0, 1.0
+    assert mine[0] == 1.0 and fixed[0] == 0.0 and got["turned"].is_contiguous()
+
+
+def test_every_image_is_moved_by_its_own_draw_with_its_edges_repeated(random):
+    images = random.integers(0, 255, (30, 6, 5, 3)).astype(np.uint8)
+    got = shift_images({"front": torch.as_tensor(images)}, 2, torch.Generator().manual_seed(4))["front"].numpy()
+    draws = torch.randint(-2, 3, (2, 30, 1), generator=torch.Generator().manual_seed(4)).numpy()
+    assert {-2, 2} <= set(draws[0].ravel()) and {-2, 2} <= set(draws[1].ravel())
+    for image, moved, down, right in zip(images, got, *draws[..., 0], strict=True):
+        padded = np.pad(image, ((2, 2), (2, 2), (0, 0)), mode="edge")
+        assert np.array_equal(moved, padded[2 + down:8 + down, 2 + right:7 + right])
+
+
+@pytest.mark.parametrize("rank", [2, 5])
+def test_adapters_weigh_twice_their_rank_and_are_drawn_by_their_seed(rank):
+    learner = sft.Learner(make(), sft.Config(lora_rank=rank, learning_rate=0.01))
+    data = buffer_of(lambda o: expert(o)[None], 4)
+    before = {name: value.clone() for name, value in learner.actor.state_dict().items()}
+    learner.update(data.sample(16, np.random.default_rng(0)))
+    for name, layer in ((n, m) for n, m in learner.trained.named_modules() if hasattr(m, "lora_A")):
+        change = learner.actor.get_submodule(name).weight - before[f"{name}.weight"]
+        assert torch.allclose(change, 2.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight, atol=1e-6)
+    unsaid, zero, other = (dict(lora.adapted(make(), rank, *seed).named_parameters()) for seed in ((), (0,), (4,)))
+    drawn = [name for name in zero if "lora_A" in name]
+    assert drawn and all(torch.equal(unsaid[name], zero[name]) for name in drawn)
+    assert not any(torch.equal(other[name], zero[name]) for name in drawn)
+
+
+def test_adapting_draws_nothing_from_others_random_numbers():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    policy = make()
+    torch.manual_seed(5)
+    lora.adapted(policy, 2)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_the_expectile_prefers_values_above(random):
+    assert iql.expectile_loss(torch.tensor([2.0]), 0.9).item() == pytest.approx(0.9 * 4)
+    assert iql.expectile_loss(torch.tensor([-2.0, 0.0]), 0.9).item() == pytest.approx(0.1 * 4 / 2)
+
+
+def test_a_batch_that_a_learner_is_given_is_left_as_it_was(random):
+    data = buffer_of(misled(random), 4).sample(16, random)
+    before = {name: values.copy() for name, values in data.items()}
+    for name in ("sac", "iql", "crossq"):
+        algorithm(name).Learner(make(), algorithm(name).Config(critic_hidden=(8,))).update(data)
+    assert all(np.array_equal(values, before[name]) for name, values in data.items())

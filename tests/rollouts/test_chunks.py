@@ -1,0 +1,166 @@
+"""When a chunk is due, what is played of it, and what learners get of it: in vectors of counting environments."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import ActionChunk
+from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.evaluation import play
+from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Trajectory
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts
+from rlinf_core.rollouts.vector_env import Chunks, Steps
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from rlinf_core.trainer.data import ReplayData
+from rlinf_core.trainer.governor import Governor
+
+SPEC = StationSpec((ArraySpec("time", (2,)),), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0, "count")
+
+
+class Counting:
+    """Environment i observes (i, its time step); it ends after ``lengths[i]`` of them, by success where that is even, else
+    by failure; its reward is its time step. Where ``holds`` says (i, step), the arm is held at its end."""
+
+    def __init__(self, lengths, holds=()):
+        self.spec, self.size, self.lengths, self.holds = SPEC, len(lengths), np.array(lengths), set(holds)
+        self.played = [[] for _ in lengths]
+
+    def reset(self, seeds):
+        self.at = np.zeros(self.size, int)
+        return self.seen()
+
+    def seen(self):
+        return {"vectors": np.stack([np.arange(self.size), self.at], 1).astype(np.float32)}
+
+    def step(self, actions, active=None):
+        active = np.ones(self.size, bool) if active is None else active
+        for index in np.flatnonzero(active):
+            self.played[index].append(float(actions[index, 0]))
+        self.at = self.at + active
+        done, next_observations = (self.at >= self.lengths) & active, self.seen()
+        reward = self.at * active
+        held = np.array([(i, int(at)) in self.holds for i, at in enumerate(self.at)])
+        self.at = np.where(done, 0, self.at)
+        success = done & (self.lengths % 2 == 0)
+        return Steps(next_observations, reward.astype(float), done.astype(float), np.zeros(self.size),
+                     success.astype(float), self.seen(), held)
+
+    def close(self):
+        pass
+
+
+def plan(observation, execute, horizon=4):
+    """Action j of a chunk decided at time step t is (10 t + j) / 1000: it tells when it was decided."""
+    actions = (10 * observation.vectors[:, 1:] + torch.arange(horizon)) / 1000
+    return ActionChunk(actions[..., None], execute, actions[..., None])
+
+
+def told(played):
+    """(time step of the decision, index within the chunk) of each played action."""
+    return [divmod(round(1000 * value), 10) for value in played]
+
+
+def test_a_schedule_counts_what_is_played_and_begins_anew_where_a_chunk_was_cut():
+    schedule = ChunkSchedule(3, 2)
+    assert schedule.due.all()
+    schedule.decided()
+    assert not schedule.due.any() and schedule.index.tolist() == [0, 0, 0]
+    schedule.advance()
+    schedule.cut(np.array([False, True, False]))
+    assert schedule.due.tolist() == [False, True, False]
+    schedule.advance(np.array([0, 2]))
+    assert schedule.due.all()
+    schedule.decided(np.array([True, False, False]))
+    schedule.advance(steps=5)
+    assert schedule.due.all(), "time steps that went by unseen count too"
+
+
+@pytest.mark.parametrize("execute", [1, 3, 4])
+def test_of_each_chunk_so_many_actions_are_played_and_an_episodes_end_cuts_it_short(execute):
+    env, asked = Counting([5, 8]), []
+
+    def decide(observation):
+        assert observation.instruction == ("count",) * len(observation)
+        asked.append(observation.vectors[:, 0].tolist())
+        return plan(observation, execute)
+
+    episodes = play(env, decide, execute, [0, 1])
+    for index, length in enumerate((5, 8)):
+        assert told(env.played[index])[:length] == [(t - t % execute, t % execute) for t in range(length)]
+    assert told(env.played[0])[5:] == [(t - t % execute, t % execute) for t in range(3)], "a new episode, a new chunk"
+    assert [(e.success, e.failure, e.steps, e.value) for e in episodes] == [(False, True, 5, 15), (True, False, 8, 36)]
+    assert asked[0] == [0, 1], "in one batch"
+
+
+def test_a_hold_of_the_interlock_cuts_a_chunk_short():
+    env = Counting([8], holds=[(0, 2)])
+    play(env, lambda seen: plan(seen, 4), 4, [0])
+    assert told(env.played[0]) == [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2), (2, 3), (6, 0), (6, 1)]
+
+
+def test_only_those_whose_chunk_is_due_are_asked():
+    env, asked = Counting([5, 9]), []
+
+    def decide(observation):
+        asked.append(observation.vectors[:, 0].tolist())
+        return plan(observation, 4)
+
+    chunks, seen = Chunks(env, decide, 4), env.reset([0, 1])
+    for _ in range(9):
+        steps = env.step(chunks.next(seen))
+        chunks.after(steps)
+        seen = steps.observation
+    assert asked == [[0, 1], [0, 1], [0], [1]], "the first one's second episode begins at its time step 5"
+
+
+def gaussian(**sizes):
+    torch.manual_seed(0)
+    return make_policy(SPEC, policy_kind("gaussian").Config(hidden=(8,), **sizes))
+
+
+def test_a_rollout_holds_what_was_played_and_says_how_many_time_steps_each_decision_spans():
+    env = Counting([5, 8])
+    rollout = ChunkRollouts(env, gaussian(horizon=4, execute=3)).play(chunks=3).rollouts[0]
+    assert rollout.actions.shape == (3, 2, 3, 1) and rollout.log_probs.shape == (3, 2, 3)
+    assert rollout.steps.tolist() == [[3, 3], [2, 3], [3, 2]]
+    assert rollout.step_rewards[:2, 0].tolist() == [[1, 2, 3], [4, 5, 0]]
+    assert rollout.executed[1, 0].tolist() == [1, 1, 0] and rollout.done[1].tolist() == [1, 0]
+    assert rollout.discounted(0.5)[1].tolist() == [4 + 0.5 * 5, 4 + 0.5 * 5 + 0.25 * 6]
+    assert rollout.rewards[1].tolist() == [9, 15]
+    assert rollout.observations["vectors"][:, 0, 1].tolist() == [0, 3, 0]
+    assert rollout.next_observations["vectors"][1, 0].tolist() == [0, 5]
+    played = np.array(env.played[0][3:5])
+    assert np.clip(rollout.actions[1, 0, :2, 0].numpy(), -1, 1) == pytest.approx(played)
+
+
+def test_a_player_says_where_latent_noise_was_drawn():
+    torch.manual_seed(0)
+    policy = make_policy(SPEC, policy_kind("latent_noise").Config(hidden=(8,), noise_policy=(8,), horizon=4, execute=3))
+    env = Counting([5])
+    episode, = EpisodeRollouts(env, policy).play(5).trajectories
+    seen, actions, rewards, discounts = episode.observations, episode.actions, episode.rewards, episode.discounts
+    decided, latents = episode.decided, episode.latents
+    assert decided.tolist() == [True, False, False, True, False]
+    assert latents.shape == (5, 4) and discounts.tolist() == [1, 1, 1, 1, 0] and rewards.tolist() == [1, 2, 3, 4, 5]
+    batch = {"vectors": torch.as_tensor(seen["vectors"][[0, 3]])}
+    with torch.no_grad():
+        led_to = policy.decode(batch, torch.as_tensor(latents[[0, 3]])).numpy()
+    assert led_to[0, :3] == pytest.approx(actions[:3, 0], abs=1e-6)
+    assert led_to[1, :2] == pytest.approx(actions[3:, 0], abs=1e-6)
+
+
+def test_transitions_are_of_what_is_played_of_a_chunk():
+    recipe = load_recipe("sim_rlpd", ["policy.horizon=4", "policy.execute=2", "algorithm.discount=0.5",
+                                      "replay.capacity=100", "algorithm.batch_size=32"])
+    data = ReplayData(recipe, make_policy(SPEC, recipe.policy), Governor(
+        updates_per_step=1.0, max_lag_episodes=1, max_staleness=1, steps_per_episode=5))
+    times = np.arange(7)
+    seen = {"vectors": np.stack([times, times], 1).astype(np.float32)}
+    for mode in (DEMONSTRATION, TRAIN):
+        data.insert(Trajectory(seen, times[:6, None] / 10.0, np.ones(6), np.array([1, 1, 1, 1, 1, 0.0]), True, mode), 0)
+    for batch in (data.batch(), data.demonstrated(32)):
+        begun, after = batch["vectors"][:, 0], batch["next/vectors"][:, 0]
+        assert np.array_equal(after, np.minimum(begun + 2, 6)) and np.array_equal(batch["steps"], after - begun)
+        assert np.array_equal(batch["reward"], np.where(begun == 5, 1.0, 1.5).astype(np.float32))

@@ -1,0 +1,117 @@
+"""`rlinf status`, `rlinf fault reset`, `rlinf arm` at an interlock that runs, and where none does."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
+from std_msgs.msg import String
+
+from rlinf.qos import profile
+from rlinf_core.robot import load_robot
+from tests.ros.stand import Arm, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+
+def rlinf(peer, *words, domain):
+    """Exit code, and what it said, on both."""
+    command = [sys.executable, "-m", "rlinf_core.cli.main", *words, "--set", f"station.domain_id={domain}"]
+    with ThreadPoolExecutor(1) as beside:  # the arm goes on saying where it is, while a process starts too
+        ran = beside.submit(subprocess.run, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+        peer.spin(ran.done, 40, " ".join(words))
+    assert "Traceback" not in ran.result().stdout
+    return ran.result().returncode, ran.result().stdout
+
+
+@pytest.mark.domain(51)
+def test_where_no_station_is_it_says_so_and_what_to_do(peer):
+    for words in (["status"], ["fault", "reset"], ["arm"], ["disarm"]):
+        code, said = rlinf(peer, *words, "--timeout", "2", domain=51)
+        assert code == 1 and len(said.splitlines()) == 1
+        assert said.startswith("rlinf: expected station 'station_a' in ROS_DOMAIN_ID 51 on this machine")
+        assert "heard no interlock for 2 s; " in said
+        assert "there is no other. Start it (rlinf up <recipe>)" in said
+    start(peer, "interlock", "station.name=station_b")
+    code, said = rlinf(peer, "status", "--timeout", "4", domain=51)
+    assert code == 1 and "there are: station_b" in said
+
+
+@pytest.mark.domain(52)
+def test_status_says_what_the_station_says(peer):
+    start(peer, "interlock", "station.lockstep=false")
+    arm = Arm(peer)
+    code, said = rlinf(peer, "status", domain=52)
+    lines = {line[:16].strip(): line[17:] for line in said.splitlines()}
+    assert code == 0 and lines["station"] == "station_a, ROS_DOMAIN_ID 52" and lines["interlock"] == "DISARMED"
+    assert "rlinf arm --set station.domain_id=52" in lines["waiting for you"]
+    assert lines["policy"] == "not heard" and lines["trainer"] == "not heard: no uplink runs"
+    assert lines["nodes"] == "interlock, peer; MISSING: sim_bridge, environment, policy, operator, recorder, uplink"
+    assert lines["ticks"].startswith("late by ")
+
+    say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
+        ("policy/status", PolicyStatus), ("trainer/status", TrainerStatus), ("timestep", TimeStep))}
+    say["policy/status"].publish(PolicyStatus(version=7, inference_p50_ms=1.5, error="too old"))
+    say["trainer/status"].publish(TrainerStatus(connected=False, message="refused", backlog=3))
+    peer.node.create_timer(0.1, lambda: say["timestep"].publish(TimeStep(episode_id="e-9", step_index=4, mode="train")))
+    arm.arm()
+    arm.reach(SafetyState.ACTIVE)
+    for _ in range(5):  # on a busy machine a chunk may be late
+        code, said = rlinf(peer, "status", domain=52)
+        lines = {line[:16].strip(): line[17:] for line in said.splitlines()}
+        if lines["interlock"].startswith("ACTIVE"):
+            break
+    assert code == 0 and lines["interlock"] == "ACTIVE policy commands" and "waiting for you" not in lines
+    assert lines["policy"] == "version 7, answers in 1.5 ms; refused the last update: too old"
+    assert lines["trainer"] == "away: refused; 3 episodes wait to be sent"
+    assert lines["episode"] == "e-9, step 4, train"
+
+
+@pytest.mark.domain(53)
+def test_a_fault_is_reset_by_its_name_once_its_cause_has_gone(peer):
+    limits = str(load_robot("franka_fr3").limits)  # under which the enable must be held
+    start(peer, "interlock", "station.lockstep=false", limits_file=limits)
+    arm, reflex = Arm(peer), peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
+    arm.arm()
+    arm.arm(False)
+    arm.reach(SafetyState.DISARMED)
+    code, said = rlinf(peer, "arm", domain=53)
+    assert code == 0 and said.startswith("arming: the interlock is ") and "DISARMED" not in said
+    code, said = rlinf(peer, "fault", "reset", domain=53)
+    assert code == 1 and said.startswith("rlinf: no fault stands: the interlock is ")
+    reflex.publish(String(data="reflex"))
+    arm.reach(SafetyState.FAULT, "robot:reflex")
+    reset = ["fault", "reset", "--cause", "robot:reflex"]
+    code, said = rlinf(peer, "fault", "reset", domain=53)
+    assert code == 1 and said.endswith(f"rlinf {' '.join(reset)} --set station.domain_id=53\n")
+    code, said = rlinf(peer, *reset, domain=53)
+    assert code == 1 and "refused: its cause has not gone: robot:reflex" in said
+    reflex.publish(String(data=""))
+    arm.enabled = False
+    peer.for_s(0.5)
+    code, said = rlinf(peer, *reset, domain=53)
+    assert code == 1 and "the enable is not held. Any key in `rlinf teleop`" in said
+    arm.enabled = True
+    peer.for_s(0.5)
+    code, said = rlinf(peer, "fault", "reset", "--cause", "stale_state", domain=53)
+    assert code == 1 and "FAULT 'robot:reflex' stands, and the request named 'stale_state'" in said
+    assert arm.states[-1].state == SafetyState.FAULT
+    code, said = rlinf(peer, *reset, domain=53)
+    assert code == 0
+    assert said.startswith("FAULT 'robot:reflex' is cleared: the interlock is DISARMED. Arm it to move: rlinf arm --set")
+    assert arm.states[-1].state == SafetyState.DISARMED
+
+
+@pytest.mark.domain(54)
+def test_a_real_arm_is_armed_at_a_terminal(peer):
+    start(peer, "interlock", "station.robot=franka_fr3", latch_file="", estops=["pendant"])
+    arm = Arm(peer)
+    peer.spin(lambda: arm.targets, what="targets")
+    code, said = rlinf(peer, "arm", domain=54)
+    assert code == 1 and "a person arms it, each time" in said and "terminal" in said
+    assert {state.state for state in arm.states} == {SafetyState.DISARMED}
+    arm.arm()
+    code, said = rlinf(peer, "disarm", domain=54)
+    assert code == 0 and said.startswith("disarming: the interlock is DISARMED")

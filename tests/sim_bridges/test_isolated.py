@@ -1,0 +1,73 @@
+"""A simulator in a virtual environment of its own: the same to the last bit, and said in words when it fails."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from rlinf_core.errors import RecipeError, RlinfError
+from sim_bridges.isolated import IsolatedSimulator, python_of
+from sim_bridges.simulator import make
+
+
+def motion(simulator):
+    simulator.reset(3)
+    target = simulator.tcp_pose() + [0.03, -0.02, 0.01, 0, 0, 0, 0]
+    for _ in range(10):
+        simulator.advance(target, 0.02)
+    simulator.advance(None)
+    return simulator.channels(), simulator.gripper_width(), simulator.succeeded(), simulator.render("front", 48, 64)
+
+
+@pytest.fixture
+def isolated(monkeypatch):
+    monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", sys.executable)
+    simulator = make("gymnasium_robotics")
+    yield simulator
+    simulator.close()
+
+
+def test_it_is_the_same_as_in_this_process(isolated, monkeypatch):
+    assert isinstance(isolated, IsolatedSimulator)
+    monkeypatch.delenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS")
+    here = make("gymnasium_robotics")
+    assert (isolated.tick_s, isolated.cameras, isolated.joint_names) == (here.tick_s, here.cameras, here.joint_names)
+    (far, *rest), (near, *expected) = motion(isolated), motion(here)
+    assert far.keys() == near.keys()
+    assert all(np.array_equal(far[name], near[name]) for name in far)
+    assert rest[:2] == expected[:2]
+    assert np.array_equal(rest[2], expected[2])
+
+
+def test_what_cannot_be_built_there_is_said_here(monkeypatch):
+    monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", sys.executable)
+    with pytest.raises(RecipeError, match="expected a Fetch task with an object, got 'FetchReach-v4'"):
+        make("gymnasium_robotics", task="FetchReach-v4")
+
+
+def test_a_process_that_dies_is_named_with_its_code(isolated):
+    isolated._process.kill()
+    with pytest.raises(RlinfError, match=r"simulator 'gymnasium_robotics': its process in .* ended with code -9"):
+        isolated.channels()
+
+
+def test_a_mistake_there_does_not_end_it(isolated):
+    with pytest.raises(RlinfError, match="KeyError: 'nowhere'"):
+        isolated.render("nowhere", 8, 8)
+    isolated.reset(0)
+    assert isolated.tcp_pose().shape == (7,)
+
+
+def test_a_python_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", "/nowhere/python")
+    with pytest.raises(RlinfError, match="cannot start /nowhere/python"):
+        make("gymnasium_robotics")
+
+
+def test_closing_ends_its_process(isolated):
+    isolated.close()
+    assert isolated._process.returncode == -9
+
+
+def test_most_simulators_have_no_python_of_their_own():
+    assert python_of("franka_mujoco") is None

@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from rlinf_core.errors import RecipeError, SpecError
+from rlinf_core.rewards.classifier import Network
+from rlinf_core.rewards.step import step_result
+from rlinf_core.task import load_task, observe
+
+GOOD = yaml.safe_load(Path("configs/tasks/peg_insertion.yaml").read_text())
+
+
+def channels(depth=0.0, aside=0.0):
+    pose = np.array([0.5 + aside, 0.0, 0.05 - depth, 0, 1, 0, 0])
+    return {"current_pose": pose, "current_twist": np.arange(6.0), "wrench": np.arange(6.0) + 10,
+            "object_pose": np.array([0.5, 0.0, 0.05, 0, 0, 0, 1])}
+
+
+def test_observations_are_taken_from_the_channels_that_the_task_names(task):
+    seen = observe(task.spec, channels(depth=0.01, aside=0.02))
+    assert seen["tcp_velocity"].tolist() == [0, 1, 2] and seen["force"].tolist() == [10, 11, 12]
+    assert seen["socket_offset"] == pytest.approx([-0.02, 0, 0.01])
+
+
+def test_a_missing_channel_is_named_with_what_to_do(task):
+    silent = channels()
+    del silent["wrench"]
+    with pytest.raises(SpecError, match="'force': nothing has come on 'wrench'. Is its publisher running"):
+        observe(task.spec, silent)
+
+
+def test_an_object_that_fell_ends_the_episode_without_success(tmp_path):
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump(GOOD | {"failure": {"kind": "outside", "low": [0, -1, 0], "high": [1, 1, 1]}}))
+    task = load_task(path)
+    here = step_result(task, channels(), 5)
+    assert not here.last and here.discount == 1.0
+    fallen = channels(depth=0.5)
+    fallen["object_pose"][2] = -0.4
+    result = step_result(task, fallen, task.max_steps)
+    assert (result.terminated, result.failure, result.success, result.truncated) == (True, True, False, False)
+    assert (result.reward, result.discount, result.last) == (0.0, 0.0, True)
+    inserted = channels(depth=0.03) | {"object_pose": np.array([0.5, 0.0, 0.05, 0, 0, 0, 1])}
+    assert step_result(task, inserted, 5).success
+    strict = tmp_path / "strict.yaml"
+    region = {"kind": "outside", "low": [0, -1, 0.04], "high": [1, 1, 1], "what": "current_pose"}
+    strict.write_text(yaml.safe_dump(GOOD | {"failure": region}))
+    both = step_result(load_task(strict), inserted, 5)
+    assert both.failure and not both.success and both.reward == 0.0, "what failed has not succeeded"
+    assert load_task(strict).channels >= {"current_pose", "object_pose"}
+
+
+def test_a_task_needs_neither_a_failure_nor_a_script(tmp_path):
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump({key: value for key, value in GOOD.items() if key != "script"}))
+    task = load_task(path)
+    assert task.failure is None and task.script is None
+
+
+def test_a_learned_classifier_judges_success_where_a_file_of_it_is_given(tmp_path, random):
+    """Trained on tips above and inside of the socket; it says of others what the geometry says."""
+    import torch
+
+    inputs = ("current_pose", "object_pose")
+    seen = [channels(random.uniform(-0.02, 0.06), random.uniform(-0.02, 0.02)) for _ in range(400)]
+    geometry = load_task("configs/tasks/peg_insertion.yaml").success
+    x = np.array([np.concatenate([one[name] for name in inputs]) for one in seen])
+    y = torch.tensor([float(geometry(one)) for one in seen])
+    mean, std = x.mean(0), x.std(0) + 1e-6
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(14, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    adam, scaled = torch.optim.Adam(net.parameters(), lr=0.03), torch.tensor((x - mean) / std, dtype=torch.float32)
+    for _ in range(300):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(net(scaled[:300])[:, 0], y[:300])
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    layers = tuple((net[k].weight.detach().double().numpy(), net[k].bias.detach().double().numpy()) for k in (0, 2))
+    Network(inputs, mean, std, layers).save(tmp_path / "seen.safetensors")
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump(GOOD | {"reward": {"kind": "classifier", "model": str(tmp_path / "seen.safetensors")}}))
+    task = load_task(path)
+    assert task.channels >= set(inputs)
+    told = [step_result(task, one, 5).success for one in seen[300:]]
+    assert np.mean(np.array(told) == [geometry(one) for one in seen[300:]]) > 0.95 and 0 < sum(told) < 100
+    with torch.no_grad():
+        expected = torch.sigmoid(net(scaled[300:301])).item()
+    assert task.success.progress(seen[300]) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("layers, said", [
+    ((((4, 14), 4),), "layers"), ((((4, 13), 4), ((1, 4), 1)), "layers"), (None, "expected a classifier")])
+def test_a_file_that_is_no_classifier_is_refused(layers, said, tmp_path):
+    file = tmp_path / "model.safetensors"
+    if layers is not None:
+        made = tuple((np.zeros(shape), np.zeros(size)) for shape, size in layers)
+        Network(("current_pose", "object_pose"), np.zeros(14), np.ones(14), made).save(file)
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump(GOOD | {"reward": {"kind": "classifier", "model": str(file)}}))
+    with pytest.raises(RecipeError, match=f"{said}"):
+        load_task(path)
+
+
+def test_success_ends_with_discount_0_and_a_time_limit_with_1(task):
+    assert step_result(task, channels(depth=0.03), 5) == step_result(task, channels(depth=0.03), 50)
+    assert (step_result(task, channels(0.03), 5).reward, step_result(task, channels(0.03), 5).discount) == (1.0, 0.0)
+    late = step_result(task, channels(), task.max_steps)
+    assert (late.reward, late.discount, late.last) == (0.0, 1.0, True)
+    assert not step_result(task, channels(depth=0.03, aside=0.02), 5).last, "beside the socket is not inside"
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"max_step": 3}, "unknown key 'max_step' (did you mean 'max_steps'?)"),
+    ({"observation": {"x": {"source": "wrench", "take": "forces", "shape": [3]}}}, "did you mean 'force'"),
+    ({"observation": {"x": {"source": "wrench", "shape": [3]}}}, "'observation.x.take' is missing: which part"),
+    ({"reward": {"kind": "insertio"}}, "did you mean 'insertion'"),
+    ({"reward": {"kind": "insertion", "dept": 1}}, "dept"),
+    ({"failure": {"kind": "outside", "low": [0, 0, 2], "high": [1, 1, 1]}}, "failure.low: expected at most high [1.0"),
+    ({"failure": {"kind": "outside", "low": [0, 0], "high": [1, 1, 1]}}, "'failure.low': expected more items"),
+    ({"failure": {"kind": "outsid", "low": [0, 0, 0], "high": [1, 1, 1]}}, "did you mean 'outside'"),
+])
+def test_mistakes_in_a_task_name_the_key_and_the_nearest_one(tmp_path, change, said):
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump(GOOD | change))
+    with pytest.raises(RecipeError) as error:
+        load_task(path)
+    assert said in str(error.value)
+
+
+def test_cameras_become_image_observations_resized_to_the_declared_size(task):
+    seeing = task.with_images({"front": (32, 48)})
+    frame = np.full((64, 96, 3), 9, np.uint8)
+    seen = observe(seeing.spec, channels() | {"camera/front/image": frame})
+    assert seen["front"].shape == (32, 48, 3) and seen["front"].dtype == np.uint8 and (seen["front"] == 9).all()
