@@ -221,7 +221,8 @@ def test_s27_where_one_interlock_dies_the_other_arm_stops_and_cannot_be_armed(st
     assert "silent:left/safety/to_others (the interlock of arm left: is it running?)" in refused.message
     station.left.states.clear()
     station.start("left")
-    station.reach((FAULT, "restarted"), (HOLD, "arm:left"), 20.0)
+    station.reach((FAULT, "restarted"), (HOLD, "silent:left/safety/to_others"), 20.0)
+    station.rests(station.right)
     station.clear(station.left, "restarted")
     station.arm(station.left)
     station.reach((ACTIVE, ""), (ACTIVE, ""))
