@@ -7,7 +7,10 @@ import pytest
 import torch
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool
 
 from rlinf.conversions import action_chunk
 from rlinf.qos import profile
@@ -131,3 +134,54 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
     assert recording.executed == pytest.approx(np.array(executed), abs=1e-12)
     refused = recording.executed[TOO_LARGE]
     assert not refused[:, :3].any() and np.abs(refused[:, 3:]).max() < 0.002, "the right arm moved for a tick, and braked"
+
+
+@pytest.mark.domain(173)
+def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path):
+    """A fault of one arm within an episode holds the other, and an e-stop is a fault of both; then it plays on."""
+    shared = Path("sim_bridges/two_frankas/two_franka_sim").resolve()
+    (tmp_path / "robot.yaml").write_text(
+        f"driver: simulator\nsimulator: two_frankas\nestops: [pendant]\narms:\n  left: {{limits: {shared}/left.yaml}}\n"
+        f"  right: {{limits: {shared}/right.yaml}}\n")
+    stop = peer.node.create_publisher(Bool, "estop/pendant", profile("estop/pendant"))
+    reflex = peer.node.create_publisher(String, "left/robot/fault", profile("left/robot/fault"))
+    pressed = [False]
+    peer.node.create_timer(0.03, lambda: stop.publish(Bool(data=pressed[0])))
+    safety = {arm: listen(peer, SafetyState, f"{arm}/safety") for arm in ("left", "right")}
+    for name in NODES[:-1]:
+        start(peer, name, BOTH[0], f"station.robot={tmp_path}", BOTH[2], "station.lockstep=false")
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(lambda: runner.server_is_ready() and all(safety.values()), 60, "the station")
+
+    def stands():
+        return [(said[-1].state, said[-1].cause) for said in safety.values()]
+
+    def ask(kind, service, request):
+        for arm in safety:
+            client = peer.node.create_client(kind, f"{arm}/interlock/{service}")
+            peer.spin(client.service_is_ready, what=service)
+            future = client.call_async(request)
+            peer.spin(future.done, what=service)
+
+    def plays():
+        recording, = recorded(peer, runner, "demonstration", SCENES[:1])
+        assert recording.success and np.abs(recording.executed).max(0).min() > 1e-3
+
+    plays()
+    peer.spin(lambda: runner.server_is_ready(), what="the environment")
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
+    peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
+    reflex.publish(String(data="reflex"))
+    peer.spin(lambda: stands() == [(SafetyState.FAULT, "robot:reflex"), (SafetyState.HOLD, "arm:left")], what="the hold")
+    reflex.publish(String(data=""))
+    pressed[0] = True
+    peer.spin(lambda: stands() == [(SafetyState.FAULT, "robot:reflex"), (SafetyState.FAULT, "estop:pendant")], what="stop")
+    pressed[0] = False
+    peer.for_s(0.3)
+    for cause in ("robot:reflex", "estop:pendant"):
+        ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
+    peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.DISARMED] * 2, what="the resets")
+    ask(SetBool, "arm", SetBool.Request(data=True))
+    answer = sent.result().get_result_async()
+    peer.spin(answer.done, 120, "the episode that was asked for, again or to its end")
+    plays()
