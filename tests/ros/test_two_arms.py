@@ -1,5 +1,6 @@
 """A station with two arms, whole, over the real middleware: it plays as the vectorised environment does."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -137,7 +138,7 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
 
 
 @pytest.mark.domain(173)
-def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path):
+def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, request):
     """A fault of one arm within an episode holds the other, and an e-stop is a fault of both; then it plays on."""
     shared = Path("sim_bridges/two_frankas/two_franka_sim").resolve()
     (tmp_path / "robot.yaml").write_text(
@@ -145,8 +146,14 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path):
         f"  right: {{limits: {shared}/right.yaml}}\n")
     stop = peer.node.create_publisher(Bool, "estop/pendant", profile("estop/pendant"))
     reflex = peer.node.create_publisher(String, "left/robot/fault", profile("left/robot/fault"))
-    pressed = [False]
-    peer.node.create_timer(0.03, lambda: stop.publish(Bool(data=pressed[0])))
+    pressed, over = [False], threading.Event()
+
+    def pendant():  # it is heard while the test reads a recording, too
+        while not over.wait(0.03):
+            stop.publish(Bool(data=pressed[0]))
+
+    threading.Thread(target=pendant, daemon=True).start()
+    request.addfinalizer(over.set)
     safety = {arm: listen(peer, SafetyState, f"{arm}/safety") for arm in ("left", "right")}
     for name in NODES[:-1]:
         start(peer, name, BOTH[0], f"station.robot={tmp_path}", BOTH[2], "station.lockstep=false")
@@ -156,11 +163,11 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path):
     def stands():
         return [(said[-1].state, said[-1].cause) for said in safety.values()]
 
-    def ask(kind, service, request):
+    def ask(kind, service, said):
         for arm in safety:
             client = peer.node.create_client(kind, f"{arm}/interlock/{service}")
             peer.spin(client.service_is_ready, what=service)
-            future = client.call_async(request)
+            future = client.call_async(said)
             peer.spin(future.done, what=service)
 
     def plays():
@@ -168,7 +175,6 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path):
         assert recording.success and np.abs(recording.executed).max(0).min() > 1e-3
 
     plays()
-    peer.spin(lambda: runner.server_is_ready(), what="the environment")
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
     peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
     reflex.publish(String(data="reflex"))

@@ -86,7 +86,7 @@ class Lockstep:
         self.credit_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
         self.step_ns: int | None = None  # of the newest time step; None until there is an environment
         self.pending = self.forced = self.running_on = self.answered = False
-        self.last_ns = time.monotonic_ns()
+        self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
             node.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", True), raw=True),
             node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True),
@@ -109,6 +109,8 @@ class Lockstep:
         if self.answered and not self.pending and not asked and self.inputs.pose_stamp_ns == before:
             self.repeat()  # a republished state gets its answer again: nothing moves twice
             return
+        if not self.pending or self.inputs.pose_stamp_ns != before:
+            self.since_ns = time.monotonic_ns()
         self.pending = True
         self._tick_if_due()
 
@@ -161,7 +163,7 @@ class Lockstep:
 
     def _on_guard(self) -> None:
         """No tick credit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
-        waited_s = (time.monotonic_ns() - self.last_ns) / NS
+        waited_s = (time.monotonic_ns() - self.since_ns) / NS  # from the pose on: a new scene's first tick is its chunk's
         running_on = self.running_on and self.mode() is Mode.ACTIVE
         if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.period_s)):
             self.running_on = True
