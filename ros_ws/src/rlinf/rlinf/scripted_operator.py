@@ -105,7 +105,8 @@ class FirstArming:
         self.freed = self.freed or answer.result().success
 
     def _heard(self) -> bool:
-        return bool(all(client.service_is_ready() for client in self.arming) and self.actions.get_subscription_count()
+        return bool(all(client.service_is_ready() for client in self.arming)
+                    and self.actions.get_subscription_count() >= len(self.topics)
                     and self.node.count_publishers("timestep"))
 
     def _meet(self, interlock: str) -> None:
