@@ -48,6 +48,10 @@ def bare(name: str) -> Callable[[int], None]:
     if name == "franka_mujoco":
         target = simulator.tcp_pose()
         return lambda i: [simulator.advance(target + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0]) for _ in range(10)]
+    if name == "two_frankas":
+        poses, rest = simulator.tcp_poses(), simulator.gripper_widths()
+        return lambda i: [simulator.advance_arms({arm: pose + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0]
+                                                  for arm, pose in poses.items()}, rest) for _ in range(10)]
     env = simulator.env
     if name == "gym_hil":
         return lambda i: [env.step(np.array([0.002 * np.cos(0.2 * i), 0, 0, 0, 0, 0, 0])) for _ in range(5)]

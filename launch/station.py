@@ -70,7 +70,7 @@ def _start(context: LaunchContext) -> list:
         write_plan(recipe, run_dir)
         processes.append(director_process(recipe, run_dir))
     for process in processes:
-        node = Node(package=process.package, executable=process.executable, name=process.name,
+        node = Node(package=process.package, executable=process.executable, name=process.executable,
                     namespace=process.namespace, parameters=[process.parameters],
                     remappings=list(process.remappings), respawn=process.restart == RESPAWN, respawn_delay=1.0,
                     prefix=UNTIL_IT_CAN_ANSWER, exec_name=process.name, output="screen", emulate_tty=sys.stdout.isatty())

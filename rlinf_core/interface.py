@@ -7,6 +7,7 @@ documentation (docs/reference.md, Topics) are made from this table; no ROS is ne
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,9 +66,8 @@ TOPICS = (
     _state("joint_states", "JointState", (-1,), "10 Hz", "the joints [rad]", "sensor_msgs", "interlock, environment"),
     _state("gripper/state", "JointState", (1,), "10 Hz", "the gripper's width [m]", "sensor_msgs",
            "interlock, environment"),
-    _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it",
-           per_arm=False),
-    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs", per_arm=False),
+    _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it"),
+    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs"),
     _state("task/success", "JointState", (1,), "control rate", "external success signal: 1 once the task is done",
            "sensor_msgs", per_arm=False),
     Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side", receivers="environment",
@@ -94,11 +94,17 @@ TOPICS = (
     Topic(name="teleop/action", type="rlinf_msgs/msg/ActionChunk", sender="operator", receivers="interlock, recorder",
           rate="each chunk", recorded=EPISODE, meaning="what a person wants, who goes first"),
     Topic(name="applied", type="rlinf_msgs/msg/Applied", sender="interlock", receivers="environment, recorder",
-          rate="each action", depth=50, recorded=EPISODE, meaning="what moved the arm, and who asked for it"),
+          rate="each action", depth=50, per_arm=True, recorded=EPISODE,
+          meaning="what moved the arm, and who asked for it; what other arms did is zero here"),
     Topic(name="safety", type="rlinf_msgs/msg/SafetyState", sender="interlock", receivers="all",
-          rate="10 Hz, and on change", depth=1, latched=True, recorded=EPISODE, meaning="state of the interlock, and why"),
+          rate="10 Hz, and on change", depth=1, latched=True, per_arm=True, recorded=EPISODE,
+          meaning="state of the interlock, and why"),
+    Topic(name="safety/to_others", type="rlinf_msgs/msg/SafetyState", sender="interlock",
+          receivers="interlocks of the other arms", rate="every tick", per_arm=True,
+          meaning="where there are several arms: why this one could not move now, as `cause`; empty if it may"),
     Topic(name="safety/events", type="rlinf_msgs/msg/SafetyEvent", sender="interlock", receivers="recorder, all",
-          rate="each intervention", depth=50, recorded=EPISODE, meaning="what was refused, dropped, limited or held"),
+          rate="each intervention", depth=50, per_arm=True, recorded=EPISODE,
+          meaning="what was refused, dropped, limited or held"),
     Topic(name="episode", type="rlinf_msgs/msg/EpisodeEvent", sender="environment, recorder", receivers="all",
           rate="each event", depth=50, recorded=EPISODE, meaning="an episode started, ended, was closed or aborted"),
     Topic(name="policy/update", type="rlinf_msgs/msg/PolicyUpdate", sender="uplink", receivers="policy",
@@ -113,10 +119,25 @@ TOPICS = (
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 
 
+TAKEN = {name.partition("/")[0] for name in _BY_NAME if "/" in name} | {"interlock"}  # an arm is named otherwise
+
+
+def of_arms(name: str, arms: Sequence[str]) -> list[str]:
+    """A row's topic as a station with these arms names it: once for each where it is ``per_arm``; no arms are one without
+    a name.
+    """
+    return [f"{arm}/{name}" for arm in arms] if arms and topic(name).per_arm else [name]
+
+
+def arm_of(name: str) -> str:
+    """The arm that a topic's name says it is of; empty where it says none."""
+    above, _, below = name.partition("/")
+    return above if name not in _BY_NAME and below in _BY_NAME and _BY_NAME[below].per_arm else ""
+
+
 def topic(name: str) -> Topic:
     """The row of a topic as a station names it, for any camera, e-stop or arm; RlinfError with the nearest known one."""
-    below = name.partition("/")[2]
-    for key in (name, *_patterns(name), *((below,) if below in _BY_NAME and _BY_NAME[below].per_arm else ())):
+    for key in (name, *_patterns(name), *([name.partition("/")[2]] if arm_of(name) else [])):
         if key in _BY_NAME:
             return _BY_NAME[key]
     raise RlinfError(f"topic '{name}': expected one of the robot interface (docs/reference.md, Topics)"

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError
+from rlinf_core.interface import TAKEN
 from rlinf_core.paths import SOURCE, shared
 from rlinf_core.settings.base import Count, Settings
 from rlinf_core.settings.checking import checked
@@ -18,12 +19,22 @@ from rlinf_core.settings.signature import values
 Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
 
 
+class Arm(Settings):
+    """One of several arms of a robot."""
+
+    limits: Path = Field(strict=False, description="those of its interlock, beside it")
+
+
 class Robot(Settings):
     """What a robot.yaml says."""
 
     driver: Literal["simulator", "external"] = Field(
         description="simulator, or external when somebody else publishes the robot interface")
-    limits: Path = Field(strict=False, description="the interlock's limits, beside it")
+    limits: Path | None = Field(
+        None, strict=False, description="the interlock's limits, beside it; of a robot with one arm")
+    arms: dict[Name, Arm] = Field(
+        {}, description="the arms, where there are several, in the order of their parts of an action; each has an "
+        "interlock of its own, and its topics below its name")
     simulator: str = Field("", description="which one, when simulated")
     options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
     task: str = Field(
@@ -43,6 +54,23 @@ class Robot(Settings):
             raise ValueError("driver: external has neither 'simulator' nor 'options'")
         return self
 
+    @model_validator(mode="after")
+    def _one_arm_or_several(self) -> Robot:
+        if (self.limits is None) == (not self.arms):
+            raise ValueError("expected 'limits', of a robot with one arm, or 'arms', of one with several, and not both")
+        if len(self.arms) == 1:
+            raise ValueError(f"arms: expected two or more, got {next(iter(self.arms))} alone. A robot with one arm says "
+                             "'limits', and no name")
+        for name in self.arms:
+            if name in TAKEN:
+                raise ValueError(f"arms: '{name}' begins the names of other topics. Give the arm another name, e.g. left")
+        return self
+
+    @property
+    def interlocks(self) -> dict[str, Path]:
+        """The limits of each arm by its name, in the order of actions; an arm alone has none."""
+        return {"": self.limits} if self.limits else {name: arm.limits for name, arm in self.arms.items()}
+
 
 def load_robot(name: str) -> Robot:
     """A robot by the name of its folder, by path, or by entry point (``rlinf_core.plugins``).
@@ -54,16 +82,19 @@ def load_robot(name: str) -> Robot:
     said = read(folder / "robot.yaml", "robot")
     plugins.beside(said, ("simulator",), folder)
     robot = checked(Robot, said)
-    if not (folder / robot.limits).is_file():
-        raise RecipeError(f"{said.place(('limits',))}: 'limits': expected a file in {folder}, got '{robot.limits}', "
-                          "which is not there")
+    for arm, limits in robot.interlocks.items():
+        key = ("arms", arm, "limits") if arm else ("limits",)
+        if not (folder / limits).is_file():
+            raise RecipeError(f"{said.place(key)}: '{'.'.join(key)}': expected a file in {folder}, got '{limits}', "
+                              "which is not there")
     options: dict[str, Any] = {}
     if robot.simulator:
         from sim_bridges.simulator import options_of
 
         options = values(checked(options_of(robot.simulator, said.place(("simulator",))), said.below(("options",))))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
-    return robot.but(limits=folder / robot.limits, options=options, task=task)
+    return robot.but(limits=folder / robot.limits if robot.limits else None, options=options, task=task,
+                     arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
 
 
 def robot_folder(name: str) -> Path:

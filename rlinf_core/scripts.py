@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError
+from rlinf_core.rewards.arms import knows_one_arm, needed, of_arm
 from rlinf_core.settings.base import Discriminated
 from rlinf_core.settings.signature import parameters, values
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 OURS = {"insertion": "sim_bridges.scripted:InsertionOperator", "reach": "sim_bridges.scripted:ReachOperator",
         "pick": "sim_bridges.scripted:PickOperator"}
+APART = 7919  # between the seeds of two arms' hands
 GIVEN = ("action", "noise", "seed")  # by whoever makes it; everything else is a parameter
 
 
@@ -46,11 +48,37 @@ def script(kind: str) -> type:
 
 
 def make_script(task: Task, noise: float = 0.12, seed: int = 0) -> Script:
-    """The operator that the task's ``script`` names; RecipeError if it names none."""
+    """The operator that the task's ``script`` names, one for each arm where it knows one; RecipeError if it names none."""
     if task.script is None:
         raise RecipeError(f"script: expected in the task's file 'script: {{kind: ...}}', one of {', '.join(scripts())}, or "
                           "one of your own; got none. Say which script shows how it is done, or demonstrate it yourself")
-    return script(dict(task.script)["kind"])(task.spec.action, noise=noise, seed=seed, **values(task.script, "kind"))
+    kind: Any = script(dict(task.script)["kind"])
+    action, said = task.spec.action, values(task.script, "kind")
+    if action.arms and knows_one_arm(kind.channels):
+        return OfEach({arm: kind(action.of_arm(arm), noise=noise, seed=seed + APART * place, **said)
+                       for place, arm in enumerate(action.arms)})
+    return kind(action, noise=noise, seed=seed, **said)
+
+
+class OfEach:
+    """A script that knows one arm, for each of several at once.
+
+    Args:
+        hands: one for each arm, by its name, in the order of the action.
+    """
+
+    def __init__(self, hands: dict[str, Script]) -> None:
+        self.hands = hands
+        self.channels = needed(next(iter(hands.values())).channels, list(hands))
+
+    def reset(self, seed: int | None = None) -> None:
+        """A new episode; with a seed, the same one again."""
+        for place, hand in enumerate(self.hands.values()):
+            hand.reset(None if seed is None else seed + APART * place)
+
+    def act(self, channels: Channels) -> np.ndarray:
+        """Normalised action (dim,): that of one arm after that of the other."""
+        return np.concatenate([hand.act(of_arm(channels, arm)) for arm, hand in self.hands.items()])
 
 
 SCRIPT = Discriminated("kind", lambda kind: parameters(script(kind), GIVEN, "kind"), scripts, optional=True)

@@ -74,6 +74,22 @@ class ActionSpec:
     def dim(self) -> int:
         return len(self.names)
 
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that it moves, in the order of its numbers: what stands before a ``/`` in their names. None: one arm."""
+        return tuple(dict.fromkeys(name.partition("/")[0] for name in self.names if "/" in name))
+
+    def rows(self, arm: str) -> slice:
+        """Which of its numbers are this arm's; all of them for the one arm that has no name."""
+        own = [index for index, name in enumerate(self.names) if name.startswith(f"{arm}/")]
+        return slice(own[0], own[-1] + 1) if arm else slice(0, self.dim)
+
+    def of_arm(self, arm: str) -> ActionSpec:
+        """That arm's part alone, as a station with one arm would accept it."""
+        rows = self.rows(arm)
+        names = tuple(name.removeprefix(f"{arm}/") for name in self.names[rows])
+        return ActionSpec(self.control_mode, names, self.scale[rows], self.units[rows])
+
     def to_si(self, action: np.ndarray) -> np.ndarray:
         """Normalised action (..., dim) in [-1, 1] to SI units."""
         return np.minimum(np.maximum(action, -1.0), 1.0) * self._scale

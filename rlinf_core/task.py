@@ -17,9 +17,10 @@ from pydantic import Field, model_validator
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, RlinfError, SpecError
-from rlinf_core.interface import topic
+from rlinf_core.interface import arm_of, of_arms, topic
 from rlinf_core.interlock.rotation import to_vector
 from rlinf_core.rewards import REWARD, Success, make_success
+from rlinf_core.rewards.arms import of_each
 from rlinf_core.scripts import SCRIPT
 from rlinf_core.settings.base import Count, Settings
 from rlinf_core.settings.checking import checked
@@ -52,7 +53,8 @@ class Task:
     def channels(self) -> set[str]:
         """Every channel that its observation and its terms need."""
         failure = self.failure.channels if self.failure else ()
-        return {item.source for item in self.spec.observation} | {"current_pose", *self.success.channels, *failure}
+        poses = of_arms("current_pose", self.spec.action.arms)
+        return {item.source for item in self.spec.observation} | {*poses, *self.success.channels, *failure}
 
     def with_images(self, cameras: dict[str, tuple[int, int]]) -> Task:
         """The same task observed through cameras too; ``cameras`` maps name to (height, width)."""
@@ -97,9 +99,16 @@ _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
     "angular": lambda channels, item: channels[item.source][3:6],
     "force": lambda channels, item: channels[item.source][:3],
     "torque": lambda channels, item: channels[item.source][3:6],
-    "offset": lambda channels, item: channels[item.source][:3] - channels["current_pose"][:3],
+    "offset": lambda channels, item: channels[item.source][:3] - channels[_tool(item.source)][:3],
     "image": _image,
 }
+
+
+def _tool(source: str) -> str:
+    """The channel of the tool in whose base frame a source is."""
+    return of_arms("current_pose", [arm] if (arm := arm_of(source)) else [])[0]
+
+
 SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "torque": 3, "offset": 3}
 
 
@@ -144,7 +153,18 @@ class Acting(Settings):
     """What the policy commands."""
 
     control_mode: Literal["tcp_delta", "joint_delta"] = Field(description="what actions move: the tool or the joints")
-    dimensions: dict[str, Dimension] = Field(min_length=1, description="by name, in the order of the action's numbers")
+    dimensions: dict[str, Dimension] = Field(
+        min_length=1, description="by name, in the order of the action's numbers; of several arms each begins with its "
+        "arm's: left/dx")
+
+    @model_validator(mode="after")
+    def _of_one_arm_after_the_other(self) -> Acting:
+        arms = [name.partition("/")[0] if "/" in name else "" for name in self.dimensions]
+        runs = [arm for index, arm in enumerate(arms) if index == 0 or arm != arms[index - 1]]
+        if len(runs) != len(set(runs)) or (len(runs) > 1 and "" in runs):
+            raise ValueError(f"dimensions: expected those of one arm after those of the other, each with its arm's name "
+                             f"(left/dx), got {', '.join(self.dimensions)}")
+        return self
 
 
 class TaskFile(Settings):
@@ -174,8 +194,8 @@ def load_task(path: str | Path) -> Task:
     action = ActionSpec(file.action.control_mode, tuple(dimensions), tuple(item.scale for item in dimensions.values()),
                         tuple(item.unit for item in dimensions.values()))
     spec = StationSpec(observation, action, file.control_hz, file.instruction)
-    failure = make_success(file.failure) if file.failure else None
-    return Task(spec, make_success(file.reward), file.max_steps, failure, script=file.script)
+    failure = of_each(make_success(file.failure), action.arms, any) if file.failure else None
+    return Task(spec, of_each(make_success(file.reward), action.arms, all), file.max_steps, failure, script=file.script)
 
 
 def _model_beside(section: object, folder: Path) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py", "tests/ros/test_interlock_attacked.py",
+         "tests/ros/test_two_interlocks.py",
          "tests/ros/test_station.py", "tests/ros/test_operator.py", "-k", "interlock or s18 or s26"]
 REQUIREMENTS = {
     "S1": "reaction: from bad or missing input to a safe output one tick and 2 ms at p99",
@@ -48,6 +49,8 @@ REQUIREMENTS = {
     "S24": "limits hold by measured time: after a stall motion begins from rest, and stamps are never closer than a tick",
     "S25": "no request, message, log line or disk ends or delays the process that holds the arm",
     "S26": "arming a real arm is a person's act each time; a disarming stands until a person arms again",
+    "S27": "several arms: one moves only while all may; a fault or hold of one holds the others a tick later, its death "
+           "after the time of a needed input; the e-stops are those of all",
     "trap 1": "a heartbeat lives while the thread that commands hangs (PX4 offboard)",
     "trap 2": "a NaN is ignored, or passes a clip and poisons the memory (Nav2, LeRobot, HIL-SERL)",
     "trap 3": "resuming replays an old far target (MoveIt Servo)",

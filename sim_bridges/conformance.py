@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.interface import TOPICS
+from rlinf_core.interface import TOPICS, arm_of
 from rlinf_core.interlock import load_limits
 from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.recipes import Recipe, load_recipe
@@ -21,6 +21,7 @@ from rlinf_core.recipes.station import station_robot
 from rlinf_core.rollouts.evaluation import play
 from rlinf_core.rollouts.simulated import simulated_station
 from rlinf_core.rollouts.vector_env import single
+from sim_bridges.simulator import Arms, arms_of
 from sim_bridges.vectorised import SimulatedStation, VectorStations
 
 PATIENCE_S = 90.0  # with a station that does nothing
@@ -50,17 +51,19 @@ def checks(recipe: Recipe, episodes: int, station: bool, figures: dict[str, Any]
     robot = station_robot(recipe)
     yield from _scenes(simulator)
     yield from _channels(simulator, alone.task.channels)
-    yield from _motion(simulator, load_limits(robot.limits))
+    for arm, limits in robot.interlocks.items():
+        yield from _motion(arms_of(simulator), arm, load_limits(limits))
     yield from _pictures(simulator, robot.cameras)
     if alone.task.channels <= simulator.channels().keys() | {f"camera/{name}/image" for name in robot.cameras}:
         yield from _front_ends(recipe, alone, episodes, station, figures)
 
 
 def _motion_of(simulator: Any, seed: int) -> np.ndarray:
-    simulator.reset(seed)
-    target = simulator.tcp_pose() + [0.02, -0.02, 0.02, 0, 0, 0, 0]
+    robot = arms_of(simulator)
+    robot.reset(seed)
+    targets = {arm: pose + [0.02, -0.02, 0.02, 0, 0, 0, 0] for arm, pose in robot.tcp_poses().items()}
     for _ in range(round(0.5 / simulator.tick_s)):
-        simulator.advance(target, 0.0)
+        robot.advance_arms(targets, dict.fromkeys(robot.arms, 0.0))
     return np.concatenate(list(simulator.channels().values()))
 
 
@@ -76,12 +79,14 @@ def _channels(simulator: Any, needed: set[str]) -> Iterator[Row]:
     simulator.reset(0)
     channels, joints = simulator.channels(), len(simulator.joint_names)
     shapes = {row.name: tuple(joints if size == -1 else size for size in row.channel) for row in TOPICS if row.channel}
+    poses = {"current_pose" if not arm else f"{arm}/current_pose" for arm in arms_of(simulator).arms}
+    shapes = {name: shapes[row] for name in channels if (row := name.removeprefix(f"{arm_of(name)}/")) in shapes}
     wrong = [name for name, value in channels.items() if value.shape != shapes.get(name) or value.dtype != np.float64
              or not np.isfinite(value).all()]
-    yield Row("channels have the interface's names and shapes", not wrong and "current_pose" in channels,
+    yield Row("channels have the interface's names and shapes", not wrong and poses <= channels.keys(),
               ", ".join(f"{name} {channels[name].dtype} {channels[name].shape}" for name in wrong) or ", ".join(channels),
               ", ".join(f"{name} float64 {shapes[name]}, finite" if name in shapes else f"no {name}" for name in wrong)
-              or "current_pose among them")
+              or f"{', '.join(sorted(poses))} among them")
     missing = sorted(name for name in needed - channels.keys() if not name.startswith("camera/"))
     yield Row("channels that the task needs are there", not missing, f"missing {', '.join(missing)}" if missing else
               ", ".join(sorted(needed)), ", ".join(sorted(needed)))
@@ -90,37 +95,45 @@ def _channels(simulator: Any, needed: set[str]) -> Iterator[Row]:
               f"{min(sizes):.5f} to {max(sizes):.5f}", "length 1 within 1e-4")
 
 
-def _motion(simulator: Any, limits: Any) -> Iterator[Row]:
-    simulator.reset(0)
-    start = simulator.tcp_pose()
+def _motion(robot: Arms, arm: str, limits: Any) -> Iterator[Row]:
+    """Of one arm, while the others stay."""
+    of, stay = f" ({arm})" if arm else "", robot.gripper_widths()
+
+    def advance(pose: np.ndarray | None, opening: float | None = None) -> None:
+        robot.advance_arms(starts | {arm: pose}, stay | {arm: opening})
+
+    robot.reset(0)
+    starts: dict[str, np.ndarray | None] = {**robot.tcp_poses()}
+    start = robot.tcp_poses()[arm]
     inside = bool(np.all(start[:3] >= limits.box_low) and np.all(start[:3] <= limits.box_high))
-    yield Row("it starts inside of the interlock's box", inside, np.array2string(start[:3], precision=3),
+    yield Row(f"it starts inside of the interlock's box{of}", inside, np.array2string(start[:3], precision=3),
               f"between box_low {list(limits.box_low)} and box_high {list(limits.box_high)}")
-    worst, seconds = 0.0, round(1.0 / simulator.tick_s)
+    worst, seconds = 0.0, round(1.0 / robot.tick_s)
     for axis in range(3):
         for way in (0.03, 0.0):
             target = start.copy()
             target[axis] += way if axis == 2 or way == 0.0 else -way
             for _ in range(seconds):
-                simulator.advance(target)
-            worst = max(worst, float(np.abs(simulator.tcp_pose() - target)[:3].max()))
-    yield Row("the tool goes where it is told, each axis", worst < 0.005, f"within {1e3 * worst:.1f} mm after a second",
-              "within 5 mm")
+                advance(target)
+            worst = max(worst, float(np.abs(robot.tcp_poses()[arm] - target)[:3].max()))
+    yield Row(f"the tool goes where it is told, each axis{of}", worst < 0.005,
+              f"within {1e3 * worst:.1f} mm after a second", "within 5 mm")
     for _ in range(seconds):
-        simulator.advance(None)
-    held = simulator.tcp_pose()[:3]
+        advance(None)
+    held = robot.tcp_poses()[arm][:3]
     for _ in range(seconds):
-        simulator.advance(None)
-    moved = float(np.abs(simulator.tcp_pose()[:3] - held).max())
-    yield Row("without targets it stays", moved < 0.002, f"{1e3 * moved:.2f} mm in a second", "less than 2 mm")
+        advance(None)
+    moved = float(np.abs(robot.tcp_poses()[arm][:3] - held).max())
+    yield Row(f"without targets it stays{of}", moved < 0.002, f"{1e3 * moved:.2f} mm in a second", "less than 2 mm")
     if limits.gripper_width:
         widths = []
         for wanted in (limits.gripper_width, 0.0, limits.gripper_width):
             for _ in range(seconds):
-                simulator.advance(start, wanted)
-            widths.append(simulator.gripper_width())
+                advance(start, wanted)
+            widths.append(robot.gripper_widths()[arm] or 0.0)
         far = max(abs(widths[1]), limits.gripper_width - widths[0], limits.gripper_width - widths[2])
-        yield Row("the gripper opens and closes", far < 0.01, " -> ".join(f"{1e3 * width:.0f}" for width in widths) + " mm",
+        yield Row(f"the gripper opens and closes{of}", far < 0.01,
+                  " -> ".join(f"{1e3 * width:.0f}" for width in widths) + " mm",
                   f"{1e3 * limits.gripper_width:.0f} -> 0 -> {1e3 * limits.gripper_width:.0f} mm, within 10")
 
 
@@ -134,9 +147,10 @@ def _pictures(simulator: Any, cameras: dict[str, Any]) -> Iterator[Row]:
         pictures = []
         for seed in (1, 2):
             simulator.reset(seed)
-            target = simulator.tcp_pose() + [0.0, 0.06 * (seed - 1.5), 0.0, 0, 0, 0, 0]
+            robot = arms_of(simulator)
+            targets = {arm: pose + [0.0, 0.06 * (seed - 1.5), 0.0, 0, 0, 0, 0] for arm, pose in robot.tcp_poses().items()}
             for _ in range(round(0.5 / simulator.tick_s)):
-                simulator.advance(target)
+                robot.advance_arms(targets, dict.fromkeys(robot.arms))
             pictures.append(simulator.render(name, 96, 128).astype(int))
         right = pictures[0].shape == (96, 128, 3) and pictures[0].std() > 5
         seen[name] = right and float((np.abs(pictures[0] - pictures[1]).max(-1) > 25).mean()) > 0.0005

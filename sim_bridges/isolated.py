@@ -151,6 +151,9 @@ def serve(make: Callable[[], Any], file: Any) -> None:
     def begin() -> dict[str, Any]:
         nonlocal simulator
         made = make()
+        if arms := getattr(made, "arms", ()):
+            raise RlinfError(f"expected one arm of a simulator in a Python of its own, got {', '.join(arms)}: several are "
+                             "not supported there. Run it in the Python of the others")
         simulator = made
         return {"tick_s": made.tick_s, "cameras": list(made.cameras), "joint_names": list(made.joint_names)}
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import array
 import json
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
@@ -19,18 +22,19 @@ from rlinf.qos import kind, profile
 from rlinf.spinning import ControlNode, given, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from rlinf.workarounds import wait_for_nobody
-from sim_bridges.simulator import make
+from rlinf_core.interface import of_arms
+from sim_bridges.simulator import arms_of, make
 
 COMMAND_FRESH_S = 0.1
 
 
 class SimBridge(ControlNode):
-    """In lockstep one tick per target_pose; in real time one per timer. Slow topics and cameras: at the control rate."""
+    """In lockstep one tick per target_pose, of each arm; in real time one per timer. Slow topics, cameras: control rate."""
 
     def __init__(self) -> None:
         super().__init__("sim_bridge")
         options = json.loads(self.declare_parameter("options", "{}").value)
-        self.simulator = make(self.declare_parameter("simulator", "franka_mujoco").value, **options)
+        self.simulator = arms_of(make(self.declare_parameter("simulator", "franka_mujoco").value, **options))
         self.lockstep = self.declare_parameter("lockstep", True).value
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
@@ -39,9 +43,8 @@ class SimBridge(ControlNode):
         self.slow_ticks = round(1.0 / control_hz / self.simulator.tick_s) if self.lockstep else 1
         self.cameras = {name: (int(size[0]), int(size[1])) for name in names}
         self.tick_ns = round(self.simulator.tick_s * NS)
-        self.now_ns, self.index, self.target_at = self.tick_ns, 0, 0.0
-        self.target: np.ndarray | None = None
-        self.gripper_width: float | None = None
+        self.now_ns, self.index = self.tick_ns, 0
+        self._forget()
         self.simulator.reset(self.declare_parameter("seed", 0).value)
         for name, (height, width) in self.cameras.items():
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
@@ -54,44 +57,60 @@ class SimBridge(ControlNode):
             message.header.frame_id = "base_link"
         for topic, names in (("joint_states", self.simulator.joint_names), ("gripper/state", ("gripper_opening",)),
                              ("task/success", ("success",))):
-            if topic in self.messages:
-                self.messages[topic].name = list(names)
+            for each in of_arms(topic, [arm for arm in self.simulator.arms if arm]):
+                if each in self.messages:
+                    self.messages[each].name = list(names)
         self.outputs = {topic: self.create_publisher(kind(topic), topic, profile(topic)) for topic in self.messages}
         self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
                        for name in self.cameras}
         self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
-        self.create_subscription(PoseStamped, "target_pose", self._on_target, profile("target_pose"))
-        self.create_subscription(Float64, "gripper/command", self._on_gripper, profile("gripper/command"))
+        for arm in self.simulator.arms:
+            self._hear(PoseStamped, _of(arm, "target_pose"), partial(self._on_target, arm))
+            self._hear(Float64, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
                           self._announce if self.lockstep else self._on_timer)
 
-    def _on_target(self, message: PoseStamped) -> None:
-        p, q = message.pose.position, message.pose.orientation
-        self.target, self.target_at = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w]), time.monotonic()
-        if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
-            self._advance(self.target)
+    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None]) -> None:
+        self.create_subscription(kind, topic, callback, profile(topic))
 
-    def _on_gripper(self, message: Float64) -> None:
-        self.gripper_width = message.data
+    def _forget(self) -> None:
+        """Nothing has been commanded in this scene."""
+        self.targets: dict[str, np.ndarray | None] = dict.fromkeys(self.simulator.arms)
+        self.gripper_widths: dict[str, float | None] = dict.fromkeys(self.simulator.arms)
+        self.target_at = dict.fromkeys(self.simulator.arms, 0.0)
+        self.answered: set[str] = set()  # arms whose target for the present time has come
+
+    def _on_target(self, arm: str, message: PoseStamped) -> None:
+        p, q = message.pose.position, message.pose.orientation
+        self.targets[arm], self.target_at[arm] = np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w]), time.monotonic()
+        if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
+            self.answered.add(arm)
+            if len(self.answered) == len(self.simulator.arms):
+                self._advance(self.targets)
+
+    def _on_gripper(self, arm: str, message: Float64) -> None:
+        self.gripper_widths[arm] = message.data
 
     def _on_timer(self) -> None:
-        fresh = self.target is not None and time.monotonic() - self.target_at < COMMAND_FRESH_S
-        self._advance(self.target if fresh else None)
+        oldest = time.monotonic() - COMMAND_FRESH_S
+        self._advance({arm: target if self.target_at[arm] > oldest else None for arm, target in self.targets.items()})
 
     def _announce(self) -> None:
         """Lockstep: republish the present state for whoever has just joined; that is no credit for a tick."""
         self._publish()
 
-    def _advance(self, target: np.ndarray | None) -> None:
-        self.simulator.advance(target, self.gripper_width)
+    def _advance(self, targets: dict[str, np.ndarray | None]) -> None:
+        self.simulator.advance_arms(targets, self.gripper_widths)
+        self.answered.clear()
         self.index += 1
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
         self.simulator.reset(handle.request.seed)
-        self.index, self.target, self.gripper_width = 0, None, None
+        self.index = 0
+        self._forget()
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
         handle.succeed()
@@ -100,7 +119,8 @@ class SimBridge(ControlNode):
     def _publish(self) -> None:
         """The pose at every tick, first; at control ticks cameras and the rest, then the clock, which says: all is out."""
         slow = self.index % self.slow_ticks == 0
-        channels = self.simulator.channels() if slow else {"current_pose": self.simulator.tcp_pose()}
+        channels = self.simulator.channels() if slow else {
+            _of(arm, "current_pose"): pose for arm, pose in self.simulator.tcp_poses().items()}
         for topic, values in channels.items():
             message = self.messages[topic]
             set_stamp(message.header.stamp, self.now_ns)
@@ -119,6 +139,10 @@ class SimBridge(ControlNode):
             set_stamp(message.header.stamp, self.now_ns)
             message.data = array.array("B", pixels.tobytes())
             self.images[name].publish(message)
+
+
+def _of(arm: str, topic: str) -> str:
+    return f"{arm}/{topic}" if arm else topic
 
 
 def _fill_pose(message: PoseStamped, v: list[float]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,8 @@ class Simulator(Protocol):
     joint_states (n,) [rad], gripper/state (1,) width [m], object_pose (7,), goal_pose (7,), task/success (1,)
     1.0 where ``succeeded``; all float64. A simulator has those that make sense for it, always the same ones; current_pose
     always.
+
+    One with several arms is an ``Arms`` instead.
 
     Attributes:
         tick_s: simulated time of one tick [s].
@@ -60,6 +63,71 @@ class Simulator(Protocol):
         """(height, width, 3) uint8 picture of one of ``cameras``."""
 
 
+class Arms(Protocol):
+    """Several arms in one scene: as ``Simulator``, with commands and poses by the arm's name.
+
+    The channels of an arm begin with its name, ``left/current_pose``, and are in its own base frame.
+
+    Attributes:
+        arms: their names, as in robot.yaml.
+        joint_names: of each arm's channel joint_states.
+    """
+
+    arms: tuple[str, ...]
+    tick_s: float
+    cameras: tuple[str, ...]
+    joint_names: tuple[str, ...]
+
+    def reset(self, seed: int) -> None:
+        """Lay out a new scene, reproducibly."""
+
+    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
+        """One tick, each arm towards its pose and gripper width [m]; None lets its own timeout run."""
+
+    def tcp_poses(self) -> Channels:
+        """The channel current_pose of each arm, by the arm's name."""
+
+    def gripper_widths(self) -> dict[str, float | None]:
+        """The channel gripper/state of each arm [m]; None without one."""
+
+    def channels(self) -> Channels:
+        """The state now, without images."""
+
+    def succeeded(self) -> bool | None:
+        """Whether the simulator's own task is done, by its own measure; None if it has none."""
+
+    def render(self, camera: str, height: int, width: int) -> np.ndarray:
+        """(height, width, 3) uint8 picture of one of ``cameras``."""
+
+
+class OneArm:
+    """A ``Simulator`` as ``Arms``: its one arm has no name."""
+
+    arms = ("",)
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._simulator, name)
+
+    def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
+        self._simulator.advance(targets[""], gripper_widths[""])
+
+    def tcp_poses(self) -> Channels:
+        return {"": self._simulator.tcp_pose()}
+
+    def gripper_widths(self) -> dict[str, float | None]:
+        return {"": self._simulator.gripper_width()}
+
+
+def arms_of(simulator: Simulator | Arms) -> Arms:
+    """The simulator by its arms, however many."""
+    made: Any = simulator
+    several: Any = made if getattr(made, "arms", ()) else OneArm(made)
+    return several
+
+
 def simulators() -> list[str]:
     """Names of all simulators: of our folders, and of entry points."""
     return plugins.names("simulators", _ours())
@@ -78,7 +146,7 @@ def options_of(name: str, where: str = "simulator") -> type[Settings]:
     return parameters(simulator_class(name, where))
 
 
-def make(name: str, **options: object) -> Simulator:
+def make(name: str, **options: object) -> Simulator | Arms:
     """Build a simulator by name, in a virtual environment of its own if it has one (``sim_bridges.isolated``).
 
     Raises:
@@ -94,7 +162,7 @@ def make(name: str, **options: object) -> Simulator:
     return IsolatedSimulator(own, name, said) if own else build(name, said)
 
 
-def build(name: str, options: dict[str, Any]) -> Simulator:
+def build(name: str, options: dict[str, Any]) -> Simulator | Arms:
     """Build it in this process, with options that are known to be right; raises as ``make``. Needs none of our packages."""
     kind = simulator_class(name)
     try:

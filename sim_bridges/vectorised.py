@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from rlinf_core.errors import RecipeError, SpecError
-from rlinf_core.interlock import Chunk, Inputs, Limits, Mode, Pose, State, step
-from rlinf_core.interlock.types import NS
+from rlinf_core.interlock import Applied, Chunk, Inputs, Limits, Mode, Other, State, step
+from rlinf_core.interlock.types import ALL, NS, Rows
 from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.rollouts.vector_env import Steps
 from rlinf_core.scripts import make_script
-from rlinf_core.specs import Arrays
+from rlinf_core.specs import ActionSpec, Arrays
 from rlinf_core.task import Task, observe
-from sim_bridges.simulator import Simulator
+from sim_bridges.simulator import Arms, Simulator, arms_of
+
+
+class GuardedArm:
+    """One arm of a simulated station: its share of the action, its limits, and its interlock's core.
+
+    Attributes:
+        blocked: why it could not move at the last tick; what the other arms go by in the next.
+    """
+
+    def __init__(self, name: str, limits: Limits, action: ActionSpec) -> None:
+        self.name, self.limits, self.slice = name, limits, action.rows(name)
+        self.rows = Rows(self.slice.start, self.slice.stop, action.dim) if name else ALL
+        self.box = np.array(limits.box_low), np.array(limits.box_high)
+        self.state, self.blocked = State(), Mode.DISARMED.name.lower()
+        self.applied: tuple[Applied, ...] = ()
 
 
 class SimulatedStation:
@@ -25,28 +40,42 @@ class SimulatedStation:
     Behind the interlock it does what the station's processes do in lockstep: the same ticks, the same limits, the same time
     steps. Without it (``guarded`` false) the target moves by what is asked for, inside of the workspace: faster, for
     simulators that are faster than the interlock, and only there.
+
+    Args:
+        simulator: of one arm, or of several.
+        limits: of the one arm, or of each by its name.
+
+    Raises:
+        RecipeError: the limits' tick is not the simulator's, or its arms are not those of the limits and the task.
     """
 
-    def __init__(self, simulator: Simulator, task: Task, limits: Limits, guarded: bool = True) -> None:
-        self.simulator, self.task, self.limits = simulator, task, limits
+    def __init__(self, simulator: Simulator | Arms, task: Task, limits: Limits | Mapping[str, Limits],
+                 guarded: bool = True) -> None:
+        self.simulator: Any = simulator
+        self.robot, self.task, self.limits = arms_of(simulator), task, limits
+        of_each = {"": limits} if isinstance(limits, Limits) else limits
+        if not self.robot.arms == tuple(of_each) == (task.spec.action.arms or ("",)):
+            raise RecipeError(f"the simulator has {_named(self.robot.arms)}: expected limits and a task for that, got "
+                              f"limits for {_named(of_each)} and a task for {_named(task.spec.action.arms)}")
         ticks = 1.0 / task.spec.control_hz / simulator.tick_s
         self._ticks = round(ticks)
-        if abs(limits.tick - simulator.tick_s) > 1e-9 or abs(ticks - self._ticks) > 1e-6 or not self._ticks:
-            raise RecipeError(f"the simulator ticks every {simulator.tick_s} s: expected limits.tick to be that, got "
-                              f"{limits.tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be whole ticks")
+        for tick in (each.tick for each in of_each.values()):
+            if abs(tick - simulator.tick_s) > 1e-9 or abs(ticks - self._ticks) > 1e-6 or not self._ticks:
+                raise RecipeError(f"the simulator ticks every {simulator.tick_s} s: expected limits.tick to be that, got "
+                                  f"{tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be whole ticks")
         self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
-        self._state, self._play = State(), self._guarded if guarded else self._straight
+        self._arms = [GuardedArm(name, each, task.spec.action) for name, each in of_each.items()]
+        self._play = self._guarded if guarded else self._straight
         self._fractions = np.arange(1, self._ticks + 1)[:, None] / self._ticks
-        self._box = np.array(limits.box_low), np.array(limits.box_high)
         self.script = make_script(task, noise=0.12) if task.script else None
         self.held = False
 
     def reset(self, seed: int) -> Arrays:
         """Lay out scene ``seed`` and return its first observation."""
         self.simulator.reset(seed)
-        self._tick(Inputs(pose=self._pose(), gripper=self.simulator.gripper_width(), end_episode=True, restart=True,
-                          arm=self._state.mode is Mode.DISARMED or None), move=False)
-        self._target, self._gripper_width = self.simulator.tcp_pose(), self.simulator.gripper_width()
+        self._tick({arm.name: {"end_episode": True, "restart": True, "arm": arm.state.mode is Mode.DISARMED or None}
+                    for arm in self._arms}, move=False)
+        self._targets, self._gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
         self.step_index = 0
         self.channels = self._channels()
         self._progress = step_result(self.task, self._truth(), 0).progress
@@ -58,7 +87,7 @@ class SimulatedStation:
         """Play one normalised action (dim,) for a time step.
 
         ``self.executed`` then holds what the interlock let through, in the same normalised units, and ``self.held`` whether
-        it holds the arm.
+        it holds an arm.
         """
         self._play(self.task.spec.action.to_si(action))
         self.step_index += 1
@@ -75,40 +104,54 @@ class SimulatedStation:
 
     def _guarded(self, si: np.ndarray) -> None:
         self._seq += 1
-        chunk = Chunk("policy", "vector", self._seq, 0, self._now, self._ticks * self.simulator.tick_s,
-                      self.task.spec.action.control_mode, (tuple(si.tolist()),))
+        whole = (tuple(si.tolist()),)
+        chunks = {arm.name: {"chunks": (Chunk(
+            "policy", "vector", self._seq, 0, self._now, self._ticks * self.simulator.tick_s,
+            self.task.spec.action.control_mode, arm.rows.share(whole)),)} for arm in self._arms}
         executed = np.zeros(len(si))
         for tick in range(self._ticks):
-            applied = self._tick(Inputs(pose=self._pose(), gripper=self.simulator.gripper_width(),
-                                        chunks=(chunk,) if tick == 0 else ()))
-            executed += sum(np.array(record.executed) for record in applied) if applied else 0.0
+            self._tick(chunks if tick == 0 else {})
+            for arm in self._arms:
+                executed[arm.slice] += sum(np.array(record.executed) for record in arm.applied) if arm.applied else 0.0
         self.executed = self.task.spec.action.from_si(executed)
-        self.held = self._state.mode is not Mode.ACTIVE
+        self.held = any(arm.state.mode is not Mode.ACTIVE for arm in self._arms)
 
     def _straight(self, si: np.ndarray) -> None:
-        limits = self.limits
-        before, gripper_width = self._target[:3].copy(), self._gripper_width
-        near = self.simulator.tcp_pose()[:3]
-        wanted = _within(before + si[:3], near - limits.divergence, near + limits.divergence)
-        wanted = _within(wanted, *self._box)
-        if limits.gripper_width:
-            self._gripper_width = float(np.clip(gripper_width + si[-1], 0.0, limits.gripper_width))
-        way = wanted - before
-        for position in before + self._fractions * way:
-            self._target[:3] = position
-            self.simulator.advance(self._target, self._gripper_width)
-        self.executed = self.task.spec.action.from_si(np.concatenate((way, si[3:])))
+        near, befores, ways, executed = self.robot.tcp_poses(), [], [], []
+        for arm in self._arms:
+            limits, asked, before = arm.limits, si[arm.slice], self._targets[arm.name][:3].copy()
+            wanted = _within(before + asked[:3], near[arm.name][:3] - limits.divergence,
+                             near[arm.name][:3] + limits.divergence)
+            if limits.gripper_width:
+                width = self._gripper_widths[arm.name] or 0.0
+                self._gripper_widths[arm.name] = float(np.clip(width + asked[-1], 0.0, limits.gripper_width))
+            befores.append(before)
+            ways.append(_within(wanted, *arm.box) - before)
+            executed += [ways[-1], asked[3:]]
+        for share in self._fractions:
+            for arm, before, way in zip(self._arms, befores, ways, strict=True):
+                self._targets[arm.name][:3] = before + share * way
+            self.robot.advance_arms(self._targets, self._gripper_widths)
+        self.executed = self.task.spec.action.from_si(np.concatenate(executed))
 
-    def _tick(self, inputs: Inputs, move: bool = True) -> tuple:
-        self._state, output, _ = step(self.limits, self._state, inputs, self._now)
+    def _tick(self, told: dict[str, dict[str, Any]], move: bool = True) -> None:
+        """One tick of each arm's core; ``told`` is what some of them hear besides the arm's own state.
+
+        Each goes by what the others said in the tick before, so that it does not matter which is first.
+        """
+        poses, gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
+        said = [Other(arm.name, arm.blocked) for arm in self._arms] if len(self._arms) > 1 else []
+        targets, wanted = {}, {}
+        for arm in self._arms:
+            x, y, z, qx, qy, qz, qw = poses[arm.name].tolist()
+            inputs = Inputs(pose=(x, y, z, qx, qy, qz, qw), gripper=gripper_widths[arm.name],
+                            others=tuple([other for other in said if other.name != arm.name]), **told.get(arm.name, {}))
+            arm.state, output, _ = step(arm.limits, arm.state, inputs, self._now)
+            arm.applied, arm.blocked = output.applied, output.blocked
+            targets[arm.name], wanted[arm.name] = np.array(output.target), output.gripper
         if move:
-            self.simulator.advance(np.array(output.target), output.gripper)
+            self.robot.advance_arms(targets, wanted)
             self._now += self._tick_ns
-        return output.applied
-
-    def _pose(self) -> Pose:
-        x, y, z, qx, qy, qz, qw = self.simulator.tcp_pose().tolist()
-        return x, y, z, qx, qy, qz, qw
 
     def _truth(self) -> Arrays:
         """What success is judged by: a randomised simulator also says what is so, beside what it lets see."""
@@ -220,6 +263,11 @@ class VectorStations:
 
 def _stacked(observations: Sequence[Arrays]) -> Arrays:
     return {name: np.array([seen[name] for seen in observations]) for name in observations[0]}
+
+
+def _named(arms: Iterable[str]) -> str:
+    names = ", ".join(filter(None, arms))
+    return f"the arms {names}" if names else "one arm without a name"
 
 
 def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from rlinf_core.launching.graph import station_processes
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import load_recipe, station_robot
 from rlinf_core.ros import ros_environment
 
 
@@ -17,7 +17,11 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
     command = [sys.executable, "-m", "rlinf.station_client", what, "--station", recipe.station.name, "--timeout",
                str(timeout_s)]
     if what == "status":
-        command += ["--expect", *(process.name for process in station_processes(recipe, Path()))]
+        root = f"/{recipe.station.name}/"
+        command += ["--expect", *(f"{process.namespace}/{process.executable}".removeprefix(root)
+                                  for process in station_processes(recipe, Path()))]
+    if arms := station_robot(recipe).arms:
+        command += ["--arms", *arms]
     if cause:
         command += [f"--cause={cause}"]
     return subprocess.call(command, env=ros_environment(recipe.station.domain_id))

@@ -66,13 +66,21 @@ def steps_of(stamps: np.ndarray, records: list[Any]) -> list[int]:
 def _owners(chunks: dict[Key, Any], applied: list[Any], stamps: np.ndarray) -> dict[int, tuple[int, str, int]]:
     """Whose action the policy's last one of each time step was: its chunk and its index in it.
 
-    Until a new chunk arrives, the one before goes on within the same time step; the new one is the last.
+    Until a new chunk arrives, the one before goes on within the same time step; the new one is the last. Of several arms
+    all must have played it.
     """
-    owners: dict[int, tuple[int, str, int]] = {}
+    owners: dict[str, dict[int, tuple[int, str, int]]] = {arm_of(record): {} for record in applied}
     records = [record for record in applied if record.source == "policy" and (record.seq, record.session) in chunks]
     for step, record in zip(steps_of(stamps, records), records, strict=True):
-        owners[step] = max(owners.get(step, (-1, "", 0)), (record.seq, record.session, record.index))
-    return owners
+        own = owners[arm_of(record)]
+        own[step] = max(own.get(step, (-1, "", 0)), (record.seq, record.session, record.index))
+    first, *others = owners.values() or [{}]
+    return {step: owner for step, owner in first.items() if all(other.get(step) == owner for other in others)}
+
+
+def arm_of(record: Any) -> str:
+    """Whose ``Applied`` it is: the topic that it came on, as far as the reader said; the same for all where it did not."""
+    return getattr(record, "arm", "")
 
 
 def _sizes(where: str, chunks: list[Any]) -> tuple[int, int, int]:

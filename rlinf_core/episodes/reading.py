@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.episodes.checksums import SUMS, verify
-from rlinf_core.episodes.chunks import played_chunks, steps_of
+from rlinf_core.episodes.chunks import arm_of, played_chunks, steps_of
 from rlinf_core.episodes.messages import PACKAGE, store_for, to_ns
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
@@ -22,6 +23,8 @@ TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Appli
 MAX_MESSAGES = 200_000
 MAX_DEFINITIONS = 1 << 16  # characters
 MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
+
+ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")  # between the station's name and that of a topic of one of several arms
 
 Raw = tuple[str, str, str, bytes]  # topic, type, its definition, CDR
 Messages = dict[str, list[Any]]
@@ -105,25 +108,39 @@ def _read(raws: Iterator[Raw]) -> Messages:
     """What is on the topics that make an episode, once each."""
     messages: dict[str, dict[bytes, Any]] = {topic: {} for topic in TYPES}
     stations: set[str] = set()
+    appliers: set[str] = set()  # the station, or its arms
     for name, kind, definition, raw in raws:
         topic = next((topic for topic in TYPES if name.endswith(f"/{topic}")), "")
         if not topic:
             continue
-        stations.add(name.removesuffix(f"/{topic}"))
+        whose = name.removesuffix(f"/{topic}")
+        (appliers if topic == "applied" else stations).add(whose)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
-            raise ValueError(f"'{name}' of type {kind}, not '{min(stations)}/{topic}' of {TYPES[topic]}")
-        key = blake2b(raw).digest()
+            raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
+        key = blake2b(whose.encode() + raw).digest()
         if key not in messages[topic]:
             messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
+            messages[topic][key].arm = whose
         if len(messages[topic]) > MAX_MESSAGES:
             raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}'")
+    _check_arms(stations, appliers)
     return {topic: list(found.values()) for topic, found in messages.items()}
+
+
+def _check_arms(stations: set[str], appliers: set[str]) -> None:
+    """Actions were applied by the station's one interlock, or by those of its arms."""
+    station = min(stations, default=None)
+    strange = [name for name in appliers - stations
+               if station is not None and not (name.startswith(f"{station}/") and ARM.fullmatch(name[len(station) + 1:]))]
+    if strange or (appliers & stations and len(appliers) > 1):
+        raise ValueError(f"'{max(appliers)}/applied' and '{station}/timestep': of more than one station, or of arms beside "
+                         "a station's own")
 
 
 def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> Episode:
     applied = messages["applied"]
     stamps = np.array([to_ns(step.header.stamp) for step in steps])
-    dim = len(applied[0].requested) if applied else 0
+    dim, firsts = len(applied[0].requested) if applied else 0, {arm_of(record): record for record in reversed(applied)}
     count = len(steps) - 1
     requested, executed = np.zeros((count, dim)), np.zeros((count, dim))
     sources, limits = [""] * count, [()] * count
@@ -140,11 +157,12 @@ def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> E
         failure=bool(getattr(ended, "failure", False)),  # recordings of before knew success and time limits alone
         truncated=bool(getattr(ended, "truncated", not ended.success)),
         policy_version=ended.policy_version, spec_hash=ended.spec_hash,
-        limits_hash=applied[0].limits_hash if applied else "", instruction=steps[0].instruction,
+        limits_hash="+".join(first.limits_hash for _, first in sorted(firsts.items())), instruction=steps[0].instruction,
         observations=_observations(steps), requested=requested, executed=executed, sources=tuple(sources),
         limits=tuple(limits), rewards=np.array([s.reward for s in steps[1:]], np.float32),
         discounts=np.array([s.discount for s in steps[1:]], np.float32), stamps_ns=stamps,
-        chunks=played_chunks(where, messages["policy/action"], applied, stamps, sources))
+        chunks=played_chunks(where, messages["policy/action"], applied, stamps, sources),
+        arms=tuple(name.rpartition("/")[2] for name in sorted(firsts)) if len(firsts) > 1 else ())
 
 
 def _observations(steps: list[Any]) -> dict[str, np.ndarray]:

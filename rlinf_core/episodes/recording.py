@@ -24,10 +24,11 @@ class Recording:
     Args:
         spool: where episodes go.
         tell: called with CLOSED or ABORTED, the episode's id, its last event and why.
+        arms: how many of them apply each action.
     """
 
-    def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None]) -> None:
-        self.spool, self.tell = spool, tell
+    def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None], arms: int = 1) -> None:
+        self.spool, self.tell, self.arms = spool, tell, arms
         self.early = Ring(EARLY_BYTES, EARLY)  # topics are not ordered: data may beat STARTED
         self.writer: EpisodeWriter | None = None
         self.ended: Any = None
@@ -91,7 +92,9 @@ class Recording:
             self.abort(str(error))
 
     def _close_if_complete(self) -> None:
-        if self.ended is not None and self.steps >= self.ended.steps + 1 and self.applied >= self.ended.steps:
+        if self.ended is None:
+            return
+        if self.steps >= self.ended.steps + 1 and self.applied >= self.arms * self.ended.steps:
             self._close()
 
     def _close(self) -> None:

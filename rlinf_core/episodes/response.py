@@ -46,7 +46,7 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
         velocity: the observation that says the tool's velocity, (3,) [m/s].
 
     Raises:
-        EpisodeError: there is no such observation, or the tool hardly moved.
+        EpisodeError: there is no such observation, the tool hardly moved, or there are several arms.
     """
     tracks = [_track(episode, velocity) for episode in episodes]
     motion = sum(float((seen**2).sum()) for _, seen, _ in tracks)
@@ -61,6 +61,9 @@ def identify(episodes: Sequence[Episode], velocity: str = "tcp_velocity") -> Res
 
 def _track(episode: Episode, velocity: str) -> tuple[np.ndarray, np.ndarray, float]:
     """Speeds asked for (T, 3), speeds seen (T + 1, 3), and the time of a step [s]."""
+    if episode.arms:
+        raise EpisodeError(f"episode {episode.id}: expected one arm, got {', '.join(episode.arms)}: several are not "
+                           "supported here. Record one arm at a station of its own")
     seen = episode.observations.get(velocity)
     if seen is None or seen.shape[1:] != (3,) or episode.executed.shape[1] < 3:
         got = ", ".join(f"{name} {value.shape[1:]}" for name, value in episode.observations.items())

@@ -59,6 +59,7 @@ class Episode:
         rewards: (T,).
         discounts: (T,); 0 where the task ended, 1 otherwise, a time limit included.
         stamps_ns: (T + 1,) times of the time steps.
+        arms: their names, sorted, where the station has several.
         chunks: of the policy, and what it drew to make them; None where none says what was drawn, as in demonstrations and
             in recordings of before.
     """
@@ -83,6 +84,7 @@ class Episode:
     discounts: np.ndarray
     stamps_ns: np.ndarray
     chunks: PlayedChunks | None = None
+    arms: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -8,7 +8,7 @@ from rlinf_core.interlock.state import State
 from rlinf_core.interlock.tracking import placed, seen_at_rest, update_track
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import COMMANDERS, NS, Chunk, Event, Events, Inputs, Mode, Output
-from rlinf_core.interlock.watch import count_contacts, enabled, obstacles, standing_faults, unready
+from rlinf_core.interlock.watch import OTHER, count_contacts, enabled, obstacles, others, standing_faults, unready
 
 OPERATOR = COMMANDERS[-1]
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
@@ -50,7 +50,8 @@ class _Tick:
         self.contacts = count_contacts(limits, state.contacts, inputs.wrench)
         self.standing = standing_faults(limits, inputs, self.contacts)
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
-        self.obstacles = obstacles(limits, inputs, self.contacts) + stalled
+        self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
+        self.held_now = ""
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
         self.adrift = state.adrift
         if inputs.late_s > LATE_TICKS * limits.tick:
@@ -79,11 +80,11 @@ class _Tick:
         fresh = self.sample is not None and self.inputs.pose_age_ns <= self.limits.stale_state * NS
         return "state_jump" if fresh or self.track.jumped else "stale_state"
 
-    # S10, S11, S14, S15, S17, S22, S23, S24: what the world and the people around the arm say
+    # S10, S11, S14, S15, S17, S22, S23, S24, S27: what the world and the people around the arm say
     def watch_outside(self) -> None:
         if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
             self.fault(self.standing[0])
-        for cause in self.obstacles:
+        for cause in [*self.obstacles, *self.others]:
             self.hold(cause, only_active=True)
         if self.chunk is not None and self.needs_enable(self.chunk):
             self.hold("enable")
@@ -173,7 +174,7 @@ class _Tick:
         if self.commander == OPERATOR != chunk.source and not self.trajectory.still:
             self.hold("handing_back", only_active=True)  # S16: a pause before the policy goes on
             return "handing_back"
-        return "" if self.mode is Mode.ACTIVE else self.misaligned()
+        return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(self.others[:1])
 
     def commands(self, source: str) -> bool:
         """Whether a chunk of ``source`` is still valid and in command."""
@@ -186,20 +187,30 @@ class _Tick:
 
     def misaligned(self) -> str:
         """Start from where the arm is, never from an old target (traps 3 and 4); what keeps it from that, if anything."""
+        reason = self.astray()
+        if reason:
+            self.hold(reason)
+        return reason
+
+    def astray(self) -> str:
+        """Why motion cannot start from where the set-point is; empty if it can."""
         trajectory = self.trajectory
         if not trajectory.still and trajectory.goal is None:
-            if trajectory.too_far(self.arm):
-                self.hold("realigning")
-                return "realigning"
-            return ""  # it brakes beside the arm and may as well go on
+            return "realigning" if trajectory.too_far(self.arm) else ""  # beside the arm it brakes, and may as well go on
         outside = trajectory.outside(self.arm or ())
         if outside:
-            self.hold(f"outside_{outside}")
             return f"outside_{outside}"
-        if not trajectory.arrived() and (trajectory.goal is not None or trajectory.misaligned(self.arm)):
-            self.hold("realigning")
-            return "realigning"
-        return ""
+        astray = trajectory.goal is not None or trajectory.misaligned(self.arm)
+        return "realigning" if astray and not trajectory.arrived() else ""
+
+    # S27: what the other arms wait for
+    def blocked(self) -> str:
+        """Why this arm could not move now, the others aside; empty if it may. What held it in this very tick counts too."""
+        if self.mode in (Mode.DISARMED, Mode.FAULT):
+            return self.mode.name.lower()
+        own = [*self.obstacles, self.unknown()][0]
+        later = self.held_now or (self.cause if self.cause == "new_session" else "")
+        return own if own or self.mode is Mode.ACTIVE else later or self.astray()
 
     # S2, S7, S8, S12: motion
     def move(self) -> None:
@@ -253,6 +264,7 @@ class _Tick:
         if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
             self.drop_chunk()
             self.enter(Mode.HOLD, cause)
+            self.held_now = self.held_now if cause.startswith(OTHER) else cause
 
     def fault(self, cause: str) -> None:
         """Latch; the first cause stays, as it is what a reset must name."""
@@ -278,7 +290,8 @@ class _Tick:
         target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
-        output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied))
+        output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied),
+                        self.blocked() if self.inputs.others else "")
         return state, output, tuple(self.event.emitted)
 
 

@@ -154,12 +154,11 @@ class Trajectory:
         if window is None or window.done or not self.motions:
             return
         chunk = window.chunk
-        requested = tuple(chunk.actions[window.index])
-        executed = moved(self.limits, window.start, self.set_points(), len(requested))
+        executed = moved(self.limits, window.start, self.set_points(), len(chunk.actions[window.index]))
         self.applied.append(Applied(
             chunk.source, chunk.session, chunk.seq, window.index, chunk.policy_version,
             chunk.observation_stamp_ns + window.index * chunk.dt_ns, chunk.observation_stamp_ns,
-            requested, executed, tuple(sorted(window.limits))))
+            tuple((chunk.whole or chunk.actions)[window.index]), executed, tuple(sorted(window.limits))))
         if window.limits:
             self.note("limited", ",".join(sorted(window.limits)), chunk, window.index)
         self.window = replace(window, done=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from rlinf_core.interlock.motion import Numbers
 
@@ -25,6 +26,29 @@ class Mode(IntEnum):
     FAULT = 4
 
 
+class Rows(NamedTuple):
+    """Which numbers of an action are this arm's: ``first`` to before ``end``, of so many; all of them where ``of`` is 0."""
+
+    first: int = 0
+    end: int = 0
+    of: int = 0
+
+    def share(self, whole: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
+        """This arm's part of the actions of all. Not finite where any of them is not: a chunk is refused as a whole."""
+        if not self.of:
+            return whole
+        if not all(math.isfinite(value) for action in whole for value in action):
+            return ((math.nan,) * (self.end - self.first),)
+        return tuple([action[self.first:self.end] for action in whole])
+
+    def among(self, own: Numbers) -> Numbers:
+        """This arm's numbers among those of all, which are zero."""
+        return (0.0,) * self.first + own + (0.0,) * (self.of - self.end)
+
+
+ALL = Rows()  # of a station with one arm
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A plan of displacements, one row per action; see rlinf_msgs/ActionChunk.
@@ -35,6 +59,7 @@ class Chunk:
             angle [rad] per joint. One more number [m] opens (positive) or closes the gripper, where there is one.
         frame: the frame of the displacements; empty for the base frame.
         joint_names: the joints that the actions move, or none for the robot's own order.
+        whole: where a station has several arms: the actions of all of them, of which ``actions`` are this arm's.
     """
 
     source: str
@@ -48,6 +73,7 @@ class Chunk:
     execute: int = 1
     frame: str = ""
     joint_names: tuple[str, ...] = ()
+    whole: tuple[tuple[float, ...], ...] = ()
 
     @property
     def dt_ns(self) -> int:
@@ -61,6 +87,14 @@ class EStop:
     name: str
     pressed: bool
     age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Another arm of the station (S27): its name, and why it could not move now; empty if it may."""
+
+    name: str
+    blocked: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +119,7 @@ class Inputs:
         silent: names of inputs that a limit in force needs and that are not heard (S22).
         foreign: command topics and e-stops on which somebody else publishes (S23).
         doubled: other inputs with more than one publisher (S23).
+        others: the station's other arms, as each said of itself since the last tick; one that is not heard is ``silent``.
         clock_stepped: this machine's clock has been set since arming, so that stamps do not mean what they did (S4).
         late_s: by how much more than a tick the last one was ago (S24).
     """
@@ -108,6 +143,7 @@ class Inputs:
     silent: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     doubled: tuple[str, ...] = ()
+    others: tuple[Other, ...] = ()
     clock_stepped: bool = False
     late_s: float = 0.0
 
@@ -164,6 +200,7 @@ class Output:
         target: of the tool, in ``tcp_delta``; None only before any state was ever measured.
         joints: their targets, in ``joint_delta``; empty before.
         gripper: the gripper width to command [m], where there is a gripper.
+        blocked: why this arm could not move now, the others aside; empty if it may, or if there are no others.
     """
 
     target: Pose | None
@@ -173,6 +210,7 @@ class Output:
     source: str
     cause: str
     applied: tuple[Applied, ...] = ()
+    blocked: str = ""
 
 
 @dataclass(frozen=True, slots=True)

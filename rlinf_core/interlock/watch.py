@@ -10,6 +10,8 @@ from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.types import Inputs
 
 Contacts = tuple[int, int]
+OTHER = "arm:"                   # begins the cause of a hold that is another arm's
+STOPPED = ("disarmed", "fault")  # what another arm says of itself while it is
 
 
 def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
@@ -40,6 +42,15 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
         elif distance <= 0.0:
             causes.append("obstacle")
     return causes + outside_range(limits, inputs) + unready(inputs)
+
+
+def others(inputs: Inputs) -> list[str]:
+    """The other arms that may not move: then this one does not either (S27).
+
+    Where all of them were put somewhere else at once, as a simulator does, what held one before has gone.
+    """
+    return [f"{OTHER}{arm.name}" for arm in inputs.others
+            if arm.blocked and (arm.blocked in STOPPED or not inputs.restart)]
 
 
 def enabled(limits: Limits, inputs: Inputs) -> bool:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
+from rlinf_core.robot import Robot
 from rlinf_core.scripts import make_script
+from rlinf_core.specs import ActionSpec
 
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
 ONCE = "once"          # its end is somebody's business, and not to be undone
 SCRIPTED, KEYBOARD = "scripted", "keyboard"
+OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode")  # heard by the interlock of each arm
+TO_OTHERS = "safety/to_others"
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,8 @@ class Process:
     """One process of a station.
 
     Attributes:
-        name: of the process and its node.
-        package, executable: for ``ros2 run`` and launch_ros.
+        name: of the process.
+        package, executable: for ``ros2 run`` and launch_ros; the node has the executable's name.
         module: the same, for ``python -m``.
         parameters: ROS parameters.
         remappings: (from, to) names.
@@ -50,7 +54,6 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     check_operator(recipe)
     station, robot, spec = recipe.station, station_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
-    latch = Path.home() / ".ros/rlinf" / f"{station.name}.interlock"  # of the robot, not of the run
     cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
     processes = []
     if robot.driver == "simulator":
@@ -58,10 +61,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
                                options=json.dumps(robot.options),
                                lockstep=station.lockstep, control_hz=spec.control_hz, **cameras))
     processes += [
-        _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.limits),
-              estops=list(robot.estops) or [""], latch_file="" if robot.driver == "simulator" else str(latch),
-              lockstep=station.lockstep and robot.driver == "simulator", teleports=robot.driver == "simulator",
-              distance=robot.distance),
+        *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device, **cameras),
@@ -105,5 +105,24 @@ def write_plan(recipe: Recipe, run_dir: Path) -> None:
     (run_dir / "plan.json").write_text(json.dumps(plan))
 
 
+def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:
+    """An arm's interlock. Where there are several arms its topics are below the arm's name, but those of all of them."""
+    station, simulated = recipe.station, robot.driver == "simulator"
+    name = ".".join([station.name, *([arm] if arm else []), "interlock"])
+    latch = Path.home() / ".ros/rlinf" / name  # of the robot, not of the run
+    process = _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
+                    estops=list(robot.estops) or [""], latch_file="" if simulated else str(latch),
+                    lockstep=station.lockstep and simulated, teleports=simulated, distance=robot.distance)
+    if not arm:
+        return process
+    rows, others = action.rows(arm), [other for other in robot.arms if other != arm]
+    common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
+    return replace(process, name=f"interlock_{arm}", namespace=f"{process.namespace}/{arm}",
+                   parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
+                   remappings=tuple((topic, f"{process.namespace}/{topic}") for topic in common))
+
+
 def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:
+    if arms := station_robot(recipe).arms:
+        parameters["arms"] = list(arms)
     return Process(name, "rlinf", name, module, f"/{recipe.station.name}", parameters, (), restart)

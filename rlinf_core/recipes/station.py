@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.interface import arm_of, topic
 from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.paths import shared
 from rlinf_core.recipes.schema import Recipe
@@ -22,7 +23,8 @@ def station_robot(recipe: Recipe) -> Robot:
 def check_recipe(recipe: Recipe) -> None:
     """Everything that can be known before anything is made or started: source, robot, limits, cameras, task."""
     check_source(recipe)
-    load_limits(station_robot(recipe).limits)
+    for limits in station_robot(recipe).interlocks.values():
+        load_limits(limits)
     station_task(recipe)
 
 
@@ -39,4 +41,33 @@ def station_task(recipe: Recipe) -> Task:
         if camera not in robot.cameras:
             raise RecipeError(f"station.observe_cameras: robot '{station.robot}' has no camera '{camera}'; it has "
                               f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}")
-    return load_task(task_file(recipe)).with_images(dict.fromkeys(station.observe_cameras, station.image_size))
+    task = load_task(task_file(recipe))
+    check_arms(f"robot '{station.robot}'", robot, f"task '{station.task}'", task)
+    return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size))
+
+
+def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:
+    """The task acts with the arms that the robot has, and observes no other; RecipeError says which it has."""
+    arms, action = tuple(robot.arms), task.spec.action
+    if action.arms != arms:
+        raise RecipeError(f"{what}: action.dimensions: expected {_said(arms)}, as {whose} has, got {_said(action.arms)}: "
+                          f"{', '.join(action.names)}. Begin each name with its arm's (left/dx), in the order of 'arms' in "
+                          "robot.yaml, or take a task for this robot")
+    for arm, limits in ((arm, load_limits(path)) for arm, path in robot.interlocks.items() if arm):
+        if limits.control_mode != action.control_mode:
+            raise RecipeError(f"{what}: action.control_mode: expected {limits.control_mode}, as the limits of arm '{arm}' "
+                              f"of {whose} say, got {action.control_mode}. All arms of a station act in one mode: set "
+                              "control_mode in their limits")
+        if action.of_arm(arm).dim not in limits.action_sizes:
+            raise RecipeError(f"{what}: action.dimensions: expected {' or '.join(map(str, limits.action_sizes))} of arm "
+                              f"'{arm}', as its limits let it move, got {', '.join(action.names[action.rows(arm)])}")
+    for name in sorted(task.channels):
+        if arm_of(name) not in ("", *arms):
+            raise RecipeError(f"{what}: channel '{name}': {whose} has {_said(arms)}{nearest(arm_of(name), arms)}")
+        if arms and topic(name).per_arm and not arm_of(name):
+            raise RecipeError(f"{what}: channel '{name}': expected that of one arm, e.g. '{arms[0]}/{name}', as {whose} "
+                              f"has {_said(arms)}")
+
+
+def _said(arms: tuple[str, ...]) -> str:
+    return f"the arms {', '.join(arms)}" if arms else "one arm, without a name"

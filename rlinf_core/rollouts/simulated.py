@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import Recipe, station_task
@@ -29,10 +29,14 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     task = station_task(recipe)
     if recipe.simulation.shaping:
         task = shaped(task, recipe.simulation.shaping)
-    simulator = make(robot.simulator, **robot.options)
+    simulator: Any = make(robot.simulator, **robot.options)
     if recipe.simulation.randomise != Randomise():
+        if robot.arms:
+            raise RecipeError(f"simulation.randomise: expected nothing for robot '{recipe.station.robot}', which has "
+                              "several arms: that is not supported. Leave it out")
         simulator = Randomised(simulator, recipe.simulation.randomise)
-    return SimulatedStation(simulator, task, load_limits(robot.limits), recipe.simulation.interlock)
+    limits = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    return SimulatedStation(simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock)
 
 
 def stations(recipe: Recipe, size: int) -> VectorStations:

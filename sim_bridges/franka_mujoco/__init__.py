@@ -14,24 +14,14 @@ import numpy as np
 from pydantic import Field
 
 from rlinf_core.errors import RlinfError
-from sim_bridges.mujoco_scene import Scene
+from sim_bridges.franka_mujoco.arm import JOINTS, PEG_HALF_WIDTH_M, Arm
 
 Metres = Annotated[float, Field(ge=0, lt=1)]
-HOME = np.array([0.0, 0.35, 0.0, -2.10, 0.0, 2.45, 0.785])
-TOOL_DOWN_XYZW = np.array([0.0, 1.0, 0.0, 0.0])
-
 PACKAGE, INSTALL = "mujoco", "make setup"
 
-PEG_HALF_WIDTH_M = 0.0125
 CLEARANCE_M = 0.002
 WALL_M = 0.012
 RIM_M = 0.05
-COMMAND_TIMEOUT_S = 0.2
-
-STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)  # [N/m, Nm/rad]
-DAMPING = np.array([110.0] * 3 + [6.0] * 3)
-POSTURE_STIFFNESS, POSTURE_DAMPING = 10.0, 3.0
-TORQUE_LIMIT = np.array([87.0] * 4 + [12.0] * 3)
 
 
 class Simulator:
@@ -46,7 +36,7 @@ class Simulator:
 
     tick_s = 0.01
     cameras = ("front", "wrist", "video")
-    joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
+    joint_names = JOINTS
 
     def __init__(self, pose_noise_m: Metres = 0.0007, socket_range_m: Metres = 0.06, start_range_m: Metres = 0.04,
                  start_height_m: tuple[Metres, Metres] = (0.12, 0.17)) -> None:
@@ -58,10 +48,9 @@ class Simulator:
         self.pose_noise_m, self.socket_range_m = pose_noise_m, socket_range_m
         self.start_range_m, self.start_height_m = start_range_m, start_height_m
         self._substeps = round(self.tick_s / self.model.opt.timestep)
-        self._tcp = self.model.site("tcp").id
         self._socket = self.model.body("socket").mocapid[0]
-        self._jacobian = np.zeros((6, self.model.nv))
-        self.scene = Scene(self.model, self.data, "tcp", cameras={name: name for name in self.cameras})
+        self.arm = Arm(self.model, self.data, cameras={name: name for name in self.cameras})
+        self.scene = self.arm.scene
         self.reset(0)
 
     def reset(self, seed: int) -> None:
@@ -73,33 +62,20 @@ class Simulator:
                                              random.uniform(*self.start_height_m)]
         noise = random.normal(0.0, self.pose_noise_m, 2)
         self._object = np.concatenate([socket + [*noise, RIM_M], [0.0, 0.0, 0.0, 1.0]])
-        self.data.qpos[:7] = self._inverse_kinematics(start)
+        self.arm.place(start)
         self._mujoco.mj_forward(self.model, self.data)
-        self._target, self._silent_s = self.tcp_pose(), 0.0
+        self.arm.rest()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
-        self._silent_s = 0.0 if target_pose is not None else self._silent_s + self.tick_s
-        if target_pose is not None:
-            self._target = np.asarray(target_pose, dtype=float)
-        elif self._silent_s >= COMMAND_TIMEOUT_S > self._silent_s - self.tick_s:
-            self._target = self.tcp_pose()
-        position, rotation = self._target[:3], _wxyz(self._target[3:])
+        self.arm.aim(target_pose, self.tick_s)
         for substep in range(self._substeps):
             self._mujoco.mj_step1(self.model, self.data)
-            self._apply_impedance(position, rotation, refresh_posture=substep == 0)
+            self.arm.control(refresh_posture=substep == 0)
             self._mujoco.mj_step2(self.model, self.data)
 
     def channels(self) -> dict[str, np.ndarray]:
-        data = self.data
-        rotation = data.site_xmat[self._tcp].reshape(3, 3)
-        twist = self._jacobian @ data.qvel
-        return {
-            "current_pose": self.tcp_pose(), "current_twist": twist,
-            "wrench": np.concatenate([-rotation @ data.sensordata[:3], -rotation @ data.sensordata[3:6]]),
-            "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([2 * PEG_HALF_WIDTH_M]),
-            "object_pose": self._object.copy(),
-        }
+        return self.arm.channels() | {"object_pose": self._object.copy()}
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         self.scene.hidden = (3, 4, 5) if camera == "video" else (1, 2, 4, 5)
@@ -107,7 +83,7 @@ class Simulator:
 
     def tcp_pose(self) -> np.ndarray:
         """(7,) xyz and quaternion xyzw of the peg's tip."""
-        return self.scene.tool_pose()
+        return self.arm.tcp_pose()
 
     def gripper_width(self) -> float:
         """The peg is held all the time."""
@@ -118,46 +94,6 @@ class Simulator:
         offset = self.tcp_pose()[:3] - self.data.mocap_pos[self._socket] - [0.0, 0.0, RIM_M]
         return bool(offset[2] < -0.02 and np.abs(offset[:2]).max() < PEG_HALF_WIDTH_M)
 
-    def _apply_impedance(self, position: np.ndarray, rotation: np.ndarray, refresh_posture: bool) -> None:
-        """tau = J^T (K e - D v) + N^T posture + bias (Hogan 1985; Khatib 1987)."""
-        data, jacobian = self.data, self._jacobian
-        self._mujoco.mj_jacSite(self.model, data, jacobian[:3], jacobian[3:], self._tcp)
-        error = np.empty(6)
-        error[:3] = position - data.site_xpos[self._tcp]
-        error[3:] = self._rotation_error(rotation)
-        if refresh_posture:
-            inverse = np.linalg.solve(jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian)
-            posture = POSTURE_STIFFNESS * (HOME - data.qpos) - POSTURE_DAMPING * data.qvel
-            self._posture = posture - jacobian.T @ (inverse @ posture)
-        torque = jacobian.T @ (STIFFNESS * error - DAMPING * (jacobian @ data.qvel))
-        data.ctrl[:] = np.clip(torque + self._posture + data.qfrc_bias, -TORQUE_LIMIT, TORQUE_LIMIT)
-
-    def _rotation_error(self, rotation_wxyz: np.ndarray) -> np.ndarray:
-        """Rotation vector in the base frame that takes the measured orientation to the target."""
-        measured, error = np.empty(4), np.empty(3)
-        self._mujoco.mju_mat2Quat(measured, self.data.site_xmat[self._tcp])
-        self._mujoco.mju_subQuat(error, rotation_wxyz, measured)
-        return self.data.site_xmat[self._tcp].reshape(3, 3) @ error
-
-    def _inverse_kinematics(self, position: np.ndarray) -> np.ndarray:
-        """Joint angles near HOME with the tool at ``position`` pointing down (damped least squares)."""
-        data, target = self.data, _wxyz(TOOL_DOWN_XYZW)
-        data.qpos[:7] = HOME
-        for _ in range(50):
-            self._mujoco.mj_kinematics(self.model, data)
-            self._mujoco.mj_comPos(self.model, data)
-            self._mujoco.mj_jacSite(self.model, data, self._jacobian[:3], self._jacobian[3:], self._tcp)
-            error = np.concatenate([position - data.site_xpos[self._tcp], self._rotation_error(target)])
-            if np.abs(error).max() < 1e-6:
-                break
-            gram = self._jacobian @ self._jacobian.T + 1e-6 * np.eye(6)
-            data.qpos[:7] += self._jacobian.T @ np.linalg.solve(gram, error)
-        return data.qpos[:7].copy()
-
-
-def _wxyz(quaternion_xyzw: np.ndarray) -> np.ndarray:
-    return np.asarray(quaternion_xyzw)[[3, 0, 1, 2]]
-
 
 def _assets() -> Path:
     found = importlib.util.find_spec("gym_hil")
@@ -167,7 +103,15 @@ def _assets() -> Path:
 
 
 def _scene() -> str:
-    """The MJCF of the whole scene: Menagerie's arm without its gripper's linkage, our hand, peg, socket and table."""
+    """The MJCF of the whole scene: arm, socket and table."""
+    root = panda()
+    root.find("worldbody").extend(elements(_WORLD + _socket()))
+    root.extend(elements(COMMON))
+    return xml.tostring(root, encoding="unicode")
+
+
+def panda() -> Any:
+    """The MJCF of Menagerie's arm without its gripper's linkage, with our hand, peg and wrist sensor."""
     assets = _assets()
     root: Any = xml.parse(assets / "panda.xml").getroot()  # every find of the wheel's own file finds
     for tag in ("contact", "tendon", "equality", "sensor"):
@@ -184,13 +128,13 @@ def _scene() -> str:
     attachment = next(body for body in root.iter("body") if body.get("name") == "attachment")
     for child in list(attachment):
         attachment.remove(child)
-    attachment.extend(_elements(_HAND))
-    root.find("worldbody").extend(_elements(_WORLD + _socket()))
-    root.extend(_elements(_GLOBAL))
-    return xml.tostring(root, encoding="unicode")
+    attachment.extend(elements(_HAND))
+    root.extend(elements(_SENSORS))
+    return root
 
 
-def _elements(text: str) -> list[xml.Element]:
+def elements(text: str) -> list[xml.Element]:
+    """Of a piece of MJCF."""
     return list(xml.fromstring(f"<all>{text}</all>"))
 
 
@@ -229,7 +173,7 @@ _WORLD = """
 <camera name="video" pos="1.12 -0.78 0.62" xyaxes="0.725 0.689 -0.000 -0.224 0.236 0.946" fovy="42"/>
 """
 
-_GLOBAL = """
+COMMON = """
 <option timestep="0.0025" integrator="implicitfast" cone="elliptic" impratio="10"/>
 <visual>
   <headlight ambient="0.35 0.35 0.35" diffuse="0.25 0.25 0.25" specular="0.05 0.05 0.05"/>
@@ -241,6 +185,9 @@ _GLOBAL = """
   <texture name="floor" type="2d" builtin="flat" rgb1="0.55 0.58 0.6" width="16" height="16"/>
   <material name="floor" texture="floor" reflectance="0"/>
 </asset>
+"""
+
+_SENSORS = """
 <sensor>
   <force name="force" site="wrist_force"/>
   <torque name="torque" site="wrist_force"/>

@@ -21,7 +21,7 @@ from rclpy.node import Node
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
-from rlinf.qos import profile
+from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.spinning import asked_to_end, destroy
 from rlinf.standstill import standstill
 from rlinf_core.interlock.types import Mode
@@ -57,12 +57,11 @@ class Director(Node):
         self.active_at = self.moved_at = time.time()
         self.request: Any = None  # of what was asked for
         self.runner = ActionClient(self, RunEpisodes, "run_episodes")
-        for topic, kind, callback in (("trainer/status", TrainerStatus, self._on_trainer),
-                                      ("policy/status", PolicyStatus, self._on_policy),
-                                      ("safety", SafetyState, self._on_safety),
-                                      ("applied", Applied, self._on_applied),
-                                      ("episode", EpisodeEvent, self._on_episode)):
-            self.create_subscription(kind, topic, callback, profile(topic))
+        arms = arms_of(self)
+        for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
+                                ("applied", self._on_applied), ("episode", self._on_episode)):
+            hear(self, topic, arms, callback)
+        hear_safety(self, arms, self._on_safety)
         self.create_timer(0.5, self._write_status)
 
     def _parameter(self, name: str) -> str:

@@ -12,6 +12,7 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from rosgraph_msgs.msg import Clock
 
+from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.conversions import fill_observation
 from rlinf.episode_ids import episode_name, new_request
 from rlinf.latest import Latest
@@ -24,6 +25,7 @@ from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
 from rlinf.workarounds import Until, run_routine
 from rlinf_core.errors import SpecError
+from rlinf_core.interface import of_arms
 from rlinf_core.interlock.types import Mode
 from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.task import load_task, observe
@@ -60,8 +62,10 @@ class Environment(ControlNode):
         self.steps = self.create_publisher(TimeStep, "timestep", profile("timestep"))
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.create_subscription(EpisodeEvent, "episode", self._on_event, profile("episode"))
-        self.create_subscription(Applied, "applied", self._on_applied, profile("applied"))
-        self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+        arms = arms_of(self)
+        self.poses = of_arms("current_pose", arms)
+        hear(self, "applied", arms, self._on_applied)
+        hear_safety(self, arms, self._on_safety)
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
         self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
         self.scene = Scene(self, self.patience_s)
@@ -225,7 +229,7 @@ class Environment(ControlNode):
         self._pull()
         fresh_ns = self.get_clock().now().nanoseconds - max(STALE_CAMERA_NS, 2 * self.period_ns)
         if not self.inputs.older_than(self.due_ns if self.step_index == 0 else fresh_ns):
-            self._step(self.inputs.stamps_ns["current_pose"])
+            self._step(min(self.inputs.stamps_ns[pose] for pose in self.poses))
 
     def _step(self, stamp_ns: int) -> None:
         channels, index = self.inputs.channels, self.step_index

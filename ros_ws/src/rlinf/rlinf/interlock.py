@@ -33,7 +33,7 @@ from std_msgs.msg import Float64
 from rlinf import safety_messages as messages
 from rlinf.interlock_clock import Lockstep, RealTime
 from rlinf.interlock_desk import Desk
-from rlinf.interlock_inputs import OVER, ROLES, Inputs
+from rlinf.interlock_inputs import OVER, ROLES, TO_OTHERS, Inputs
 from rlinf.interlock_requests import Requests
 from rlinf.qos import profile
 from rlinf.spinning import given, run
@@ -42,9 +42,10 @@ from rlinf.workarounds import wait_for_nobody
 from rlinf_core import interlock as core
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Event, Mode, Output, State, load_limits, loosest, step
+from rlinf_core.interlock.types import Rows
 
 PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
-              "teleports": False, "distance": False, "autostart": True}
+              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0]}
 COLLECT_TICKS = 10
 MAX_EVENTS = 32     # said of one tick; more are counted
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
@@ -68,9 +69,11 @@ class Interlock(Node):
         self.reaction_ms: deque[float] = deque(maxlen=1000)
         self.output = Output(None, (), None, self.state.mode, "", self.state.cause)
         self.said: tuple[Any, ...] = ()
+        self.rows = Rows(*self.settings["rows"])
+        self.others = [name for name in self.settings["others"] if name]
         self.desk = Desk(self.settings, self.limits)
         self.inputs = Inputs(self, self.limits, [name for name in self.settings["estops"] if name],
-                             self.settings["distance"], self.settings["lockstep"])
+                             self.settings["distance"], self.settings["lockstep"], self.others, self.rows)
         self._make_outputs()
         self.requests = Requests(self)
         self.clock: RealTime | Lockstep | None = None
@@ -98,6 +101,7 @@ class Interlock(Node):
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
         self.events = self.create_publisher(SafetyEvent, "safety/events", profile("safety/events"))
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.to_others = self.create_publisher(SafetyState, TO_OTHERS, profile(TO_OTHERS)) if self.others else None
 
     # S14: a stop survives a restart
     def _remember(self) -> State:
@@ -157,10 +161,12 @@ class Interlock(Node):
         self.state, self.output, told = self._step(core.Inputs(
             pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **heard, **wanted), now_ns)
         self._publish_target(now_ns)
+        if self.to_others is not None:
+            self.to_others.publish(messages.to_others(self.output, now_ns))
         done = time.monotonic_ns()
         self.reaction_ms += [(done - at) / 1e6 for at in arrivals]
         for record in self.output.applied:
-            self.applied.publish(messages.applied(record, self.limits.hash))
+            self.applied.publish(messages.applied(record, self.limits.hash, self.rows))
         self.counts["ticks"] += 1
         self._publish_events(told)
         if self.state.mode is Mode.DISARMED:
@@ -178,7 +184,7 @@ class Interlock(Node):
             return step(self.limits, self.state, inputs, now_ns)
         except Exception:
             self.desk.log("fatal", f"a defect in the interlock's core; the arm is stopped:\n{traceback.format_exc()}")
-            return step(self.limits, self.state, core.Inputs(robot_fault="interlock"), now_ns)
+            return step(self.limits, self.state, core.Inputs(robot_fault="interlock"), now_ns)  # which stops the others too
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind in OVER:

@@ -11,7 +11,7 @@ from typing import Any
 from geometry_msgs.msg import PoseStamped
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, TimeStep
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.phase import PhaseLockedTimer
@@ -72,7 +72,8 @@ class Lockstep:
     """A pose from the simulator is credit for one tick, while a chunk covers it and the environment has seen the step.
 
     A chunk that is played for several time steps gives credit for the ticks of each only once the environment has taken
-    that time step, so that every observation is of its own time. A guard keeps time when nothing comes.
+    that time step, so that every observation is of its own time. Where there are other arms, each waits until it knows how
+    the others fared in the tick before: so all go by the same, whichever is first. A guard keeps time when nothing comes.
     """
 
     clock_stepped = False
@@ -82,10 +83,10 @@ class Lockstep:
         self.inputs, self.period_s, self.guard_s, self.mode, self.repeat = inputs, period_s, guard_s, mode, repeat
         self.tick = tick
         self.late_ms: deque[float] = deque(maxlen=1000)
-        self.credit_ns = self.looked_ns = self.dt_ns = 0
+        self.credit_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
         self.step_ns: int | None = None  # of the newest time step; None until there is an environment
         self.pending = self.forced = self.running_on = self.answered = False
-        self.last_ns = time.monotonic_ns()
+        self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
             node.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", True), raw=True),
             node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True),
@@ -93,6 +94,9 @@ class Lockstep:
         for topic in ROLES:
             self.subscriptions.append(node.create_subscription(
                 ActionChunk, topic, partial(self._on_chunk, topic), profile(topic), raw=True))
+        for topic in inputs.others:
+            self.subscriptions.append(node.create_subscription(
+                SafetyState, topic, partial(self._on_other, topic), profile(topic), raw=True))
         self.timer = node.create_timer(period_s, self._on_guard)
 
     def _on_pose(self, raw: bytes) -> None:
@@ -105,6 +109,8 @@ class Lockstep:
         if self.answered and not self.pending and not asked and self.inputs.pose_stamp_ns == before:
             self.repeat()  # a republished state gets its answer again: nothing moves twice
             return
+        if not self.pending or self.inputs.pose_stamp_ns != before:
+            self.since_ns = time.monotonic_ns()
         self.pending = True
         self._tick_if_due()
 
@@ -134,6 +140,12 @@ class Lockstep:
             self.dt_ns = chunk.dt_ns
             self._tick_if_due()
 
+    def _on_other(self, topic: str, raw: bytes) -> None:
+        message = self.inputs.decode(topic, SafetyState, raw)
+        if message is not None:
+            self.inputs.receive(topic, message)
+            self._tick_if_due()
+
     def wanted(self) -> None:
         """Somebody asked for something: answer with the present state, if it is not answered yet."""
         self.forced = True
@@ -142,7 +154,8 @@ class Lockstep:
     @property
     def _has_tick_credit(self) -> bool:
         until = self.credit_ns if self.step_ns is None else min(self.credit_ns, self.step_ns + self.dt_ns)
-        return self.inputs.pose_stamp_ns < until
+        known = all(other.up_to() >= self.ticked_ns for other in self.inputs.others.values())
+        return known and self.inputs.pose_stamp_ns < until
 
     def _tick_if_due(self) -> None:
         if self.pending and (self.forced or self._has_tick_credit):
@@ -150,7 +163,7 @@ class Lockstep:
 
     def _on_guard(self) -> None:
         """No tick credit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
-        waited_s = (time.monotonic_ns() - self.last_ns) / NS
+        waited_s = (time.monotonic_ns() - self.since_ns) / NS  # from the pose on: a new scene's first tick is its chunk's
         running_on = self.running_on and self.mode() is Mode.ACTIVE
         if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.period_s)):
             self.running_on = True
@@ -165,7 +178,7 @@ class Lockstep:
         if self.last_ns - self.looked_ns > 0.1 * NS:
             self.looked_ns = self.last_ns
             self.inputs.look_around()
-        self.answered = True
+        self.answered, self.ticked_ns = True, self.inputs.pose_stamp_ns
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
 
     def stop(self, node: Node) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +21,16 @@ from std_msgs.msg import String
 
 from rlinf import safety_messages as messages
 from rlinf.qos import kind, received
-from rlinf_core.interlock import Chunk, EStop, Limits, Pose
-from rlinf_core.interlock.types import NS
+from rlinf_core.interlock import Chunk, EStop, Limits, Other, Pose
+from rlinf_core.interlock.types import ALL, NS, Rows
 
 ROLES = {"policy/action": "policy", "teleop/action": "operator"}
 OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
 MAX_AT_ONCE = 10                # messages of one topic a tick
 MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
 FEW_BYTES = 1_024                # of everything else
+TO_OTHERS = "safety/to_others"   # of another arm: below its name
+FEW_TICKS, UNHEARD = 4, "unheard"
 STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
 
 
@@ -40,6 +43,39 @@ class Listener:
     subscription: Any
     heard_ns: int = 0            # monotonic; 0 before anything came
     arrived: list[int] = field(default_factory=list)
+
+
+class Said:
+    """What another arm's interlock has said of itself: why it could not move, or nothing (S27)."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.held, self.newest = name, "", ""
+        self.said: dict[int, str] = {}  # by the time of its tick, the last few
+
+    def hear(self, stamp_ns: int, blocked: str) -> None:
+        """One of its ticks."""
+        self.said[stamp_ns] = self.newest = blocked
+        self.held = self.held or blocked
+        while len(self.said) > FEW_TICKS:
+            del self.said[next(iter(self.said))]
+
+    def forget(self) -> None:
+        """What it was held for has been handed over; what it says now still counts."""
+        self.held = ""
+
+    def now(self, before_ns: int | None) -> Other:
+        """What counts in this tick: anything since the last; in lockstep, where ticks are common, what was in the last.
+
+        So it does not matter there which arm ticks first.
+        """
+        if before_ns is None:
+            return Other(self.name, self.held or self.newest)
+        earlier = [stamp for stamp in self.said if stamp < before_ns]
+        return Other(self.name, self.said[max(earlier)] if earlier else UNHEARD)
+
+    def up_to(self) -> int:
+        """The time of its newest tick [ns]; 0 before any."""
+        return max(self.said, default=0)
 
 
 def needs(limits: Limits) -> set[str]:
@@ -58,10 +94,13 @@ class Inputs:
         estops: names of e-stop sources.
         distance: whether the station declares a distance input.
         lockstep: no message may be lost, and ages mean nothing.
+        others: names of the station's other arms.
+        rows: which numbers of an action are this arm's.
     """
 
-    def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool) -> None:
-        self.owner, self.limits, self.lockstep = owner, limits, lockstep
+    def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool,
+                 others: Sequence[str] = (), rows: Rows = ALL) -> None:
+        self.owner, self.limits, self.lockstep, self.rows = owner, limits, lockstep, rows
         self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                       start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.listeners: dict[str, Listener] = {}
@@ -78,6 +117,7 @@ class Inputs:
         self.foreign: tuple[str, ...] = ()
         self.doubled: tuple[str, ...] = ()
         self.commands: tuple[str, ...] = ()
+        self.others = {f"{name}/{TO_OTHERS}": Said(name) for name in others}
         for name in estops:
             self._hear(f"estop/{name}")
         self._hear("enable")
@@ -86,7 +126,7 @@ class Inputs:
                               ("gripper/state", limits.gripper_width), ("joint_states", limits.joint_names)):
             if wanted:
                 self._hear(topic)
-        for topic in () if lockstep else ("current_pose", "episode", *ROLES):
+        for topic in () if lockstep else ("current_pose", "episode", *ROLES, *self.others):
             self._hear(topic)
         self.state_topic = "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
         self.pulled_ns = time.monotonic_ns()
@@ -148,12 +188,14 @@ class Inputs:
                                    "joints": self.joints}
         events, self.chunks, self.events, self.wrench = self.events, [], [], None
         self.pressed = dict.fromkeys(self.pressed, False)
+        for other in self.others.values():
+            other.forget()
         return inputs, events
 
     def receive(self, topic: str, message: Any) -> None:
         """Keep what one message says."""
         if topic in ROLES:
-            self.chunks.append(messages.to_chunk(message, ROLES[topic]))
+            self.chunks.append(messages.to_chunk(message, ROLES[topic], self.rows))
         elif topic.startswith("estop/"):
             name = topic.removeprefix("estop/")
             self.estops[name] = message.data
@@ -173,6 +215,8 @@ class Inputs:
             self.robot_fault = message.data[:200]
         elif topic == "enable":
             self.enable = message.data
+        elif topic in self.others:
+            self.others[topic].hear(messages.to_ns(message.header.stamp), message.cause)
         elif topic == "episode":
             self.events.append(message)
             if message.kind in OVER:
@@ -192,7 +236,8 @@ class Inputs:
         self.foreign = tuple([topic for topic in self.commands if count(self.owner.resolve_topic_name(topic)) > 1]
                              + [f"estop/{name}" for name in self.estops if count(self._name(f"estop/{name}")) > 1])
         self.doubled = tuple([topic for topic in STATE_TOPICS
-                              if topic in self.listeners and count(self._name(topic)) > 1])
+                              if topic in self.listeners and count(self._name(topic)) > 1]
+                             + [topic for topic in self.others if topic in self.listeners and count(self._name(topic)) > 1])
 
     def who(self, topic: str) -> str:
         """The nodes that publish on a topic, for people."""
@@ -211,8 +256,8 @@ class Inputs:
     def silent(self) -> tuple[str, ...]:
         """Names of inputs that a limit needs and that are not heard now (S22)."""
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
-        return tuple(sorted(topic for topic in needs(self.limits)
-                            if topic in self.listeners and self.age_ns(topic) > oldest))
+        needed, unheard = {*needs(self.limits), *self.others}, {name for name in self.others if not self.others[name].said}
+        return tuple(sorted(unheard | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}))
 
     def outside(self) -> dict[str, Any]:
         """What the people and the world around the arm say, in the words of the core's inputs."""
@@ -221,7 +266,9 @@ class Inputs:
                                  for name in self.estops]),
                 "enable": self.enable, "enable_age_s": self.age_ns("enable") / NS, "robot_fault": self.robot_fault,
                 "gripper": self.gripper_width, "distance": distance, "silent": self.silent(),
-                "foreign": self.foreign, "doubled": self.doubled, "frame": self.frame}
+                "foreign": self.foreign, "doubled": self.doubled, "frame": self.frame,
+                "others": tuple([other.now(self.pose_stamp_ns if self.lockstep else None)
+                                 for other in self.others.values()])}
 
 
 def _ignore(_: Any) -> None:

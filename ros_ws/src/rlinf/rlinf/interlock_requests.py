@@ -76,6 +76,8 @@ class Requests:
 
     def _told(self, cause: str) -> str:
         kind, _, topic = cause.partition(":")
+        if kind == "silent" and topic in self.node.inputs.others:
+            return f"{cause} (the interlock of arm {self.node.inputs.others[topic].name}: is it running?)"
         if kind in ("foreign_publisher", "two_publishers"):
             return f"{cause} (published by {self.node.inputs.who(topic)}; a killed process is forgotten after seconds)"
         return f"{cause} ({SILENT[topic]})" if kind == "silent" and topic in SILENT else cause

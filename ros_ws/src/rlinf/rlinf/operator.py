@@ -8,6 +8,7 @@ import termios
 import time
 import tty
 import uuid
+from collections.abc import Sequence
 
 import numpy as np
 from rclpy.client import Client
@@ -17,6 +18,7 @@ from rlinf_msgs.msg import ActionChunk, TimeStep
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
+from rlinf.arms import arms_of, each
 from rlinf.conversions import action_chunk
 from rlinf.qos import profile
 from rlinf.scripted_operator import ScriptedOperator
@@ -28,27 +30,40 @@ from rlinf_core.task import load_task
 KEYS = {"w": (1, 0, 0), "s": (-1, 0, 0), "a": (0, 1, 0), "d": (0, -1, 0), "r": (0, 0, 1), "f": (0, 0, -1)}
 KEY_HELD_S = 0.4
 HELP = "w/s forward/back, a/d left/right, r/f up/down; e arms, q disarms. You beat the policy while a key is held."
+CHOOSE = " Keys move arm {}; choose by number: {}. The others rest, and e and q are for all."
 
 
 class KeyboardOperator:
-    """A person: every key renews the enable, ``e`` arms, ``q`` disarms, the others move while they are held."""
+    """A person: every key renews the enable, ``e`` arms, ``q`` disarms, the others move while they are held.
 
-    def __init__(self, node: Node, arming: Client, spec: StationSpec) -> None:
+    Of several arms they move one, which its number chooses, and the others rest meanwhile.
+    """
+
+    def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec) -> None:
         if not sys.stdin.isatty():
             raise RlinfError("operator: the keyboard needs a terminal: expected one, got none. In one of your own, run "
                              "rlinf teleop <recipe>, or ros2 run rlinf operator")
         self.node, self.arming, self.spec = node, arming, spec
         self.enables = node.create_publisher(Bool, "enable", profile("enable"))
         self.key, self.key_at = "", 0.0
-        node.get_logger().info(HELP)
+        self.arms = dict(zip("123456789", spec.action.arms, strict=False))
+        self.arm = self.arms.get("1", "")
+        self._help()
         node.create_timer(0.02, self._read_keys)
+
+    def _help(self) -> None:
+        numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
+        self.node.get_logger().info(HELP + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
 
     def _read_keys(self) -> None:
         while select.select([sys.stdin], [], [], 0)[0]:
             key = sys.stdin.read(1)
             self.enables.publish(Bool(data=key != "q"))
-            if key in ("e", "q"):
-                self.arming.call_async(SetBool.Request(data=key == "e")).add_done_callback(self._told)
+            for client in self.arming if key in ("e", "q") else ():
+                client.call_async(SetBool.Request(data=key == "e")).add_done_callback(self._told)
+            if key in self.arms:
+                self.arm = self.arms[key]
+                self._help()
             self.key, self.key_at = key, time.monotonic()
 
     def _told(self, answer: Future) -> None:
@@ -60,7 +75,8 @@ class KeyboardOperator:
         if not holding and step.mode != "demonstration":
             return None
         action = np.zeros(self.spec.action.dim)
-        action[:3] = 0.5 * np.array(KEYS.get(self.key, (0, 0, 0)) if holding else (0, 0, 0))
+        action[self.spec.action.rows(self.arm)][:3] = 0.5 * np.array(
+            KEYS.get(self.key, (0, 0, 0)) if holding else (0, 0, 0))
         return action
 
 
@@ -74,10 +90,11 @@ class Operator(Node):
         self.session, self.seq = uuid.uuid4().hex[:12], 0
         self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
-        arming, kind = self.create_client(SetBool, "interlock/arm"), self.declare_parameter("kind", "keyboard").value
+        arms, kind = arms_of(self), self.declare_parameter("kind", "keyboard").value
+        arming = [self.create_client(SetBool, each(arm, "interlock/arm")) for arm in arms or [""]]
         self.device: ScriptedOperator | KeyboardOperator
         if kind == "scripted":
-            self.device = ScriptedOperator(self, arming, self.actions, task)
+            self.device = ScriptedOperator(self, arms, arming, self.actions, task)
         elif kind == "keyboard":
             self.device = KeyboardOperator(self, arming, self.spec)
         else:

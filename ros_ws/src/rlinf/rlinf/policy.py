@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
+from rlinf.arms import arms_of, hear_safety
 from rlinf.conversions import action_chunk, fill_drawn, observation_of
 from rlinf.episode_ids import request_of
 from rlinf.qos import profile
@@ -48,7 +49,7 @@ class PolicyNode(ControlNode):
         self.actions = self.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
         self.statuses = self.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
         self.create_subscription(PolicyUpdate, "policy/update", self._on_update, profile("policy/update"))
-        self.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+        hear_safety(self, arms_of(self), self._on_safety)
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         self.create_timer(2.0, self._publish_status)
         self._publish_status()

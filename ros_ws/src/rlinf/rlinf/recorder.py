@@ -15,6 +15,7 @@ from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 
+from rlinf.arms import arms_of
 from rlinf.black_box import BlackBox
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.spinning import BACKGROUND, run
@@ -23,7 +24,7 @@ from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import SpoolError
-from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS
+from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
 RECORDED = {kept: [topic.name for topic in TOPICS if topic.recorded == kept] for kept in (EPISODE, BLACK_BOX)}
 
@@ -38,14 +39,17 @@ class Recorder(Node):
         self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value)
         for left in self.spool.recover():
             self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
-        self.box, self.fault = BlackBox(self.spool.root.parent / "faults"), ""
-        self.recording = Recording(self.spool, self._tell)
+        arms = arms_of(self)
+        self.box = BlackBox(self.spool.root.parent / "faults")
+        self.faults: dict[str, str] = {}  # by the topic that told of it
+        self.recording = Recording(self.spool, self._tell, max(len(arms), 1))
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.losing = False
         self.worker = Worker(self._handle, self._look, self._complain)
         lockstep = self.declare_parameter("lockstep", False).value
-        for topic in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
-            self._listen(topic)
+        for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
+            for topic in of_arms(row, arms):
+                self._listen(topic)
 
     def finish(self) -> bool:
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
@@ -74,23 +78,23 @@ class Recorder(Node):
             return
         if topic != "timestep":  # half a minute of images is too much to hold
             self.box.add(message)
-        if topic == "safety":
-            self._on_safety(deserialize_message(message.raw, SafetyState))
-        if topic in RECORDED[EPISODE]:
+        if interface.topic(topic).name == "safety":
+            self._on_safety(topic, deserialize_message(message.raw, SafetyState))
+        if interface.topic(topic).recorded == EPISODE:
             self.recording.take(message, deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None)
 
     def _look(self) -> None:
         self.recording.look(self.get_clock().now().nanoseconds)
 
-    def _on_safety(self, safety: SafetyState) -> None:
-        """The half minute before a fault is kept, once per fault."""
+    def _on_safety(self, topic: str, safety: SafetyState) -> None:
+        """The half minute before a fault is kept, once per fault and arm."""
         fault = safety.cause if safety.state == SafetyState.FAULT else ""
-        if fault and fault != self.fault:
+        if fault and fault != self.faults.get(topic):
             try:
                 self.get_logger().info(f"FAULT {fault}: what led to it is in {self.box.write(fault)}")
             except SpoolError as error:
                 self.get_logger().error(f"what led to FAULT {fault} is lost: {error}")
-        self.fault = fault
+        self.faults[topic] = fault
 
     def _tell(self, kind: int, episode_id: str, event: EpisodeEvent | None, reason: str) -> None:
         if event is None:

@@ -13,21 +13,22 @@ from rlinf_msgs.msg import ActionChunk, Applied, SafetyEvent, SafetyState
 
 from rlinf.stamps import set_stamp, to_ns, to_stamp
 from rlinf_core import interlock as core
+from rlinf_core.interlock.types import ALL, Rows
 
 LEVELS = {core.Mode.FAULT: DiagnosticStatus.ERROR, core.Mode.HOLD: DiagnosticStatus.WARN}
 
 
-def to_chunk(message: ActionChunk, role: str) -> core.Chunk:
+def to_chunk(message: ActionChunk, role: str, rows: Rows = ALL) -> core.Chunk:
     """The message as the core's type, with the authority of its topic: what it says of its own source is a label.
 
-    A size that does not fit becomes an empty plan, which the core refuses.
+    A size that does not fit becomes an empty plan, which the core refuses. ``rows`` are this arm's.
     """
     data, dim = message.data.tolist(), message.dim
-    fits = dim > 0 and len(data) == dim * message.horizon
-    actions = tuple([tuple(data[i:i + dim]) for i in range(0, len(data), dim)]) if fits else ()
+    fits = dim > 0 and len(data) == dim * message.horizon and dim == (rows.of or dim)
+    whole = tuple([tuple(data[i:i + dim]) for i in range(0, len(data), dim)]) if fits else ()
     return core.Chunk(role, message.session, message.seq, message.policy_version,
-                      to_ns(message.observation_stamp), message.dt, message.control_mode, actions, message.execute,
-                      message.header.frame_id, tuple(message.joint_names))
+                      to_ns(message.observation_stamp), message.dt, message.control_mode, rows.share(whole),
+                      message.execute, message.header.frame_id, tuple(message.joint_names), whole if rows.of else ())
 
 
 def no_chunk(role: str, control_mode: str) -> core.Chunk:
@@ -53,12 +54,12 @@ def norms(wrench: Wrench) -> tuple[float, float]:
     return math.hypot(f.x, f.y, f.z), math.hypot(t.x, t.y, t.z)
 
 
-def applied(record: core.Applied, limits_hash: str) -> Applied:
-    """One action's outcome."""
+def applied(record: core.Applied, limits_hash: str, rows: Rows = ALL) -> Applied:
+    """One action's outcome; what other arms made of theirs is zero here."""
     message = Applied(source=record.source, session=record.session, seq=record.seq, index=record.index,
                       policy_version=record.policy_version, observation_stamp=to_stamp(record.observation_stamp_ns),
-                      requested=list(record.requested), executed=list(record.executed), limits=list(record.limits),
-                      limits_hash=limits_hash)
+                      requested=list(record.requested), executed=list(rows.among(record.executed)),
+                      limits=list(record.limits), limits_hash=limits_hash)
     set_stamp(message.header.stamp, record.start_ns)
     return message
 
@@ -76,6 +77,14 @@ def safety_state(output: core.Output, counts: Counter[str], limits_hash: str, no
     """Who commands, or what holds it, and how often so far."""
     message = SafetyState(state=int(output.mode), source=output.source, cause=output.cause, limits_hash=limits_hash,
                           **{name: counts[name] for name in ("ticks", "holds", "refused", "dropped", "limited")})
+    set_stamp(message.header.stamp, now_ns)
+    return message
+
+
+def to_others(output: core.Output, now_ns: int) -> SafetyState:
+    """What the other arms' interlocks hear of this one at each tick (S27): as ``cause``, why it could not move now."""
+    stopped = output.mode.name.lower() if output.mode in (core.Mode.DISARMED, core.Mode.FAULT) else ""
+    message = SafetyState(state=int(output.mode), cause=stopped or output.blocked)
     set_stamp(message.header.stamp, now_ns)
     return message
 

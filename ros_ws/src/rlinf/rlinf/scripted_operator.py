@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,12 @@ from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
+from rlinf.arms import each, hear_safety
 from rlinf.latest import Latest
 from rlinf.qos import profile
 from rlinf.standstill import standstill
 from rlinf_core.errors import RlinfError
+from rlinf_core.interface import of_arms
 from rlinf_core.scripts import make_script
 from rlinf_core.task import Task
 
@@ -33,6 +36,8 @@ EVERY_STATE = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL) 
 class FirstArming:
     """Arms a simulated interlock at its start, and again where a commander was restarted; anything else is a person's act.
 
+    Where there are several arms it goes by how their interlocks stand together, and asks each.
+
     Whose interlock it is, the interlock says itself, so that it holds however this process was started. An interlock that
     was armed before, by whomever, is not armed again once it is disarmed: ``armed_file`` keeps that over a restart.
 
@@ -40,17 +45,18 @@ class FirstArming:
     as a person who stands beside it would. Every other fault stands until a person resets it.
     """
 
-    def __init__(self, node: Node, arming: Client, actions: Publisher) -> None:
+    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher) -> None:
         self.node, self.arming, self.actions = node, arming, actions
+        self.topics = of_arms("safety", arms)
         self.armed = Path(node.declare_parameter("armed_file", "").value)
         self.met = self.said = self.refusal = ""
         self.begun, self.released, self.asked_at, self.freed = False, False, 0.0, False
-        self.resetting = node.create_client(ResetFault, "interlock/reset_fault")
+        self.resetting = [node.create_client(ResetFault, each(arm, "interlock/reset_fault")) for arm in arms or [""]]
         self.safety = SafetyState()
         self.enables = node.create_publisher(Bool, "enable", profile("enable"))
-        self.asking = node.create_client(GetParameters, "interlock/get_parameters")
+        self.asking = [node.create_client(GetParameters, each(arm, "interlock/get_parameters")) for arm in arms or [""]]
         node.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
-        node.create_subscription(SafetyState, "safety", self._on_safety, EVERY_STATE)
+        hear_safety(node, arms, self._on_safety, EVERY_STATE)
         node.create_timer(0.5, self._look)
 
     def check(self) -> None:
@@ -76,19 +82,22 @@ class FirstArming:
 
     def _look(self) -> None:
         """Twice a second: get to know the interlock; hold the enable; arm it, if that is this operator's to do."""
-        found = {bytes(each.endpoint_gid).hex() for each in self.node.get_publishers_info_by_topic("safety")}
-        if len(found) != 1:
+        found = [{bytes(info.endpoint_gid).hex() for info in self.node.get_publishers_info_by_topic(topic)}
+                 for topic in self.topics]
+        if any(len(interlocks) != 1 for interlocks in found):
             return
-        if self.met not in found:
+        interlock = "+".join(min(interlocks) for interlocks in found)
+        if self.met != interlock:
             self.met = ""
-            self._meet(found.pop())
+            self._meet(interlock)
             return
         if not self.released:
             self.enables.publish(Bool(data=True))
         restarted = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
         wanted = restarted or (self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun))
-        if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED and self.resetting.service_is_ready():
-            self.resetting.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(self._on_reset)
+        for client in self.resetting if self.safety.state == SafetyState.FAULT and self.safety.cause == JAMMED else ():
+            if client.service_is_ready():  # an arm that has not jammed refuses
+                client.call_async(ResetFault.Request(cause=JAMMED)).add_done_callback(self._on_reset)
         if wanted and self._heard() and time.monotonic() - self.asked_at > ASK_AGAIN_S:
             self._ask(True)
 
@@ -96,29 +105,40 @@ class FirstArming:
         self.freed = self.freed or answer.result().success
 
     def _heard(self) -> bool:
-        return bool(self.arming.service_is_ready() and self.actions.get_subscription_count()
+        return bool(all(client.service_is_ready() for client in self.arming)
+                    and self.actions.get_subscription_count() >= len(self.topics)
                     and self.node.count_publishers("timestep"))
 
     def _meet(self, interlock: str) -> None:
         """Ask it whether its robot is simulated, which is to say: whether its scene may jump."""
+        missing = len(self.asking)
+
         def answered(future: Future) -> None:
+            nonlocal missing
             values = future.result().values
+            missing -= 1
             if not (values and values[0].bool_value):
                 self.refusal = ("operator: expected a simulated robot, got the interlock of a real one, which a person "
                                 "arms: run rlinf teleop <recipe>, or ros2 run rlinf operator with kind:=keyboard")
+            if missing or self.refusal:
                 return
             self.met = interlock
             self.begun = self.armed.is_file() and self.armed.read_text() == interlock
             self._on_safety(self.safety)
 
-        if self.asking.service_is_ready():
-            self.asking.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(answered)
+        for client in self.asking if all(client.service_is_ready() for client in self.asking) else ():
+            client.call_async(GetParameters.Request(names=["teleports"])).add_done_callback(answered)
 
     def _ask(self, arm: bool) -> None:
-        self.asked_at = time.monotonic()
-        future = self.arming.call_async(SetBool.Request(data=arm))
-        if arm:
-            future.add_done_callback(lambda done: self._begin() if done.result().success else None)
+        self.asked_at, armed = time.monotonic(), []
+
+        def answered(future: Future) -> None:
+            armed.append(future.result().success)
+            if arm and len(armed) == len(self.arming) and all(armed):
+                self._begin()
+
+        for client in self.arming:
+            client.call_async(SetBool.Request(data=arm)).add_done_callback(answered)
 
     def _begin(self) -> None:
         if not self.begun:
@@ -130,12 +150,12 @@ class FirstArming:
 class ScriptedOperator:
     """Shows the task as its script knows it, in demonstrations only."""
 
-    def __init__(self, node: Node, arming: Client, actions: Publisher, task: Task) -> None:
+    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task) -> None:
         noise = node.declare_parameter("noise", 0.12).value
         self.seed = node.declare_parameter("seed", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
         self.latest = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
-        self.arming = FirstArming(node, arming, actions)
+        self.arming = FirstArming(node, arms, arming, actions)
         self.check = self.arming.check
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
 

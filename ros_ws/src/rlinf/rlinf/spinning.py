@@ -93,7 +93,7 @@ def _answer(how: Any) -> None:
 def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     executor = single_threaded()
     executor.add_node(node)
-    hearing = DiscoveryWatchdog(node) if listens else None
+    hearing = DiscoveryWatchdog(node, given("arms") or ()) if listens else None
     check = getattr(node, "check", lambda: None)
     gc.freeze()  # what a node is made of stays; collections look only at what came later
     with contextlib.suppress(ExternalShutdownException):

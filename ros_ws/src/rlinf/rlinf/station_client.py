@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from rlinf_msgs.msg import SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
+from rlinf.arms import each, hear_safety
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.spinning import destroy
 from rlinf.standstill import command, standstill
@@ -30,7 +31,7 @@ from rlinf_core.cli.display import PHASES
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Mode
 
-LATCHED = {"safety": "interlock", "policy/status": "policy", "trainer/status": "uplink"}  # topic, and whose it is
+LATCHED = {"policy/status": "policy", "trainer/status": "uplink"}  # topic, and whose it is
 AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
 LATE = "tick_late_"  # of the interlock's diagnostics
 ANSWER_S = 6.0    # the interlock's desk answers within five
@@ -42,27 +43,31 @@ class StationClient:
     Args:
         station: its namespace, without the slash.
         patience_s: how long to look for it.
+        arms: their names, where it has several.
     """
 
-    def __init__(self, station: str, patience_s: float) -> None:
-        self.name, self.patience_s = station, patience_s
+    def __init__(self, station: str, patience_s: float, arms: Sequence[str] = ()) -> None:
+        self.name, self.patience_s, self.arms = station, patience_s, list(arms) or [""]
         self.node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{station}", enable_rosout=False,
                                       start_parameter_services=False)
         self.heard: dict[str, Any] = {}
         for topic in LATCHED:
             self.node.create_subscription(kind(topic), topic, partial(self.heard.__setitem__, topic), profile(topic))
+        self.stands = hear_safety(self.node, arms, partial(self.heard.__setitem__, "safety"))
         self.node.create_subscription(TimeStep, "timestep", partial(self.heard.__setitem__, "timestep"), OVERHEARD)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
-            if status.name == f"{self.name}/interlock":
-                self.heard["diagnostics"] = {each.key: each.value for each in status.values}
+            for arm in self.arms:
+                if status.name == f"{self.name}/{each(arm, 'interlock')}":
+                    self.heard[each(arm, "diagnostics")] = {value.key: value.value for value in status.values}
 
     def nodes(self) -> list[str]:
-        """Names of the station's nodes that are alive."""
+        """Names of the station's nodes that are alive, below their arm's name where they are of one."""
+        own = {f"/{self.name}{arm and '/'}{arm}": arm for arm in ("", *self.arms)}
         found = self.node.get_node_names_and_namespaces()
-        return sorted(name for name, namespace in found if namespace == f"/{self.name}")
+        return sorted(each(own[namespace], name) for name, namespace in found if namespace in own)
 
     def meet(self) -> SafetyState:
         """Listen until everybody who is there has been heard; returns the interlock's state.
@@ -75,9 +80,11 @@ class StationClient:
             {owner for topic, owner in LATCHED.items() if topic not in self.heard} & set(self.nodes())))
         if "safety" in self.heard:
             return self.heard["safety"]
-        if "interlock" in self.nodes():
-            raise RlinfError(f"the interlock of station '{self.name}' is there, and nothing was heard of it for "
-                             f"{self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
+        there = [name for name in self.nodes() if name in (each(arm, "interlock") for arm in self.arms)]
+        if there:
+            unheard = ", ".join(f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands)
+            raise RlinfError(f"the interlock of station '{self.name}' is there, and nothing was heard of it{unheard} "
+                             f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
         found = self.node.get_node_names_and_namespaces()
         others = ", ".join(sorted({namespace.strip("/") for name, namespace in found if name == "interlock"}))
         raise RlinfError(
@@ -118,11 +125,13 @@ def status(station: StationClient, expected: list[str]) -> None:
     safety = station.meet()
     rows = [("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
             ("interlock", stands(safety))]
+    rows += [("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm]
     if still := standstill(safety, f"/{station.name}"):
         rows.append(("waiting for you", still))
     rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
                         f"limited; limits {safety.limits_hash}"),
-             *_ticks(station.heard.get("diagnostics", {})), ("episode", _episode(station.heard.get("timestep"))),
+             *(row for arm in station.arms for row in _ticks(station.heard.get(each(arm, "diagnostics"), {}), arm)),
+             ("episode", _episode(station.heard.get("timestep"))),
              *_phase(station), ("policy", _policy(station.heard.get("policy/status"))),
              ("trainer", _trainer(station.heard.get("trainer/status"))), ("nodes", _nodes(station.nodes(), expected))]
     for key, value in rows:
@@ -135,9 +144,10 @@ def stands(safety: SafetyState) -> str:
     return f"{Mode(safety.state).name} {who}".strip()
 
 
-def _ticks(values: dict[str, str]) -> list[tuple[str, str]]:
+def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:
     late = {key[len(LATE):].removesuffix("_ms"): float(value) for key, value in values.items() if key.startswith(LATE)}
-    return [("ticks", "late by " + ", ".join(f"{value:.2f} ms ({name})" for name, value in late.items()))] if late else []
+    said = ", ".join(f"{value:.2f} ms ({name})" for name, value in late.items())
+    return [(f"ticks {arm}".strip(), f"late by {said}")] if late else []
 
 
 def _episode(step: TimeStep | None) -> str:
@@ -189,10 +199,13 @@ def reset_fault(station: StationClient, cause: str) -> None:
             raise RlinfError(f"no fault stands: the interlock is {stands(safety)}")
         raise RlinfError(f"FAULT '{safety.cause}' stands. A fault is reset by its name: once its cause has gone, "
                          f"{command('fault reset', station.name, safety.cause)}")
-    answer = station.call(station.node.create_client(ResetFault, "interlock/reset_fault"), ResetFault.Request(cause=cause))
-    if not answer.success:
-        hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
-        raise RlinfError(f"{answer.message}{hint}")
+    for arm in [arm for arm, state in station.stands.items() if state.state == SafetyState.FAULT and state.cause == cause] \
+            or station.arms[:1]:
+        client = station.node.create_client(ResetFault, each(arm, "interlock/reset_fault"))
+        answer = station.call(client, ResetFault.Request(cause=cause))
+        if not answer.success:
+            hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
+            raise RlinfError(f"{_of(arm)}{answer.message}{hint}")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
         raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands")
@@ -201,15 +214,24 @@ def reset_fault(station: StationClient, cause: str) -> None:
 
 
 def arm(station: StationClient, value: bool) -> None:
-    """Arm or disarm; RlinfError says why not. A real arm is armed by a person: at a terminal."""
+    """Arm or disarm all arms; RlinfError says why not. A real arm is armed by a person: at a terminal."""
     before = station.meet()
-    if value and not sys.stdin.isatty() and not station.parameter("interlock", "teleports"):
+    if value and not sys.stdin.isatty() and not all(
+            station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
         raise RlinfError("the interlock of a real arm: a person arms it, each time. Run rlinf arm, or rlinf teleop, at a "
                          "terminal")
-    answer = station.call(station.node.create_client(SetBool, "interlock/arm"), SetBool.Request(data=value))
-    if not answer.success:
-        raise RlinfError(answer.message)
+    clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
+    for arm, client in clients.items():
+        answer = station.call(client, SetBool.Request(data=value))
+        if not answer.success:
+            for other in clients.values() if value and len(clients) > 1 else ():  # all of them, or none
+                station.call(other, SetBool.Request(data=False))
+            raise RlinfError(f"{_of(arm)}{answer.message}")
     print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
+
+
+def _of(arm: str) -> str:
+    return f"arm '{arm}': " if arm else ""
 
 
 def main() -> None:
@@ -220,9 +242,10 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--cause", default="")
     parser.add_argument("--expect", nargs="*", default=[])
+    parser.add_argument("--arms", nargs="*", default=[])
     options = parser.parse_args()
     rclpy.init()
-    station = StationClient(options.station, options.timeout)
+    station = StationClient(options.station, options.timeout, options.arms)
     try:
         if options.what == "status":
             status(station, options.expect)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 import yaml
@@ -18,6 +18,7 @@ from rlinf_msgs.msg import SafetyState
 
 from rlinf.qos import profile
 from rlinf_core.errors import RlinfError
+from rlinf_core.interface import of_arms
 
 try:
     from rclpy.experimental import EventsExecutor
@@ -43,10 +44,11 @@ class DiscoveryWatchdog:
     discovers, and no message arrives (eProsima/Fast-DDS#5053, #5469). ``safety`` is latched: whoever can hear has heard it.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, arms: Sequence[str]) -> None:
         self.node, self.heard = node, False
         self.looked_at = self.silent_since = time.monotonic()
-        self.subscription = node.create_subscription(SafetyState, "safety", self._on_safety, profile("safety"))
+        self.topic = of_arms("safety", [arm for arm in arms if arm])[0]
+        self.subscription = node.create_subscription(SafetyState, self.topic, self._on_safety, profile("safety"))
 
     def _on_safety(self, _: SafetyState) -> None:
         self.heard = True
@@ -57,7 +59,7 @@ class DiscoveryWatchdog:
         busy, self.looked_at = now - self.looked_at > 2 * LOOK_UP_S, now  # e.g. loading a large policy: it did not listen
         if self.heard:
             self.node.destroy_subscription(self.subscription)
-        elif busy or not self.node.count_publishers("safety"):
+        elif busy or not self.node.count_publishers(self.topic):
             self.silent_since = now
         elif now - self.silent_since > DEAF_S:
             raise RlinfError(f"{self.node.get_fully_qualified_name()} finds the interlock and has heard nothing of it for "

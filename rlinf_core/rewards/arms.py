@@ -1,0 +1,61 @@
+"""Terms of a task for one arm, asked of each of several: done when all have done it, failed when one has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.interface import arm_of, of_arms, topic
+from rlinf_core.rewards import Shaped, Success
+
+Channels = dict[str, np.ndarray]
+
+
+def of_arm(channels: Channels, arm: str) -> Channels:
+    """The channels as a station with that arm alone would have them: its own without its name, no other arm's."""
+    return {name.removeprefix(f"{arm}/"): value for name, value in channels.items() if arm_of(name) in ("", arm)}
+
+
+def needed(channels: Iterable[str], arms: Sequence[str]) -> tuple[str, ...]:
+    """The channels of all arms that stand for those of one."""
+    return tuple(name for channel in channels for name in of_arms(channel, () if arm_of(channel) else arms))
+
+
+class OfEach:
+    """A term that knows one arm, asked of each.
+
+    Args:
+        term: of one arm.
+        arms: their names.
+        together: ``all`` of them for a success, ``any`` for a failure.
+    """
+
+    def __init__(self, term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]) -> None:
+        self.term, self.arms, self.together = term, arms, together
+        self.channels = needed(term.channels, arms)
+
+    def __call__(self, channels: Channels) -> bool:
+        return self.together([bool(self.term(of_arm(channels, arm))) for arm in self.arms])
+
+
+class ShapedOfEach(OfEach):
+    """One whose term also says how near it is."""
+
+    def progress(self, channels: Channels) -> float:
+        """The mean of what it is for each."""
+        term: Any = self.term
+        return float(np.mean([term.progress(of_arm(channels, arm)) for arm in self.arms]))
+
+
+def of_each(term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]) -> Success:
+    """The term itself where there is one arm, or where it names the arms or needs none; else asked of each arm."""
+    if not arms or not knows_one_arm(term.channels):
+        return term
+    return (ShapedOfEach if isinstance(term, Shaped) else OfEach)(term, arms, together)
+
+
+def knows_one_arm(channels: Iterable[str]) -> bool:
+    """Whether whoever looks at these channels speaks of an arm without a name."""
+    return any(topic(name).per_arm and not arm_of(name) for name in channels)

@@ -1,0 +1,65 @@
+"""A station's arms, for nodes that speak of all of them: which there are, and how their interlocks stand together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rlinf_msgs.msg import SafetyState
+
+from rlinf.qos import kind, profile
+from rlinf_core.interface import of_arms
+from rlinf_core.interlock.watch import OTHER
+
+COUNTS = ("ticks", "holds", "refused", "dropped", "limited")
+SEVEREST = (SafetyState.FAULT, SafetyState.DISARMED, SafetyState.HOLD, SafetyState.ARMED, SafetyState.ACTIVE)
+
+
+def arms_of(node: Node) -> list[str]:
+    """The names that the node's parameter ``arms`` gives; none where there is one arm, without a name."""
+    return [name for name in node.declare_parameter("arms", [""]).value if name]
+
+
+def each(arm: str, name: str) -> str:
+    """A topic or service of one arm; of the one without a name, where that is empty."""
+    return f"{arm}/{name}" if arm else name
+
+
+def hear(node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], None]) -> None:
+    """Subscribe to a topic of the interface, of every arm."""
+    for name in of_arms(topic, arms):
+        node.create_subscription(kind(name), name, callback, profile(name))
+
+
+def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState], None],
+                quality: QoSProfile | None = None) -> dict[str, SafetyState]:
+    """Tell how the interlocks stand together, whenever one says how it stands and all have been heard.
+
+    Returns:
+        What each has said last, by its arm, as it comes in.
+    """
+    heard: dict[str, SafetyState] = {}
+
+    def on_safety(arm: str, message: SafetyState) -> None:
+        heard[arm] = message
+        if len(heard) == len(arms or [""]):
+            callback(together(heard.values()))
+
+    for arm in arms or [""]:
+        node.create_subscription(SafetyState, each(arm, "safety"), partial(on_safety, arm), quality or profile("safety"))
+    return heard
+
+
+def together(states: Iterable[SafetyState]) -> SafetyState:
+    """How several interlocks stand: the severest state with its cause, one's own cause before another arm's; all counts."""
+    found = sorted(states, key=lambda each: (SEVEREST.index(each.state), each.cause.startswith(OTHER),
+                                             each.source != "operator"))
+    if len(found) == 1:
+        return found[0]
+    worst = found[0]
+    return SafetyState(header=worst.header, state=worst.state, source=worst.source, cause=worst.cause,
+                       limits_hash="+".join(sorted({each.limits_hash for each in found})),
+                       **{name: sum(getattr(each, name) for each in found) for name in COUNTS})

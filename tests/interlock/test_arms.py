@@ -1,0 +1,193 @@
+"""Several arms, each with its own core: one may move only while the others may (S27)."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlinf_core.interlock import Inputs, Mode, Other
+from rlinf_core.interlock.types import ALL, Rows
+from rlinf_core.interlock.watch import others
+from tests.interlock.conftest import TICK_NS, Rig, chunk, limits
+
+FREE, STOPPED = "", ("disarmed", "fault")
+
+
+class Two:
+    """Two rigs that hear of each other what each said a tick before, as on a station in lockstep."""
+
+    def __init__(self, **changes):
+        self.rigs = {"left": Rig(limits(**changes)), "right": Rig(limits(**changes))}
+        self.said, self.seq, self.now = dict.fromkeys(self.rigs, "disarmed"), 0, 0
+
+    def __getattr__(self, name):
+        return self.rigs[name]
+
+    def tick(self, actions=None, **told):
+        """One tick of both; ``actions`` are commanded to each, ``told`` is what one hears besides."""
+        said, self.seq = dict(self.said), self.seq + 1
+        for name, rig in self.rigs.items():
+            chunks = () if actions is None else (chunk(self.seq, self.now, (actions[name],)),)
+            rig.tick(*chunks, others=tuple(Other(other, blocked) for other, blocked in said.items() if other != name),
+                     **told.get(name, {}))
+            self.said[name] = rig.output.blocked
+        self.now += TICK_NS
+        return self
+
+    def play(self, ticks, x=0.01, **told):
+        for _ in range(ticks):
+            if (self.now // TICK_NS) % 10 == 0:
+                self.tick({name: (x, 0.0, 0.0) for name in self.rigs}, **told)
+            else:
+                self.tick(None, **told)
+        return self
+
+    def modes(self):
+        return [(rig.state.mode, rig.state.cause) for rig in self.rigs.values()]
+
+    def still(self):
+        return [rig.state.still for rig in self.rigs.values()]
+
+
+@pytest.fixture
+def two():
+    two = Two()
+    for _ in range(20):
+        two.tick()
+    two.tick(left={"arm": True}, right={"arm": True}).tick()
+    assert two.modes() == [(Mode.ARMED, "")] * 2 and set(two.said.values()) == {FREE}
+    return two
+
+
+@pytest.mark.parametrize("blocked, restart, held", [
+    (FREE, False, []), ("contact", False, ["arm:right"]), ("disarmed", False, ["arm:right"]),
+    (FREE, True, []), ("contact", True, []), ("disarmed", True, ["arm:right"]), ("fault", True, ["arm:right"])])
+def test_s27_what_another_arm_says_and_what_a_new_scene_makes_of_it(blocked, restart, held):
+    assert others(Inputs(others=(Other("right", blocked),), restart=restart)) == held
+
+
+def test_s27_alone_it_says_nothing_and_waits_for_nobody(rig):
+    assert rig.tick().blocked == "" and rig.tick(chunk(1, rig.now)).mode is Mode.ACTIVE
+
+
+def test_s27_neither_moves_before_both_are_armed():
+    two = Two()
+    for _ in range(20):
+        two.tick()
+    two.tick(left={"arm": True}).play(30)
+    assert two.modes() == [(Mode.ARMED, ""), (Mode.DISARMED, "")] and two.still() == [True, True]
+    two.tick(right={"arm": True}).play(30)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2 and not any(two.still())
+    two.tick(right={"arm": False}).tick()
+    assert two.modes() == [(Mode.HOLD, "arm:right"), (Mode.DISARMED, "")]
+
+
+def test_s27_a_fault_of_one_holds_the_other_a_tick_later_until_it_is_reset_and_armed(two, evidence):
+    two.play(20)
+    two.tick(left={"robot_fault": "reflex"})
+    assert two.modes() == [(Mode.FAULT, "robot:reflex"), (Mode.ACTIVE, "")] and two.said["left"] == "fault"
+    two.tick()
+    assert two.modes()[1] == (Mode.HOLD, "arm:left")
+    evidence("S27", "the other brakes 1 tick after the tick that latches", "1 tick")
+    two.play(100)
+    assert two.modes()[1] == (Mode.HOLD, "arm:left") and two.still() == [True, True]
+    two.tick(left={"reset_fault": "robot:reflex"}).play(30)
+    assert two.modes() == [(Mode.DISARMED, ""), (Mode.HOLD, "arm:left")] and two.still() == [True, True]
+    two.tick(left={"arm": True}).play(30)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+def test_s27_what_stands_in_the_way_of_one_holds_both_and_both_go_on_when_it_has_gone(two):
+    two.play(20).play(40, right={"wrench": (25.0, 0.0)})
+    assert two.modes() == [(Mode.HOLD, "arm:right"), (Mode.HOLD, "contact")] and two.still() == [True, True]
+    two.play(20, right={"wrench": (0.0, 0.0)})
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+def test_s27_an_action_refused_for_one_stops_the_other_within_a_tick_each_time(two):
+    two.play(20)
+    for _ in range(2):
+        while (two.now // TICK_NS) % 10:
+            two.tick()
+        two.tick({"left": (0.3, 0.0, 0.0), "right": (0.01, 0.0, 0.0)})
+        assert two.modes()[0] == (Mode.HOLD, "invalid_command") and two.said["left"] == "invalid_command"
+        two.tick()
+        assert two.modes() == [(Mode.HOLD, "invalid_command"), (Mode.HOLD, "arm:left")]
+        assert two.said == {"left": FREE, "right": FREE}, "both wait for the next command, and not for each other"
+    two.play(20)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+def test_s27_two_that_must_realign_do_not_wait_for_each_other(two):
+    """Both arms were pushed away while they were held: each set-point goes to its arm, then both go on."""
+    two.play(20).play(40, left={"wrench": (25.0, 0.0)})
+    for rig in two.rigs.values():
+        rig.follow = False
+        rig.pose = (rig.pose[0] - 0.02, *rig.pose[1:])
+    two.play(5, left={"wrench": (0.0, 0.0)})
+    for _ in range(30):
+        two.play(10)
+        if two.modes() == [(Mode.ACTIVE, "")] * 2:
+            break
+        for rig in two.rigs.values():
+            assert rig.state.cause in ("contact", "arm:left", "arm:right", "realigning")
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+def test_s27_who_holds_and_goes_on_in_one_tick_holds_nobody(two):
+    """The enable is released in the tick in which the operator takes over."""
+    for rig in two.rigs.values():
+        rig.limits = limits(enable_lease=60.0)
+    held = {"enable": True, "enable_age_s": 0.0}
+    two.play(20, left=held, right=held)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+    for name, rig in two.rigs.items():
+        hand = chunk(1, two.now, ((0.0, 0.01, 0.0),), source="operator", session="o")
+        rig.tick(hand, others=tuple(Other(other, "") for other in two.rigs if other != name))
+        two.said[name] = rig.output.blocked
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2 and set(two.said.values()) == {FREE}
+
+
+def test_s27_a_new_scene_forgets_what_held_another_arm(two):
+    two.play(20)
+    for rig in two.rigs.values():
+        rig.pose = (0.4, 0.1, *rig.pose[2:])
+    two.said["right"] = "state_jump"
+    restart = {"restart": True, "end_episode": True}
+    two.tick({"left": (0.01, 0.0, 0.0), "right": (0.01, 0.0, 0.0)}, left=restart, right=restart)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+@given(st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from([
+    {"robot_fault": "x"}, {"wrench": (25.0, 0.0)}, {"wrench": (0.0, 0.0)}, {"arm": False}, {"arm": True},
+    {"silent": ("y",)}, {"reset_fault": "robot:x"}, {}]), st.integers(1, 25)), max_size=12))
+def test_s27_where_one_has_stopped_for_good_the_other_rests_and_nobody_is_stuck(steps):
+    two = Two()
+    for _ in range(20):
+        two.tick()
+    two.tick(left={"arm": True}, right={"arm": True})
+    for name, told, ticks in steps:
+        two.tick(**{name: told}).play(ticks - 1)
+        for one, other in (("left", "right"), ("right", "left")):
+            before = two.said[one]
+            if before in STOPPED:
+                two.tick()
+                assert two.rigs[other].state.mode is not Mode.ACTIVE
+    for _ in range(2):
+        calm = {name: {"wrench": (0.0, 0.0), "reset_fault": rig.state.cause} for name, rig in two.rigs.items()}
+        two.tick(**calm).tick().tick(left={"arm": True}, right={"arm": True})
+    two.play(200)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+@pytest.mark.parametrize("rows, share, among", [
+    (ALL, ((1.0, 2.0, 3.0, 4.0),), (5.0,)), (Rows(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
+    (Rows(2, 4, 4), ((3.0, 4.0),), (0.0, 0.0, 5.0, 6.0))])
+def test_an_arms_share_of_an_action_and_its_place_in_it(rows, share, among):
+    assert rows.share(((1.0, 2.0, 3.0, 4.0),)) == share and rows.among((5.0, 6.0)[:max(1, rows.end - rows.first)]) == among
+
+
+def test_s05_a_number_that_is_none_refuses_the_actions_of_all_arms():
+    ((value, *_),) = Rows(0, 2, 4).share(((1.0, 2.0, 3.0, math.inf),))
+    assert math.isnan(value) and Rows(0, 2, 4).share(()) == ()

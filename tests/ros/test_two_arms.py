@@ -1,0 +1,193 @@
+"""A station with two arms, whole, over the real middleware: it plays as the vectorised environment does."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool
+
+from rlinf.conversions import action_chunk
+from rlinf.qos import profile
+from rlinf_core.episodes.validation import check_episode
+from rlinf_core.policies import make_policy, tanh_gaussian
+from rlinf_core.policies.files import save_policy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.evaluation import play
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.rollouts.vector_env import single
+from tests.ros.conftest import peer_in
+from tests.ros.stand import listen, start
+from tests.ros.test_chunks import Watched, recorded
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+BOTH = ("station.operator.kind=scripted", "station.robot=two_franka_sim", "station.task=reach_both")
+NODES = ("sim_bridge", "interlock_left", "interlock_right", "environment", "operator", "recorder", "policy")
+SCENES = range(1_000_000, 1_000_003)
+TOO_LARGE = [3, 4, 11, 20, 21, 22, 30]  # time steps
+
+
+@pytest.fixture(scope="module")
+def env():
+    torch.set_num_threads(1)
+    env = stations(load_recipe("sim_rlpd", [*BOTH[1:], "simulation.interlock=true"]), 1)
+    yield env
+    env.close()
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    """All but the uplink, in lockstep."""
+    with peer_in(tmp_path_factory.mktemp("station"), 171) as peer:
+        peer.statuses = listen(peer, PolicyStatus, "policy/status")
+        peer.updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        for name in NODES:
+            start(peer, name, *BOTH)
+        peer.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+        peer.spin(lambda: peer.statuses and peer.updates.get_subscription_count() and peer.runner.server_is_ready(), 60,
+                  "the station")
+        recorded(peer, peer.runner, "demonstration", [SCENES[0] - 1])  # nodes may still be finding each other
+        yield peer
+
+
+def same(recording, episode, seen, spec):
+    vectors, played, rewards = seen
+    observed = np.concatenate([recording.observations[item.name] for item in spec.vectors], axis=1)
+    assert (recording.success, len(recording)) == (episode.success, episode.steps)
+    assert np.array_equal(recording.requested, np.array(played)) and np.array_equal(observed, np.array(vectors))
+    assert np.array_equal(recording.rewards, np.array(rewards, np.float32))
+
+
+def test_both_arms_are_shown_the_task_to_the_last_bit_as_in_the_vectorised_environment(env, station):
+    watched = Watched(env)
+    expected = play(watched, lambda _: single(env.expert()), 1, SCENES)
+    recordings = recorded(station, station.runner, "demonstration", SCENES)
+    for recording, episode, seen in zip(recordings, expected, watched.episodes, strict=True):
+        same(recording, episode, seen, env.spec)
+        check_episode(recording, env.spec, 100)
+        assert recording.success and set(recording.sources) == {"operator"}
+        assert np.abs(recording.executed).max(0).min() > 1e-3, "each axis of each arm has moved"
+        assert len(set(recording.limits_hash.split("+"))) == 2
+
+
+def test_a_policy_of_both_arms_plays_its_chunks_there_to_the_last_bit(env, station):
+    torch.manual_seed(0)
+    policy = make_policy(env.spec, tanh_gaussian.Config(hidden=(32,), horizon=8, execute=4)).eval()
+    watched = Watched(env)
+    expected = play(watched, lambda seen: policy.act(seen, explore=False), 4, SCENES)
+    file = save_policy(policy, station.supervisor.run_dir / "1.safetensors")
+    station.updates.publish(PolicyUpdate(version=1, path=str(file)))
+    station.spin(lambda: station.statuses[-1].version == 1, what="the policy")
+    recorded(station, station.runner, "evaluate", [SCENES[0] - 1])
+    for recording, episode, seen in zip(recorded(station, station.runner, "evaluate", SCENES), expected, watched.episodes,
+                                        strict=True):
+        same(recording, episode, seen, env.spec)
+        assert recording.chunks is not None and set(recording.chunks.played[:-1]) == {4}, "as sent, and played by both"
+
+
+@pytest.mark.domain(172)
+def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorised_environment(peer, tmp_path):
+    """Large actions are refused for the left arm here, whose speed is limited so much; the right one must stop too."""
+    shared, own = Path("sim_bridges").resolve(), "box_low: [0.3, -0.25, 0.005]\nbox_high: [0.7, 0.25, 0.45]\n"
+    (tmp_path / "left.yaml").write_text(
+        f"extends: {shared}/franka_mujoco/franka_sim/limits.yaml\n{own}speed: 0.015\nrefusals_to_fault: 100\n")
+    (tmp_path / "robot.yaml").write_text(
+        f"driver: simulator\nsimulator: two_frankas\narms:\n  left: {{limits: left.yaml}}\n"
+        f"  right: {{limits: {shared}/two_frankas/two_franka_sim/right.yaml}}\n")
+    robot = (BOTH[0], f"station.robot={tmp_path}", BOTH[2])
+    random = np.random.default_rng(0)
+    actions = random.uniform(-0.6, 0.6, (40, 6)).astype(np.float32)
+    actions[TOO_LARGE, 0] = 0.9
+    vector = stations(load_recipe("sim_rlpd", [*robot[1:], "simulation.interlock=true"]), 1)
+    alone, spec = vector.envs[0].station, vector.spec
+    seen, executed, held, result = [alone.reset(SCENES[0])], [], [], None
+    while result is None or not result.last:
+        observation, result = alone.step(actions[len(executed)])
+        seen.append(observation)
+        executed.append(alone.executed * spec.action.scale)
+        held.append(alone.held)
+    vector.close()
+
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+
+    def answer(step):
+        if step.step_type != TimeStep.LAST:
+            chunks.publish(action_chunk(spec, actions[step.step_index], source="policy", session="test",
+                                        seq=step.header.stamp.sec * 10**9 + step.header.stamp.nanosec, version=0,
+                                        observation_stamp=step.header.stamp))
+
+    peer.node.create_subscription(TimeStep, "timestep", answer, profile("timestep"))
+    for name in NODES[:-1]:
+        start(peer, name, *robot)
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(lambda: runner.server_is_ready() and chunks.get_subscription_count() >= 3, 60, "the station")
+    recorded(peer, runner, "demonstration", [SCENES[0] - 1])
+    recording, = recorded(peer, runner, "evaluate", SCENES[:1])
+    assert len(recording) == len(executed) and any(held)
+    for item in spec.vectors:
+        assert np.array_equal(recording.observations[item.name], np.array([each[item.name] for each in seen])), item.name
+    assert recording.executed == pytest.approx(np.array(executed), abs=1e-12)
+    refused = recording.executed[TOO_LARGE]
+    assert not refused[:, :3].any() and np.abs(refused[:, 3:]).max() < 0.002, "the right arm moved for a tick, and braked"
+
+
+@pytest.mark.domain(173)
+def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, request):
+    """A fault of one arm within an episode holds the other, and an e-stop is a fault of both; then it plays on."""
+    shared = Path("sim_bridges/two_frankas/two_franka_sim").resolve()
+    (tmp_path / "robot.yaml").write_text(
+        f"driver: simulator\nsimulator: two_frankas\nestops: [pendant]\narms:\n  left: {{limits: {shared}/left.yaml}}\n"
+        f"  right: {{limits: {shared}/right.yaml}}\n")
+    stop = peer.node.create_publisher(Bool, "estop/pendant", profile("estop/pendant"))
+    reflex = peer.node.create_publisher(String, "left/robot/fault", profile("left/robot/fault"))
+    pressed, over = [False], threading.Event()
+
+    def pendant():  # it is heard while the test reads a recording, too
+        while not over.wait(0.03):
+            stop.publish(Bool(data=pressed[0]))
+
+    threading.Thread(target=pendant, daemon=True).start()
+    request.addfinalizer(over.set)
+    safety = {arm: listen(peer, SafetyState, f"{arm}/safety") for arm in ("left", "right")}
+    for name in NODES[:-1]:
+        start(peer, name, BOTH[0], f"station.robot={tmp_path}", BOTH[2], "station.lockstep=false")
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(lambda: runner.server_is_ready() and all(safety.values()), 60, "the station")
+
+    def stands():
+        return [(said[-1].state, said[-1].cause) for said in safety.values()]
+
+    def ask(kind, service, said):
+        for arm in safety:
+            client = peer.node.create_client(kind, f"{arm}/interlock/{service}")
+            peer.spin(client.service_is_ready, what=service)
+            future = client.call_async(said)
+            peer.spin(future.done, what=service)
+
+    def plays():
+        recording, = recorded(peer, runner, "demonstration", SCENES[:1])
+        assert recording.success and np.abs(recording.executed).max(0).min() > 1e-3
+
+    plays()
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
+    peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
+    reflex.publish(String(data="reflex"))
+    peer.spin(lambda: stands() == [(SafetyState.FAULT, "robot:reflex"), (SafetyState.HOLD, "arm:left")], what="the hold")
+    reflex.publish(String(data=""))
+    pressed[0] = True
+    peer.spin(lambda: stands() == [(SafetyState.FAULT, "robot:reflex"), (SafetyState.FAULT, "estop:pendant")], what="stop")
+    pressed[0] = False
+    peer.for_s(0.3)
+    for cause in ("robot:reflex", "estop:pendant"):
+        ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
+    peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.DISARMED] * 2, what="the resets")
+    ask(SetBool, "arm", SetBool.Request(data=True))
+    answer = sent.result().get_result_async()
+    peer.spin(answer.done, 120, "the episode that was asked for, again or to its end")
+    plays()
