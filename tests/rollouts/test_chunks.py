@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf_core.errors import RlinfError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.evaluation import play
 from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Trajectory
-from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts
-from rlinf_core.rollouts.vector_env import Chunks, Steps
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, demonstrate
+from rlinf_core.rollouts.vector_env import Chunks, Steps, single
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.trainer.data import ReplayData
 from rlinf_core.trainer.governor import Governor
@@ -100,6 +101,23 @@ def test_a_hold_of_the_interlock_cuts_a_chunk_short():
     assert told(env.played[0]) == [(0, 0), (0, 1), (2, 0), (2, 1), (2, 2), (2, 3), (6, 0), (6, 1)]
 
 
+class Alternating(Counting):
+    """Its episodes end in turns by success and by failure."""
+
+    def step(self, actions, active=None):
+        steps = super().step(actions, active)
+        self.lengths = self.lengths + steps.done.astype(int)
+        return steps
+
+
+def test_only_the_first_episode_of_an_environment_is_evaluated():
+    """The others play on until the last of them has ended."""
+    found = play(Alternating([2, 9]), lambda seen: plan(seen, 1), 1, [5, 6])
+    assert [(result.success, result.failure, result.steps) for result in found] == [(True, False, 2), (False, True, 9)]
+    found = play(Alternating([3, 8]), lambda seen: plan(seen, 1), 1, [5, 6])
+    assert [(result.success, result.failure, result.steps) for result in found] == [(False, True, 3), (True, False, 8)]
+
+
 def test_only_those_whose_chunk_is_due_are_asked():
     env, asked = Counting([5, 9]), []
 
@@ -109,15 +127,42 @@ def test_only_those_whose_chunk_is_due_are_asked():
 
     chunks, seen = Chunks(env, decide, 4), env.reset([0, 1])
     for _ in range(9):
-        steps = env.step(chunks.next(seen))
+        actions = chunks.next(seen)
+        assert actions.dtype == chunks.drawn.dtype == np.float32
+        steps = env.step(actions)
         chunks.after(steps)
         seen = steps.observation
     assert asked == [[0, 1], [0, 1], [0], [1]], "the first one's second episode begins at its time step 5"
 
 
+def test_single_actions_are_chunks_of_one():
+    chunk = single(np.array([[0.5], [-0.25]]))
+    assert chunk.execute == 1 and chunk.actions.shape == (2, 1, 1) and chunk.actions is chunk.drawn
+    assert chunk.actions.flatten().tolist() == [0.5, -0.25] and chunk.actions.dtype == torch.float32
+
+
 def gaussian(**sizes):
     torch.manual_seed(0)
     return make_policy(SPEC, policy_kind("gaussian").Config(hidden=(8,), **sizes))
+
+
+def test_the_noise_of_a_rollout_is_of_its_seed_alone():
+    drawn = []
+    for seed, everybodys in ((3, 0), (3, 1), (4, 0)):
+        rollouts = ChunkRollouts(Counting([5, 8]), gaussian(), seed)
+        torch.manual_seed(everybodys)
+        drawn.append(rollouts.play(chunks=3).rollouts[0].actions)
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+
+
+def test_demonstrations_of_a_script_that_does_not_know_the_task_end_with_a_question():
+    env = Counting([3])
+    env.expert = lambda: np.zeros((1, 1), np.float32)
+    with pytest.raises(RlinfError) as refused:
+        demonstrate(env, 5, 0)
+    assert str(refused.value) == (
+        "demonstrations: the task's script solved 0 of 20 episodes; expected one in ten at least. Is it the script of this "
+        "task (its file's 'script')?")
 
 
 def test_a_rollout_holds_what_was_played_and_says_how_many_time_steps_each_decision_spans():

@@ -80,7 +80,7 @@ REFUSED = {
     "a station of another form": (dict(change=lambda t, n, m: t == "episode" and setattr(m, "station", "a/b" * 99)),
                                   "station: expected a name of at most 64 letters"),
     "another id inside": (dict(change=lambda t, n, m: t in ("timestep", "episode") and setattr(m, "episode_id", "b-2")),
-                          "expected a recording of that id, got one of b-2"),
+                          r"expected a recording of that id, got one of b-2\. It is not trained on"),
     "an observation of another name": (dict(change=lambda t, n, m: t == "timestep" and setattr(m.vectors[0], "name", "x")),
                                        "observations: expected"),
     "an observation of another size": (dict(change=lambda t, n, m: t == "timestep" and setattr(
@@ -94,6 +94,7 @@ def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(sp
     run.take(folder, taken)
     (line,) = map(json.loads, (tmp_path / "run/trained_on.jsonl").read_text().splitlines())
     reason = (tmp_path / "run/refused/a-1.reason.txt").read_text()
+    assert line.keys() == {"id", "status", "time"} and line["id"] == "a-1"
     assert line["status"].startswith("refused: episode") and line["status"] in reason and "a-1" in capsys.readouterr().out
     assert (tmp_path / "run/refused/a-1/a-1.mcap").is_file() and not folder.exists(), "kept, and out of the way"
     assert run.refused == 1 and not taken

@@ -1,5 +1,6 @@
 """What a run decides, without a source of its own: where episodes go, what is owed, published, kept and gone on from."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,11 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import load_policy, policy_name, read_info
 from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.evaluation import EpisodeResult
 from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.governor import Governor
+from rlinf_core.trainer.progress import Progress
 from rlinf_core.trainer.run import Run
 from tests.messages import record
 
@@ -20,6 +23,7 @@ GOVERNOR = Governor(updates_per_step=2.0, max_lag_episodes=2, max_staleness=3, s
 SMALL = ("collect.episodes=1", "sft.steps=4", "sft.batch_size=16", "policy.hidden=[32]", "replay.capacity=1000",
          "online.max_staleness=3", "online.min_transitions=0", "online.updates_per_step=2.0", "algorithm.batch_size=16")
 RLPD = ("algorithm.critics=2", "algorithm.critic_hidden=[32]", "algorithm.critic_warmup=2")
+ASYNC_PPO = ("algorithm={name: async_ppo}", "policy={kind: gaussian, hidden: [8]}")
 
 
 class Silent:
@@ -56,6 +60,31 @@ def turn(run, times=1):
 
 def shown(run, spool, name, **how):
     return run.intake.take(record(spool, run.policy.spec, name, **how).close(), run.insert)
+
+
+@pytest.mark.parametrize("use_executed", [False, True])
+@pytest.mark.parametrize("algorithm, rollouts", [(RLPD, False), (ASYNC_PPO, True)])
+def test_recordings_are_read_as_the_recipe_and_its_algorithm_want_them(task, tmp_path, use_executed, algorithm, rollouts):
+    run = run_of(task, tmp_path / "run", f"replay.use_executed={str(use_executed).lower()}", algorithm=algorithm)
+    assert run.intake.use_executed is use_executed and run.intake.longest == run.data.longest
+    assert run.intake.rollouts_of == (run.recipe.policy if rollouts else None)
+
+
+def test_the_rate_of_a_resumed_run_counts_its_own_steps_alone(task, tmp_path):
+    run, told = run_of(task, tmp_path / "run"), []
+    run.tell = lambda run, entry: told.append(entry)
+    run.began, run.data.steps, run.started = 1000, 1600, time.perf_counter() - 3.0
+    run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
+    (entry,) = told
+    assert entry["steps_per_second"] == pytest.approx(600 / entry["seconds"]) and 3.0 <= entry["seconds"] < 60.0
+
+
+def test_what_an_update_says_is_a_mean_of_all_that_were_said(tmp_path):
+    progress = Progress(tmp_path)
+    for value in (1.0, 2.0, 6.0):
+        progress.note({"loss": value}, 1)
+    assert progress.metrics["loss"] == pytest.approx(3.0)
+    progress.close()
 
 
 def test_the_governor_owes_updates_per_step_and_asks_stations_to_pause_when_behind():

@@ -8,10 +8,14 @@ import pytest
 from rlinf_core.cli.compare import read_evaluations
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.experience import Experience
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import train as simulation
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.sources.simulators import Simulators
 from tests.algorithms.point import SPEC, Points
 from tests.algorithms.toy import acted
 
@@ -138,3 +142,23 @@ def test_the_same_seed_gives_the_same_run(workers, tmp_path):
         runs.append([{key: value for key, value in entry.items() if "second" not in key and key != "time"}
                      for entry in read_evaluations(tmp_path / name)])
     assert runs[0] == runs[1]
+
+
+def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_learned_from():
+    class Players:
+        def __init__(self):
+            self.asked = []
+
+        def start(self, version, **amount):
+            self.asked.append((version, amount))
+
+        def take(self):
+            return [Experience(steps=7)], {"wait": 1.0}
+
+    recipe = recipe_of("sac", "placement={workers: 1, mode: pipelined}")
+    source = Simulators(recipe_of("sac"), Points(2), make_policy(SPEC, recipe.policy), points, Clock())
+    source.recipe, source.players, source.slice = recipe, Players(), {"steps": 25}
+    assert source.take(5, random_warmup=True).steps == 7
+    assert source.players.asked == [(5, {"steps": 25, "random_warmup": True})] * 2
+    assert source.take(6, random_warmup=False).steps == 7 and source.clock.seconds["wait"] == 2.0
+    assert source.players.asked[2:] == [(6, {"steps": 25, "random_warmup": False})], "what was asked for before came first"

@@ -1,0 +1,68 @@
+"""What a run trains: a learner that goes on from another run's, or its policy alone; and in which stations."""
+
+import re
+
+import pytest
+import torch
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.simulated import simulated_station
+from rlinf_core.trainer.learner import first_policy, inherit, learner_for
+from rlinf_core.trainer.train import train
+from sim_bridges.randomised import Randomised
+from tests.algorithms.point import SPEC, Points
+
+SHORT = ("policy.hidden=[8]", "simulation.env_steps=400", "simulation.start_steps=100", "simulation.environments=2",
+         "simulation.evaluate_episodes=2")
+SAC = ("algorithm.critic_hidden=[8]", "algorithm.batch_size=16")
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory):
+    """The folder of a run that has ended."""
+    folder = tmp_path_factory.mktemp("before")
+    train(load_recipe("sim_sac", [*SHORT, *SAC, "seed=4"]), folder, lambda recipe, size: Points(size))
+    return folder
+
+
+def learner_of(*overrides, before=None):
+    recipe = load_recipe("sim_sac", [*SHORT, *overrides])
+    return learner_for(recipe, recipe.algorithm, first_policy(recipe, SPEC, before))
+
+
+def test_a_learner_goes_on_from_that_of_another_run(before):
+    learner = learner_of(*SAC)
+    assert learner.updates == 0
+    inherit(learner, before, "sac")
+    policy = first_policy(load_recipe("sim_sac", [*SHORT, *SAC]), SPEC, before)
+    assert learner.updates > 0
+    for one, other in zip(learner.actor.state_dict().values(), policy.state_dict().values(), strict=True):
+        assert torch.equal(one, other), "the newest policy of that run is its learner's"
+
+
+def test_a_learner_of_another_algorithm_is_refused_with_the_parts_of_both(before, tmp_path):
+    other = learner_of("algorithm={name: iql}")
+    with pytest.raises(RecipeError) as refused:
+        inherit(other, before, "iql")
+    own, theirs = (", ".join(names) for names in (other.state_dict()["modules"], sorted(
+        learner_of(*SAC).state_dict()["modules"])))
+    assert str(refused.value) == (
+        f"simulation.initial_policy: expected in {before / 'checkpoints'} a learner with {own}, got {theirs}. "
+        "Name a run of iql, or a policy file to take the policy alone")
+    with pytest.raises(RecipeError, match=re.escape(f"{own}, got none. Name a run of iql")):
+        inherit(other, tmp_path, "iql")
+
+
+def test_a_policy_of_other_settings_is_refused(before):
+    with pytest.raises(RecipeError, match=r"initial_policy: expected the recipe's policy .*\(9,\).*, got .*\(8,\)"):
+        first_policy(load_recipe("sim_sac", [*SHORT, *SAC, "policy.hidden=[9]"]), SPEC, before)
+
+
+def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_interlock():
+    plain = simulated_station(load_recipe("sim_sac", ["station.task=reach"]))
+    assert plain.task.shaping == 0.0 and not isinstance(plain.simulator, Randomised)
+    station = simulated_station(load_recipe("sim_sac", [
+        "station.task=reach", "simulation.shaping=0.5", "simulation.randomise.delay_s=0.1"]))
+    assert station.task.shaping == 0.5 and station.task.spec == plain.task.spec
+    assert isinstance(station.simulator, Randomised)
