@@ -4,12 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.task import load_task
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its threads, restarted in a forked child, abort it before exec
 EVIDENCE = pytest.StashKey[list]()
+settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
