@@ -242,6 +242,15 @@ def test_a_flows_density_is_torchs_step_by_step(random):
     assert torch.allclose(log_prob[kept].double(), (expected - squash)[kept], atol=1e-3)
 
 
+def test_a_gaussian_is_cloned_by_the_density_of_whole_chunks(random):
+    """-E log N(a | mean, std), summed over the actions of a chunk and over their numbers."""
+    actor, seen = policy("gaussian"), batch(random)
+    actions = torch.tensor(random.normal(size=(6, 4)), dtype=torch.float32)
+    mean, log_std = actor(seen)
+    expected = -torch.distributions.Normal(mean, log_std.exp()).log_prob(actions.view(6, 2, 2)).sum((1, 2)).mean()
+    assert actor.imitation_loss(seen, actions).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 def test_the_matching_loss_is_the_distance_to_the_straight_line(random):
     """Lipman et al. 2022, with noise at time 0 and the action at time 1."""
     actor, seen = policy("flow"), batch(random)
