@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from rlinf_core.algorithms.common.learner import Checkpointed
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.simulated import simulated_station
@@ -24,6 +25,14 @@ def before(tmp_path_factory):
     folder = tmp_path_factory.mktemp("before")
     train(load_recipe("sim_sac", [*SHORT, *SAC, "seed=4"]), folder, lambda recipe, size: Points(size))
     return folder
+
+
+def test_a_run_that_ends_ends_its_learner(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(Checkpointed, "close", lambda learner: closed.append(learner.updates))
+    recipe = load_recipe("sim_sac", [*SHORT, *SAC])
+    last = train(recipe, tmp_path, lambda recipe, size: Points(size))
+    assert closed == [last["updates"]] and closed[0] > 0
 
 
 def learner_of(*overrides, before=None):

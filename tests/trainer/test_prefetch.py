@@ -76,7 +76,8 @@ def test_a_draw_that_fails_is_heard_and_an_update_that_fails_stops_drawing():
 
 @pytest.mark.parametrize("asked, placement, ahead, copies", [
     ("auto", "{}", 0, True), ("always", "{}", AHEAD, True), ("never", "{}", 0, True),
-    ("auto", "{learners: 2}", 0, False), ("always", "{learners: 2}", AHEAD, False)])
+    ("auto", "{learners: 2}", 0, False), ("always", "{learners: 2}", AHEAD, False),
+    ("never", "{learners: 2, learner_gpus: 1}", 0, False), ("auto", "{learners: 2, learner_gpus: 1}", AHEAD, False)])
 def test_where_it_cannot_help_it_is_off(asked, placement, ahead, copies):
     prefetch = prefetch_for(recipe_of("sac", f"learner.prefetch={asked}", f"placement={placement}"), CPU)
     assert (prefetch.ahead, prefetch.device, prefetch.stream) == (ahead, CPU if copies else None, None)
