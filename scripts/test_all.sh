@@ -12,7 +12,7 @@ results=$(mktemp -d)
 nice -n 15 scripts/run_tests.sh -m "${only}not ros" -n logical --maxprocesses 8 --dist worksteal \
     --junitxml="$results/others.xml" > "$results/others.txt" 2>&1 &
 others=$!
-trap 'kill -INT $others 2> /dev/null && wait $others; rm -rf "$results"' EXIT
+trap 'kill $others 2> /dev/null && wait $others 2> /dev/null; rm -rf "$results"' EXIT  # by TERM: what runs in the background ignores INT
 echo "stations below; all other tests beside them, in $results/others.txt"
 failed=0
 scripts/run_tests.sh -m "${only}ros" --junitxml="$results/stations.xml" || failed=$?

@@ -65,6 +65,7 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
             prioritise(priority)
             _spin(node, listens, asked)
     except RlinfError as error:
+        end_soon(1)
         raise SystemExit(str(error)) from error
 
 
