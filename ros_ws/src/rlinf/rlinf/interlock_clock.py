@@ -20,8 +20,6 @@ from rlinf.stamps import NS, to_ns
 from rlinf_core.interlock import Mode
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
-SOONEST = 0.97      # of a period, between two ticks
-LATE = 0.05         # of a period: a tick later than that gives the next one its whole period
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
 
 
@@ -38,12 +36,7 @@ class RealTime:
 
     def _on_timer(self) -> None:
         now = time.monotonic_ns()
-        since = now - self.last_ns
-        if since < SOONEST * self.period_ns:
-            return
-        late, self.last_ns = since - self.period_ns, now
-        if late > LATE * self.period_ns:
-            self.phase.timer.reset()
+        late, self.last_ns = now - self.last_ns - self.period_ns, now
         self.late_ms.append(late / 1e6)
         self._follow_clock(now)
         self.stamp_ns = max(self.stamp_ns + self.period_ns, now)

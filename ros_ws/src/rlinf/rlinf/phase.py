@@ -15,6 +15,9 @@ STRETCH = 0.05          # of a period, by which one period may be longer than th
 MIN_WAIT_S = 0.0002   # how long before its tick an input should be there, if it comes without jitter
 MARGIN = 1.5            # standard deviations of the arrivals that an input should be there before its tick
 SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
+SOONEST = 0.97          # of a period, between two ticks
+LATE = 0.05             # of a period: a tick later than that gives the next one its whole period
+TOO_SOON_S = 0.0005     # a timer that was set counts from a little earlier
 
 
 class PhaseLockedTimer:
@@ -22,7 +25,8 @@ class PhaseLockedTimer:
 
     A control loop of two unsynchronised timers waits half a period on average at each of them. Call ``arrived`` when the
     awaited input has arrived. Jitter of the arrivals widens the margin that is kept. Its mean rate is never above nominal
-    by more than ``hurry``.
+    by more than ``hurry``. A tick that comes late by more than LATE moves all that come after it; after any, the next one
+    comes no sooner than SOONEST.
 
     Args:
         node: owns the timer.
@@ -37,35 +41,41 @@ class PhaseLockedTimer:
         self._callback = callback
         self._arrivals: list[float] = []
         self._waits: list[float] = []
-        self._to_go_s, self._settling, self._done_early = 0.0, 0, False
+        self._to_go_s, self._done_early = 0.0, False
+        self.due_s = time.monotonic() + period_s
         self.timer = node.create_timer(period_s, self._on_timer)
 
     def arrived(self, at: float | None = None) -> None:
         """The awaited input is here, or was at that monotonic time [s]."""
         self._arrivals.append(time.monotonic() if at is None else at)
-        if at is None and not self._done_early and self.timer.time_until_next_call() <= self.early_s * 1e9:
+        if at is None and not self._done_early and self.due_s - time.monotonic() <= self.early_s:
             self._done_early = True
             self._callback()
 
     def _on_timer(self) -> None:
         now = time.monotonic()
-        if self._to_go_s or self._settling:
-            self._move()
-        else:
+        if now < self.due_s - TOO_SOON_S:  # it was on its way when the timer was set anew
+            self._wake(self.due_s)
+            return
+        if now > self.due_s + LATE * self.period_s:
+            self.due_s = now
+        if self._to_go_s == 0.0:
             self._waits += [(now - arrival) % self.period_s for arrival in self._arrivals]
             if len(self._waits) >= SAMPLES:
                 self._to_go_s = shift(self._waits, self.period_s, self.hurry)
                 self._waits.clear()
         self._arrivals.clear()
+        extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
+        self._to_go_s -= extra
+        self.due_s += self.period_s + extra
+        self._wake(max(self.due_s, now + SOONEST * (self.period_s + min(extra, 0.0))))
         if not self._done_early:
             self._callback()
         self._done_early = False
 
-    def _move(self) -> None:
-        extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
-        self._settling = 2 if extra else self._settling - 1  # a changed period counts from the next but one tick
-        self._to_go_s -= extra
-        self.timer.timer_period_ns = round((self.period_s + extra) * 1e9)
+    def _wake(self, at: float) -> None:
+        self.timer.timer_period_ns = max(round((at - time.monotonic()) * 1e9), 1)
+        self.timer.reset()
 
 
 def shift(waits: list[float], period_s: float, hurry: float) -> float:
