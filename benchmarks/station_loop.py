@@ -199,6 +199,7 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
             if time.monotonic() > end:
                 raise SystemExit(f"waited {limit_s:.0f} s for {what}; logs in {run_dir / 'logs'}")
 
+    as_a_driver(os.SCHED_RESET_ON_FORK)
     with Supervisor(run_dir, DOMAIN) as supervisor:
         for process in station_processes(recipe, run_dir):
             if process.name in ("interlock", "environment", "policy", "recorder"):
@@ -214,6 +215,7 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
         wait(lambda: ended, seconds + WARM_UP_S + 30, "the episode to end")
         robot.until = time.monotonic()
         inference_ms, dropped = status[0].inference_p50_ms, safety[0].dropped
+    as_a_driver()
     del resetter
     executor.shutdown()
     node.destroy_node()
@@ -348,6 +350,12 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     return {"lockstep_steps_per_s": rate, "bare_simulator_steps_per_s": bare, "lockstep_ratio": rate / bare}
 
 
+def as_a_driver(children: int = 0) -> None:
+    """At the priority of a robot's driver; with SCHED_RESET_ON_FORK, what this thread starts from now on has none."""
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | children, os.sched_param(25))
+
+
 def percentiles(times: np.ndarray) -> dict[str, float]:
     return {"p50_ms": 1e3 * float(np.percentile(times, 50)), "p99_ms": 1e3 * float(np.percentile(times, 99))}
 
@@ -370,8 +378,7 @@ def main() -> None:
         return
     import rclpy
 
-    with contextlib.suppress(PermissionError):  # as a robot's driver
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(25))
+    as_a_driver()
     rclpy.init()
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rlinf-station-loop-") as folder:

@@ -30,8 +30,13 @@ class Actor(NetworkPolicy):
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""
-        mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
+        mean, log_std = self._outputs(batch)
         return mean, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
+
+    def _outputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean, and what the deviation is made of."""
+        mean, log_std = self.head(self.trunk(self.encoder(batch))).chunk(2, dim=-1)
+        return mean, log_std
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
@@ -42,7 +47,7 @@ class Actor(NetworkPolicy):
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions, the most likely ones unless it explores."""
         if not explore:
-            return self.chunk(torch.tanh(self(observation.batch)[0]))
+            return self.chunk(torch.tanh(self._outputs(observation.batch)[0]))
         action, log_probs = self.sample(observation.batch, generator)
         return self.chunk(action, log_probs=log_probs)
 

@@ -19,6 +19,7 @@ from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.policy_tracker import PolicyTracker
 from rlinf.qos import profile
+from rlinf.rehearsal import Rehearsal
 from rlinf.scene import GONE, Scene, sleep
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
@@ -77,6 +78,7 @@ class Environment(ControlNode):
             self.retry.cancel()
         else:
             self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25)
+            self.rehearsal = Rehearsal(self, self._again)
         self.create_timer(0.5, self._watch)
 
     # What comes in
@@ -249,12 +251,19 @@ class Environment(ControlNode):
         set_stamp(message.header.stamp, stamp_ns)
         fill_observation(message, self.task.spec, observation)
         self.steps.publish(message)
+        if not self.lockstep:
+            self.rehearsal.before(self.timer.lock.due_s - time.monotonic())
         self.total += result.reward
         self.step_index, self.due_ns, self.progress_at = index + 1, self.due_ns + self.period_ns, time.monotonic()
         if result.last:
             self.outcome = result
             self._tell(EpisodeEvent.ENDED, steps=index)
             self._finish("")
+
+    def _again(self) -> TimeStep:
+        message = TimeStep()
+        fill_observation(message, self.task.spec, observe(self.task.spec, self.inputs.channels))
+        return message
 
     def _finish(self, trouble: str | None, tell: bool = True) -> None:
         self.step_index = -1

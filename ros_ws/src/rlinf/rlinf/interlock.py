@@ -14,6 +14,7 @@ import gc
 import os
 import resource
 import signal
+import struct
 import tempfile
 import time
 import traceback
@@ -83,6 +84,7 @@ class Interlock(Node):
         self.listening = self.create_timer(0.02, self.requests.answer)  # while inactive, or in lockstep, nothing else asks
         self._publish_safety(self.get_clock().now().nanoseconds)
         _stay_in_memory()
+        self.awake = None if self.settings["lockstep"] else _stay_awake()
 
     def _make_outputs(self) -> None:
         if self.limits.control_mode == "tcp_delta":
@@ -257,6 +259,16 @@ def _stay_in_memory() -> None:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if os.geteuid() == 0 or soft == resource.RLIM_INFINITY:
         ctypes.CDLL("libc.so.6", use_errno=True).mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
+
+
+def _stay_awake() -> Any:
+    """No core sleeps so deeply that it wakes late, while this file is open; None where the system does not grant it."""
+    try:
+        request = open("/dev/cpu_dma_latency", "wb", buffering=0)  # noqa: SIM115 (held for life)
+        request.write(struct.pack("i", 0))
+    except OSError:
+        return None
+    return request
 
 
 def _keep_memory() -> None:

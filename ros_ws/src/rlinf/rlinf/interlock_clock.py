@@ -41,10 +41,10 @@ class RealTime:
         self._follow_clock(now)
         self.stamp_ns = max(self.stamp_ns + self.period_ns, now)
         self.inputs.pull()
-        self.inputs.look_around()
         for at in [at for topic in ROLES for at in self.inputs.listeners[topic].arrived]:
             self.phase.arrived(at / NS)
         self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
+        self.inputs.look_around()  # for the next tick: the command does not wait for it
 
     def _follow_clock(self, now: int) -> None:
         """Stamps are of this machine's clock. One that is set moves nothing: it holds until armed anew (S4)."""

@@ -30,13 +30,15 @@ class Latest:
         self.channels: dict[str, np.ndarray] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
         self._pulled: dict[str, Any] = {}
-        self._newest: dict[str, Any] = {}
+        self._images: dict[str, Image] = {}
         images = sum(kind(topic) is Image for topic in topics)
 
         def receive(topic: str) -> Callable[[Image], None]:
             def take(message: Image) -> None:
-                self._newest[topic] = message
-                if on_image and len(self._newest) == images:
+                self._images[topic] = message
+                if len(self._images) < images:
+                    self._take()  # what is here by now need not be read when the last image is
+                elif on_image:
                     on_image()
 
             return take
@@ -50,15 +52,20 @@ class Latest:
 
     def pull(self) -> None:
         """Take everything that has arrived and convert the newest of each topic; SpecError if one cannot be read."""
+        self._take()
+        while self._images:
+            self._keep(*self._images.popitem())
+
+    def _take(self) -> None:
         for topic, subscription in self._pulled.items():
             with subscription.handle:
                 taken = subscription.handle.take_message(subscription.msg_type, False)  # of depth 1: the newest or none
             if taken is not None:
-                self._newest[topic] = taken[0]
-        while self._newest:
-            topic, message = self._newest.popitem()
-            self.channels[topic] = _channel(message)
-            self.stamps_ns[topic] = to_ns(message.header.stamp)
+                self._keep(topic, taken[0])
+
+    def _keep(self, topic: str, message: Any) -> None:
+        self.channels[topic] = _channel(message)
+        self.stamps_ns[topic] = to_ns(message.header.stamp)
 
     def older_than(self, stamp_ns: int) -> list[str]:
         """Topics whose newest message is older than that, or never came."""

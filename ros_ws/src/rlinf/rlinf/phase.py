@@ -12,63 +12,97 @@ from rclpy.node import Node
 
 SAMPLES = 16            # arrivals that are looked at before the phase is moved
 STRETCH = 0.05          # of a period, by which one period may be longer than the others
-MIN_WAIT_S = 0.0002   # how long before its tick an input should be there, if it comes without jitter
+MIN_WAIT_S = 0.0002     # how long before its tick an input should be there, if it comes without jitter
 MARGIN = 1.5            # standard deviations of the arrivals that an input should be there before its tick
 SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
+AROUND = 0.03           # of a period: the same where the way to less leads around the whole of it
 SOONEST = 0.97          # of a period, between two ticks
-LATE = 0.05             # of a period: a tick later than that gives the next one its whole period
+LATE = 0.1              # of a period: a tick later than that moves all that come after it; after less, they catch up
 TOO_SOON_S = 0.0005     # a timer that was set counts from a little earlier
 
 
+class PhaseLock:
+    """When the next tick is due: every ``period_s``, moved a little per period until the input comes just before the tick.
+
+    Its mean rate is never above nominal by more than ``hurry``, and no tick comes sooner than SOONEST after another. Where
+    it may not hurry, the way to an earlier phase leads through all later ones, and inputs that come meanwhile wait half a
+    period: it goes there once those that came before have waited as long in vain.
+
+    Args:
+        period_s: nominal period [s].
+        hurry: of a period, by which one period may be shorter while the phase moves.
+        now: monotonic time [s].
+    """
+
+    def __init__(self, period_s: float, hurry: float, now: float) -> None:
+        self.period_s, self.hurry, self.due_s = period_s, hurry, now + period_s
+        self._waits: list[float] = []
+        self._ticks, self._to_go_s, self._in_vain_s = 0, 0.0, 0.0
+
+    def ticked(self, now: float, arrivals: list[float]) -> float:
+        """When to wake for the next one [s], after a tick at that time and inputs that had arrived since the last."""
+        if now > self.due_s + LATE * self.period_s:
+            self.due_s = now
+        if self._to_go_s == 0.0:
+            self._ticks += 1
+            self._waits += [(now - arrival) % self.period_s for arrival in arrivals]
+            if len(self._waits) >= SAMPLES:
+                self._to_go_s = self._worth(shift(self._waits, self.period_s, self.hurry))
+                self._ticks = 0
+                self._waits.clear()
+        extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
+        self._to_go_s -= extra
+        self.due_s += self.period_s + extra
+        return max(self.due_s, now + SOONEST * (self.period_s + min(extra, 0.0)))
+
+    def _worth(self, to_go_s: float) -> float:
+        """Nothing, as long as the way around costs more than it has cost so far to stay."""
+        if to_go_s <= 0.5 * self.period_s:
+            self._in_vain_s = 0.0
+            return to_go_s
+        self._in_vain_s += len(self._waits) * (self.period_s - to_go_s)
+        meanwhile = len(self._waits) / self._ticks * to_go_s / (STRETCH * self.period_s)
+        if self._in_vain_s < meanwhile * self.period_s:
+            return 0.0
+        self._in_vain_s = 0.0
+        return to_go_s
+
+
 class PhaseLockedTimer:
-    """Calls back every ``period_s`` and moves its phase, a little per period, until the input comes just before the tick.
+    """Calls back at every tick of a ``PhaseLock``, so that fresh input does not lie waiting.
 
     A control loop of two unsynchronised timers waits half a period on average at each of them. Call ``arrived`` when the
-    awaited input has arrived. Jitter of the arrivals widens the margin that is kept. Its mean rate is never above nominal
-    by more than ``hurry``. A tick that comes late by more than LATE moves all that come after it; after any, the next one
-    comes no sooner than SOONEST.
+    awaited input has arrived.
 
     Args:
         node: owns the timer.
         period_s: nominal period [s].
         callback: what to do at every tick.
-        hurry: of a period, by which one period may be shorter while the phase moves.
+        hurry: see ``PhaseLock``.
         early: of a period, by which a tick may come before its time when its input is there.
     """
 
     def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float) -> None:
-        self.period_s, self.hurry, self.early_s = period_s, hurry, early * period_s
+        self.lock, self.early_s = PhaseLock(period_s, hurry, time.monotonic()), early * period_s
         self._callback = callback
         self._arrivals: list[float] = []
-        self._waits: list[float] = []
-        self._to_go_s, self._done_early = 0.0, False
-        self.due_s = time.monotonic() + period_s
+        self._done_early = False
         self.timer = node.create_timer(period_s, self._on_timer)
 
     def arrived(self, at: float | None = None) -> None:
         """The awaited input is here, or was at that monotonic time [s]."""
         self._arrivals.append(time.monotonic() if at is None else at)
-        if at is None and not self._done_early and self.due_s - time.monotonic() <= self.early_s:
+        if at is None and not self._done_early and self.lock.due_s - time.monotonic() <= self.early_s:
             self._done_early = True
             self._callback()
 
     def _on_timer(self) -> None:
         now = time.monotonic()
-        if now < self.due_s - TOO_SOON_S:  # it was on its way when the timer was set anew
-            self._wake(self.due_s)
+        if now < self.lock.due_s - TOO_SOON_S:  # it was on its way when the timer was set anew
+            self._wake(self.lock.due_s)
             return
-        if now > self.due_s + LATE * self.period_s:
-            self.due_s = now
-        if self._to_go_s == 0.0:
-            self._waits += [(now - arrival) % self.period_s for arrival in self._arrivals]
-            if len(self._waits) >= SAMPLES:
-                self._to_go_s = shift(self._waits, self.period_s, self.hurry)
-                self._waits.clear()
+        self._wake(self.lock.ticked(now, self._arrivals))
         self._arrivals.clear()
-        extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
-        self._to_go_s -= extra
-        self.due_s += self.period_s + extra
-        self._wake(max(self.due_s, now + SOONEST * (self.period_s + min(extra, 0.0))))
         if not self._done_early:
             self._callback()
         self._done_early = False
@@ -93,7 +127,7 @@ def shift(waits: list[float], period_s: float, hurry: float) -> float:
     mean = (mean + middle) % period_s
     wanted = min(MIN_WAIT_S + MARGIN * spread, 0.25 * period_s)
     excess = _wrapped(mean - wanted, period_s)
-    if -0.5 * wanted <= excess <= SLACK_S:
+    if -0.5 * wanted <= excess <= (SLACK_S if hurry else AROUND * period_s):
         return 0.0
     sooner_by_hurrying = excess * STRETCH < (period_s - excess) * hurry
     return -excess if excess < 0.0 or sooner_by_hurrying else period_s - excess

@@ -19,6 +19,7 @@ from rlinf.arms import arms_of, hear_safety
 from rlinf.conversions import action_chunk, fill_drawn, observation_of
 from rlinf.episode_ids import request_of
 from rlinf.qos import profile
+from rlinf.rehearsal import Rehearsal
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.devices import device_of
@@ -27,6 +28,9 @@ from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.files import load_policy
 from rlinf_core.policies.policy import Observation, Policy
 from rlinf_core.task import load_task
+
+
+QUICK_MS = 3.0  # what takes longer is no matter of caches, and would be in its own way
 
 
 class PolicyNode(ControlNode):
@@ -45,6 +49,9 @@ class PolicyNode(ControlNode):
         self.idle, self.evaluating, self.interrupted, self.stamp_ns = True, "", False, 0
         self.waiting: PolicyUpdate | None = None
         self.times_ms: deque[float] = deque(maxlen=500)
+        self.newest: tuple[Policy, TimeStep]
+        lockstep = self.declare_parameter("lockstep", False).value
+        self.rehearsal = None if lockstep else Rehearsal(self, self._again)
         self.status = PolicyStatus(session=self.session, version=-1, spec_hash=self.spec.hash)
         self.actions = self.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
         self.statuses = self.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
@@ -108,23 +115,32 @@ class PolicyNode(ControlNode):
     def _decide(self, policy: Policy, step: TimeStep) -> None:
         started = time.perf_counter()
         try:
-            seen = observation_of(step, self.spec)
+            chunk = self._plan(policy, step, step.mode == "train")
         except (KeyError, ValueError, SpecError) as error:
             self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
             return
-        observation = Observation.of_one(self.spec, seen, policy.device, step.instruction)
-        decided = policy.act(observation, explore=step.mode == "train", generator=self.generator)
         self.schedule.decided()
         self.seq += 1
-        chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
-                             seq=self.seq, version=self.status.version, observation_stamp=step.header.stamp,
-                             execute=decided.execute)
-        fill_drawn(chunk, decided.drawn[0].numpy(force=True),
-                   None if decided.log_probs is None else decided.log_probs[0].numpy(force=True))
-        chunk.header.stamp = self.get_clock().now().to_msg()
+        chunk.seq, chunk.header.stamp = self.seq, self.get_clock().now().to_msg()
         self.actions.publish(chunk)
         self.times_ms.append(1e3 * (time.perf_counter() - started))
         self.status.inferences += 1
+        self.newest = policy, step
+        if self.rehearsal is not None and self.times_ms[-1] < QUICK_MS:
+            self.rehearsal.before(chunk.execute * self.period_ns / NS)
+
+    def _again(self) -> ActionChunk:
+        return self._plan(*self.newest, explore=False)
+
+    def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
+        observation = Observation.of_one(self.spec, observation_of(step, self.spec), policy.device, step.instruction)
+        decided = policy.act(observation, explore=explore, generator=self.generator)
+        chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
+                             seq=0, version=self.status.version, observation_stamp=step.header.stamp,
+                             execute=decided.execute)
+        fill_drawn(chunk, decided.drawn[0].numpy(force=True),
+                   None if decided.log_probs is None else decided.log_probs[0].numpy(force=True))
+        return chunk
 
     def _publish_status(self) -> None:
         if self.times_ms:

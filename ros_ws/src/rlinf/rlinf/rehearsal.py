@@ -1,0 +1,37 @@
+"""What a processor has not run for a twentieth of a second it runs at a third of its speed: so it is run shortly before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.serialization import serialize_message
+
+from rlinf.stamps import NS
+
+BEFORE_S = 0.004    # then what has been rehearsed is still in the caches, and the real thing does not come before it is over
+
+
+class Rehearsal:
+    """Makes a message once more, a little before the next one like it is due, and throws it away.
+
+    Args:
+        node: owns the timer.
+        make: the message; what it does otherwise must not matter.
+    """
+
+    def __init__(self, node: Node, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._timer = node.create_timer(1.0, self._rehearse)
+        self._timer.cancel()
+
+    def before(self, seconds: float) -> None:
+        """The next one is due so long from now [s]."""
+        if seconds > 2.0 * BEFORE_S:
+            self._timer.timer_period_ns = round((seconds - BEFORE_S) * NS)
+            self._timer.reset()
+
+    def _rehearse(self) -> None:
+        self._timer.cancel()
+        serialize_message(self._make())
