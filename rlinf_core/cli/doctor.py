@@ -19,6 +19,7 @@ from rlinf_core.paths import built_messages, message_packages
 from rlinf_core.ros import provides_messages, ros_is_sourced
 
 SOCKET_BYTES = 4_194_304
+AWAKE = "/dev/cpu_dma_latency"
 KERNEL = Path("/proc/sys/net/core")
 
 
@@ -131,6 +132,12 @@ def _priority() -> Finding:
                    "" if granted else "'<you> - rtprio 90' in /etc/security/limits.conf, and log in again", needed=False)
 
 
+def _awake() -> Finding:
+    granted = os.access(AWAKE, os.W_OK)
+    return Finding("cores kept awake", "granted" if granted else "not granted (the interlock asks for it in real time)",
+                   "" if granted else f"sudo chmod a+w {AWAKE} (at every boot: a udev rule)", needed=False)
+
+
 def _rendering() -> Finding:
     if importlib.util.find_spec("mujoco") is None:
         return Finding("offscreen rendering", "not tried: no mujoco", "see extra sim", needed=False)
@@ -179,5 +186,5 @@ def _port() -> Finding:
 
 
 CHECKS = (_python, _packages, *map(_extra, extras.PURPOSE), _ros, _messages, _tool("g++", "apt-get install g++"),
-          _tool("cmake", "apt-get install cmake"), _middleware, _shared_memory, _sockets, _priority, _rendering, _gpu,
-          _disk, _port)
+          _tool("cmake", "apt-get install cmake"), _middleware, _shared_memory, _sockets, _priority, _awake, _rendering,
+          _gpu, _disk, _port)

@@ -52,9 +52,11 @@ class Observation:
     @classmethod
     def of_one(cls, spec: StationSpec, named: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
                instruction: str | None = None) -> Observation:
-        """From one station's observation under the names of its spec."""
-        arrays = {"vectors": spec.flatten(named)[None], **{image.name: named[image.name][None] for image in spec.images}}
-        return cls.of_arrays(spec, arrays, device, instruction)
+        """From one station's observation under the names of its spec, whose items have checked it (``ArraySpec.check``)."""
+        images = {image.name: torch.as_tensor(np.ascontiguousarray(named[image.name]), device=device)[None]
+                  for image in spec.images}
+        return cls(torch.as_tensor(spec.flatten(named), device=device)[None], images,
+                   (spec.instruction if instruction is None else instruction,))
 
     def __len__(self) -> int:
         return len(self.vectors)

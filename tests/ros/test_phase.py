@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, shift
+from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, shift
 
 
 def settle(period, jitter, hurry, start, seed=0):
@@ -37,3 +37,55 @@ def test_jitter_widens_the_margin():
 def test_inputs_without_a_rhythm_move_nothing():
     random = np.random.default_rng(0)
     assert shift(list(random.uniform(0, 0.01, 200)), 0.01, 0.05) == 0.0
+
+
+def run_lock(lateness, seconds=60.0, hz=20, offset=0.0043, jitter=0.0001, hurry=0.0, period=0.01):
+    """Ticks that come late, and inputs at a rate: when each tick was, and what each input waited."""
+    random = np.random.default_rng(0)
+    lock, wake, ticks, waits, sent, next_input = PhaseLock(period, hurry, 0.0), period, [], [], 0, offset
+    while wake < seconds:
+        now, arrived = wake + lateness(random), []
+        while next_input <= now:
+            arrived.append(next_input)
+            waits.append(now - next_input)
+            sent += 1
+            next_input = offset + sent / hz + random.normal(0.0, jitter)
+        ticks.append(now)
+        wake = lock.ticked(now, arrived)
+    return np.array(ticks), np.array(waits)
+
+
+def sometimes_late(random):
+    return abs(random.normal(0.0, 2e-5)) + (0.0008 if random.random() < 0.02 else 0.0)
+
+
+@pytest.mark.parametrize("hz", [20, 100])
+def test_a_lock_that_may_not_hurry_finds_its_input_and_rests_there(hz):
+    ticks, waits = run_lock(sometimes_late, hz=hz)
+    assert np.percentile(waits[len(waits) // 4:], 95) < 0.002, "ticks come just behind their input"
+    stretched = np.abs(np.diff(ticks) - 0.0105) < 2e-4
+    assert stretched.mean() < 0.02, "it does not go around and around"
+
+
+def test_ticks_are_never_sooner_than_allowed_and_small_lateness_is_caught_up():
+    ticks, _ = run_lock(sometimes_late, jitter=0.0)
+    assert np.diff(ticks).min() >= SOONEST * 0.01 - 1e-9
+    after = np.flatnonzero(np.diff(ticks) > 0.0107)[-1] + 1
+    assert abs((ticks[after + 5] - ticks[after - 1]) - 0.06) < 2e-4, "six periods, one of them late, take six periods"
+
+
+def test_after_a_stall_the_next_tick_has_its_whole_period():
+    lock = PhaseLock(0.01, 0.0, 0.0)
+    assert lock.ticked(0.060, []) == pytest.approx(0.070)
+
+
+def test_a_way_around_is_taken_only_once_it_pays():
+    lock, wake, moved = PhaseLock(0.01, 0.0, 0.0), 0.01, []
+    for tick in range(4000):
+        arrived = [lock.due_s - 0.001] if tick % 5 == 0 else []  # waits 1 ms: the way to less leads 9 ms later
+        before = lock.due_s
+        wake = lock.ticked(wake, arrived)
+        moved.append(lock.due_s - before > 0.0101)
+    first = moved.index(True)
+    cost = 0.2 * 0.009 / (0.05 * 0.01) * 0.01  # inputs a tick, ticks on the way, a period each [s]
+    assert first * 0.2 * 0.001 >= cost, "those before it have waited as long in vain as those on the way will"

@@ -12,10 +12,10 @@ from rclpy.node import Node
 
 SAMPLES = 16            # arrivals that are looked at before the phase is moved
 STRETCH = 0.05          # of a period, by which one period may be longer than the others
-MIN_WAIT_S = 0.0002     # how long before its tick an input should be there, if it comes without jitter
+MIN_WAIT_S = 0.0001     # how long before its tick an input should be there, if it comes without jitter
 MARGIN = 1.5            # standard deviations of the arrivals that an input should be there before its tick
 SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
-AROUND = 0.03           # of a period: the same where the way to less leads around the whole of it
+AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
 SOONEST = 0.97          # of a period, between two ticks
 LATE = 0.1              # of a period: a tick later than that moves all that come after it; after less, they catch up
 TOO_SOON_S = 0.0005     # a timer that was set counts from a little earlier
@@ -45,7 +45,7 @@ class PhaseLock:
             self.due_s = now
         if self._to_go_s == 0.0:
             self._ticks += 1
-            self._waits += [(now - arrival) % self.period_s for arrival in arrivals]
+            self._waits += [(self.due_s - arrival) % self.period_s for arrival in arrivals]
             if len(self._waits) >= SAMPLES:
                 self._to_go_s = self._worth(shift(self._waits, self.period_s, self.hurry))
                 self._ticks = 0

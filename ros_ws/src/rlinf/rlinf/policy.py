@@ -29,7 +29,6 @@ from rlinf_core.policies.files import load_policy
 from rlinf_core.policies.policy import Observation, Policy
 from rlinf_core.task import load_task
 
-
 QUICK_MS = 3.0  # what takes longer is no matter of caches, and would be in its own way
 
 

@@ -10,7 +10,7 @@ from rclpy.serialization import serialize_message
 
 from rlinf.stamps import NS
 
-BEFORE_S = 0.004    # then what has been rehearsed is still in the caches, and the real thing does not come before it is over
+BEFORE_S = 0.004    # what has been rehearsed is then still in the caches, and over before the real thing comes
 
 
 class Rehearsal:
