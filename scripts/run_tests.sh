@@ -8,5 +8,5 @@ import os, shlex
 for key, value in ros_environment(int(os.environ.get("ROS_DOMAIN_ID", "77"))).items():
     if os.environ.get(key) != value:
         print(f"export {key}={shlex.quote(value)}")')"
-unset _ROS_WHEELS_BOOTSTRAP_COMPLETE
+unset _ROS_WHEELS_BOOTSTRAP_COMPLETE PYTHONDONTWRITEBYTECODE  # hundreds of processes: what each imports is compiled once
 exec .venv/bin/python -m pytest -q "$@"

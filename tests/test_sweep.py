@@ -29,15 +29,15 @@ def test_what_is_not_the_grammar_is_named(bad):
 
 
 def test_runs_are_trained_and_compared(tmp_path, capsys):
-    command = ["sweep", "sim_sac", "--out", str(tmp_path), "--set", *TINY, "seed=0,1", "algorithm.learning_rate=1e-3,3e-4"]
+    command = ["sweep", "sim_sac", "--out", str(tmp_path), "--set", *TINY, "algorithm.learning_rate=1e-3,3e-4"]
     assert main(command) == 0
     said = capsys.readouterr().out
-    assert "4 runs" in said and "2  algorithm.learning_rate=0.0003" in said
+    assert "2 runs" in said and "2  algorithm.learning_rate=0.0003" in said
     with (tmp_path / "sweep.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4 and {row["env_steps"] for row in rows} == {"60"}
+    assert len(rows) == 2 and {row["env_steps"] for row in rows} == {"60"}
     assert (tmp_path / "sweep.png").stat().st_size > 1000
-    assert len(list(tmp_path.glob("0*/policies/*.safetensors"))) >= 4
+    assert len(list(tmp_path.glob("0*/policies/*.safetensors"))) >= 2
 
 
 def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
