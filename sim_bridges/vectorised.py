@@ -107,7 +107,7 @@ class SimulatedStation:
         whole = (tuple(si.tolist()),)
         chunks = {arm.name: {"chunks": (Chunk(
             "policy", "vector", self._seq, 0, self._now, self._ticks * self.simulator.tick_s,
-            self.task.spec.action.control_mode, arm.rows.share(whole)),)} for arm in self._arms}
+            self.task.spec.action.control_mode, arm.rows.part(whole)),)} for arm in self._arms}
         executed = np.zeros(len(si))
         for tick in range(self._ticks):
             self._tick(chunks if tick == 0 else {})

@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     end: int = 0
     of: int = 0
 
-    def share(self, whole: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
+    def part(self, whole: tuple[Numbers, ...]) -> tuple[Numbers, ...]:
         """This arm's part of the actions of all. Not finite where any of them is not: a chunk is refused as a whole."""
         if not self.of:
             return whole

@@ -185,9 +185,9 @@ def test_s27_where_one_has_stopped_for_good_the_other_rests_and_nobody_is_stuck(
     (ALL, ((1.0, 2.0, 3.0, 4.0),), (5.0,)), (Rows(0, 2, 4), ((1.0, 2.0),), (5.0, 6.0, 0.0, 0.0)),
     (Rows(2, 4, 4), ((3.0, 4.0),), (0.0, 0.0, 5.0, 6.0))])
 def test_an_arms_share_of_an_action_and_its_place_in_it(rows, share, among):
-    assert rows.share(((1.0, 2.0, 3.0, 4.0),)) == share and rows.among((5.0, 6.0)[:max(1, rows.end - rows.first)]) == among
+    assert rows.part(((1.0, 2.0, 3.0, 4.0),)) == share and rows.among((5.0, 6.0)[:max(1, rows.end - rows.first)]) == among
 
 
 def test_s05_a_number_that_is_none_refuses_the_actions_of_all_arms():
-    ((value, *_),) = Rows(0, 2, 4).share(((1.0, 2.0, 3.0, math.inf),))
-    assert math.isnan(value) and Rows(0, 2, 4).share(()) == ()
+    ((value, *_),) = Rows(0, 2, 4).part(((1.0, 2.0, 3.0, math.inf),))
+    assert math.isnan(value) and Rows(0, 2, 4).part(()) == ()

@@ -2,12 +2,15 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from rlinf_core.algorithms.common.learner import Checkpointed
 from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.station import station_robot
 from rlinf_core.rollouts.simulated import simulated_station
 from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.train import train
@@ -75,3 +78,11 @@ def test_a_recipes_simulated_station_has_its_shaping_its_randomisation_and_its_i
         "station.task=reach", "simulation.shaping=0.5", "simulation.randomise.delay_s=0.1"]))
     assert station.task.shaping == 0.5 and station.task.spec == plain.task.spec
     assert isinstance(station.simulator, Randomised)
+    assert plain.limits == load_limits(station_robot(load_recipe("sim_sac")).interlocks[""]), "those of its robot"
+    plain.reset(0)
+    plain.step(np.ones(plain.task.spec.action.dim, np.float32))
+    assert abs(plain.executed).max() < 1.0, "the interlock let less through than was asked"
+    free = simulated_station(load_recipe("sim_sac", ["station.task=reach", "simulation.interlock=false"]))
+    free.reset(0)
+    free.step(np.ones(free.task.spec.action.dim, np.float32))
+    assert free.executed == pytest.approx(1.0)
