@@ -34,7 +34,7 @@ def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
     done = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
-        train_command(recipe, folder, report=False)
+        train_command(name, list(overrides), folder, report=False)
     return read_evaluations(folder)
 
 

@@ -1,4 +1,6 @@
+import inspect
 import json
+import pkgutil
 import socket
 import subprocess
 import sys
@@ -7,7 +9,7 @@ import pytest
 
 from rlinf_core.cli import demo, display, doctor, report
 from rlinf_core.cli.evaluate import wilson
-from rlinf_core.cli.main import main
+from rlinf_core.cli.main import _parser, main
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.launching.graph import SHUTDOWN, Process
 from rlinf_core.policies import tanh_gaussian
@@ -29,6 +31,21 @@ def test_help_of_every_command_teaches(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "rlinf demo demo_vision" in capsys.readouterr().out
+
+
+COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "teleop", "status", "arm", "disarm",
+            "fault reset", "show a", "eval a", "identify a", "drill", "check sim x", "messages", "doctor"]
+
+
+@pytest.mark.parametrize("said", COMMANDS)
+def test_a_commands_options_are_the_arguments_of_what_it_runs(said):
+    arguments = vars(_parser().parse_args(said.split()))
+    inspect.signature(pkgutil.resolve_name(f"rlinf_core.{arguments.pop('run')}")).bind(**arguments)
+
+
+def test_every_command_is_among_those():
+    choices = next(action.choices for action in _parser()._actions if action.metavar == "COMMAND")
+    assert choices.keys() == {said.split()[0] for said in COMMANDS}
 
 
 @pytest.mark.parametrize("argv, told", [

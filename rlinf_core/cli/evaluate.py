@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Iterator
@@ -47,25 +46,26 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
     env.close()
 
 
-def evaluate_command(arguments: argparse.Namespace) -> None:
+def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str], vary: list[str], episodes: int,
+                     first_seed: int, video: Path | None, json_file: Path | None) -> None:
     """``rlinf eval``."""
     from rich.progress import track
 
     from rlinf_core.policies.files import newest_policy
 
-    policy = newest_policy(arguments.checkpoint)
-    seeds = [arguments.first_seed + i for i in range(arguments.episodes)]
-    frames = min(4, len(seeds)) if arguments.video else 0
+    policy = newest_policy(checkpoint)
+    seeds = list(range(first_seed, first_seed + episodes))
+    frames = min(4, len(seeds)) if video else 0
     pictures: list[np.ndarray] = []
     result: dict[str, float] = {"episodes": len(seeds), "first_seed": seeds[0]}
-    recipes = {variation: load_recipe(arguments.recipe or _recipe_of(policy), [*arguments.set, *variation])
-               for variation in combinations(arguments.vary)}
-    for recipe in recipes.values():
-        check_recipe(recipe)
-    for variation, recipe in recipes.items():
+    recipes = {variation: load_recipe(recipe or _recipe_of(policy), [*overrides, *variation])
+               for variation in combinations(vary)}
+    for varied in recipes.values():
+        check_recipe(varied)
+    for variation, varied in recipes.items():
         name, won, failed = " ".join(variation), [], 0
-        episodes = rollout(recipe, policy, seeds, frames)
-        for episode, images in track(episodes, total=len(seeds), description=name or "evaluating"):
+        played = rollout(varied, policy, seeds, frames)
+        for episode, images in track(played, total=len(seeds), description=name or "evaluating"):
             won.append(episode.success)
             failed += episode.failure
             words = f"{name} seed {seeds[len(won) - 1]}: {episode.outcome}"
@@ -76,17 +76,17 @@ def evaluate_command(arguments: argparse.Namespace) -> None:
         ending = f" {name}" if name else ""
         result |= {f"success{ending}": float(np.mean(won)), f"low{ending}": low, f"high{ending}": high,
                    f"failure{ending}": failed / len(won)}
-    if arguments.video:
-        write_video(arguments.video, pictures)
-        print(f"video: {arguments.video}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result))
+    if video:
+        write_video(video, pictures)
+        print(f"video: {video}")
+    if json_file:
+        json_file.write_text(json.dumps(result))
 
 
 def _recipe_of(policy: Path) -> Path | str:
     """The recipe of the run that a policy lies in."""
-    found = [parent / "recipe.yaml" for parent in policy.resolve().parents if (parent / "recipe.yaml").is_file()]
-    return found[0] if found else "demo"
+    found = (parent / "recipe.yaml" for parent in policy.resolve().parents)
+    return next(filter(Path.is_file, found), "demo")
 
 
 def caption(pictures: list[np.ndarray], text: str) -> list[np.ndarray]:
@@ -99,11 +99,8 @@ def caption(pictures: list[np.ndarray], text: str) -> list[np.ndarray]:
     return pictures
 
 
-def write_video(path: Path, pictures: list[np.ndarray]) -> None:
-    """H.264 MP4."""
+def write_video(path: Path, pictures: list[Any]) -> None:
+    """H.264 MP4 of arrays (height, width, 3), uint8."""
     import imageio
 
-    open_video: Any = imageio.get_writer
-    with open_video(path, fps=FPS, codec="libx264", quality=7, macro_block_size=8) as video:
-        for picture in pictures:
-            video.append_data(picture)
+    imageio.mimwrite(path, pictures, fps=FPS, codec="libx264", quality=7, macro_block_size=8)
