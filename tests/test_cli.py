@@ -161,7 +161,7 @@ def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
               "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it again", "safety": {
                   "state": "DISARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0},
               "trainer": {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True}}
-    rows = dict(display.display(recipe, tmp_path, quiet=True)._rows(status))
+    rows = dict(display.Display(recipe, tmp_path, quiet=True)._rows(status))
     assert rows["policy"].startswith("version 55, held for this evaluation")
     assert rows["waiting for you"] == "disarmed; arm it again"
 

@@ -23,12 +23,10 @@ def compare(runs: list[Path], out: Path) -> None:
 
 def draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """Success over time steps, with the 95 % interval of each evaluation."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4), constrained_layout=True)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
     for name, entries in curves.items():
         steps = [entry["env_steps"] for entry in entries]
         bounds = [wilson(round(entry["success"] * entry["episodes"]), int(entry["episodes"])) for entry in entries]
@@ -38,14 +36,17 @@ def draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
     axis.set(xlabel="time steps, over all environments", ylabel="success, held-out scenes", ylim=(-0.03, 1.03))
     axis.legend()
     figure.savefig(out, dpi=110)
-    pyplot.close(figure)
 
 
 def read_evaluations(run: Path) -> list[dict[str, Any]]:
     """The evaluations in a run folder; RlinfError if it holds none."""
-    path = run / "progress.jsonl"
-    lines = path.read_text().splitlines() if path.is_file() else []
-    entries = [entry for line in lines if (entry := json.loads(line)).get("event") == "evaluation"]
+    entries = [event for event in read_events(run) if event.get("event") == "evaluation"]
     if not entries:
         raise RlinfError(f"{run}: expected the folder of a run, with evaluations in progress.jsonl; found none")
     return entries
+
+
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's progress.jsonl; none where it has not begun."""
+    path = run / "progress.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,6 @@ from rlinf_core.errors import EpisodeError, RlinfError, printable
 SEALED, UNSEALED, DAMAGED = "sealed", "no seal", "DAMAGED"
 WIDTH = 200  # where there is no terminal
 ENDINGS = ("*.mcap", "*.db3")
-COLUMNS = ("recording", "station", "mode", "outcome", "steps", "seconds", "commanded_by", "policy", "limits", "seal")
 NUMBERS = ("steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
 
 
@@ -40,14 +39,7 @@ class Line:
     note: str = ""
 
 
-@dataclass
-class Topic:
-    """What a recording has of one topic."""
-
-    kind: str
-    count: int
-    first_ns: int
-    last_ns: int
+COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
 
 
 def show(paths: list[Path], plot: Path | None = None) -> int:
@@ -122,19 +114,14 @@ def drivers(episode: Episode) -> str:
     return ", ".join(f"{source} {count / len(episode):.0%}" for source, count in steps.most_common())
 
 
-def topics(folder: Path) -> dict[str, Topic]:
-    """What a recording has of each topic, by name."""
+def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
+    """The type of every topic in a recording, and the times [ns] of its messages."""
     from rosbags.rosbag2 import Reader
 
-    found: dict[str, Topic] = {}
     with Reader(folder) as reader:
-        for connection in reader.connections:
-            found[connection.topic] = Topic(connection.msgtype, 0, 0, 0)
+        found: dict[str, tuple[str, list[int]]] = {each.topic: (each.msgtype, []) for each in reader.connections}
         for connection, stamp_ns, _ in reader.messages():
-            topic = found[connection.topic]
-            topic.first_ns = min(topic.first_ns, stamp_ns) if topic.count else stamp_ns
-            topic.last_ns = max(topic.last_ns, stamp_ns)
-            topic.count += 1
+            found[connection.topic][1].append(stamp_ns)
     return found
 
 
@@ -145,18 +132,14 @@ def _describe(folder: Path) -> None:
     except Exception as error:  # the readers raise many kinds for damaged files
         print(f"its topics cannot be read: {type(error).__name__}: {printable(error)}")
         return
-    began = min((topic.first_ns for topic in found.values() if topic.count), default=0)
-    _print(["topic", "type", "messages", "Hz", "first [s]", "last [s]"],
-           [[printable(name), printable(topic.kind), str(topic.count), _rate(topic), *(
-               [f"{(stamp - began) / NS:.2f}" for stamp in (topic.first_ns, topic.last_ns)] if topic.count else ["", ""])]
-            for name, topic in sorted(found.items())])
+    every, rows = sorted(stamp for _, stamps in found.values() for stamp in stamps), []
+    for name, (kind, stamps) in sorted(found.items()):
+        ends = (min(stamps), max(stamps)) if stamps else ()
+        rate = f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}" if ends and ends[1] > ends[0] else ""
+        rows.append([name, kind, str(len(stamps)), rate, *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends)])
+    _print(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    print(f"{sum(topic.count for topic in found.values())} messages, {size / 1e6:.2f} MB in {folder}")
-
-
-def _rate(topic: Topic) -> str:
-    spans = topic.last_ns - topic.first_ns
-    return f"{(topic.count - 1) / spans * NS:.1f}" if topic.count > 1 and spans else ""
+    print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 
 
 def _summary(lines: list[Line]) -> str:
@@ -182,30 +165,25 @@ def _print(heads: list[str], rows: list[list[str]]) -> None:
 
 def draw(episode: Episode, file: Path) -> None:
     """Rewards, and each dimension of the action as asked and as done, over time; the operator's steps are shaded."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     times = (episode.stamps_ns - episode.stamps_ns[0]) / NS
     count = episode.requested.shape[1]
-    figure, axes = pyplot.subplots(1 + count, 1, sharex=True, squeeze=False, figsize=(8, 1.5 * (1 + count)), layout="tight")
-    series = [("reward", {"reward": episode.rewards})]
-    series += [(f"action {k}", {"requested": episode.requested[:, k], "executed": episode.executed[:, k]})
-               for k in range(count)]
-    for axis, (name, values) in zip(axes[:, 0], series, strict=True):
+    figure = Figure(figsize=(8, 1.5 * (1 + count)), layout="tight")
+    axes = figure.subplots(1 + count, 1, sharex=True, squeeze=False)[:, 0]
+    series = {"reward": {"reward": episode.rewards}} | {
+        f"action {k}": {"requested": episode.requested[:, k], "executed": episode.executed[:, k]} for k in range(count)}
+    for axis, (name, values) in zip(axes, series.items(), strict=True):
         for label, value in values.items():
             axis.step(times, np.append(value, value[-1]), where="post", label=label)
         for step in np.flatnonzero([source == "operator" for source in episode.sources]):
             axis.axvspan(times[step], times[step + 1], alpha=0.15, color="tab:orange", lw=0)
         axis.set_ylabel(name)
-    axes[-1, 0].legend(loc="best", fontsize="small")
-    axes[-1, 0].set_xlabel("time [s]")
-    axes[0, 0].set_title(f"{episode.id}: {outcome(episode)}, by {drivers(episode)}", fontsize="medium")
+    axes[-1].legend(loc="best", fontsize="small")
+    axes[-1].set_xlabel("time [s]")
+    axes[0].set_title(f"{episode.id}: {outcome(episode)}, by {drivers(episode)}", fontsize="medium")
     try:
         figure.savefig(file, dpi=120)
     except (OSError, ValueError) as error:
         raise RlinfError(f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can be written: "
                          f"{error}") from error
-    finally:
-        pyplot.close(figure)
