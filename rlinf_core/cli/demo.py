@@ -59,9 +59,11 @@ def _tell(recipe: Recipe, run_dir: Path) -> int:
     if read_events(run_dir)[-1]["event"] == "stopped":
         print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
         return 130
-    recorded = len({path.parent for path in run_dir.glob("**/metadata.yaml")})
-    print(f"{recorded} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}" if
-          recipe.collect.only else write_report(recipe, run_dir), flush=True)
+    if recipe.collect.only:
+        recorded = len({path.parent for path in run_dir.glob("**/metadata.yaml")})
+        print(f"{recorded} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}", flush=True)
+    else:
+        print(write_report(recipe, run_dir), flush=True)
     return 0
 
 

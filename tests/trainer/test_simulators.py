@@ -149,7 +149,7 @@ def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_
         def __init__(self):
             self.asked = []
 
-        def start(self, version, **amount):
+        def start(self, version, amount):
             self.asked.append((version, amount))
 
         def take(self):
@@ -158,7 +158,7 @@ def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_
     recipe = recipe_of("sac", "placement={workers: 1, mode: pipelined}")
     source = Simulators(recipe_of("sac"), Points(2), make_policy(SPEC, recipe.policy), points, Clock())
     source.recipe, source.players, source.slice = recipe, Players(), {"steps": 25}
-    assert source.take(5, random_warmup=True).steps == 7
+    assert source.take(5, {"random_warmup": True}).steps == 7
     assert source.players.asked == [(5, {"steps": 25, "random_warmup": True})] * 2
-    assert source.take(6, random_warmup=False).steps == 7 and source.clock.seconds["wait"] == 2.0
+    assert source.take(6, {"random_warmup": False}).steps == 7 and source.clock.seconds["wait"] == 2.0
     assert source.players.asked[2:] == [(6, {"steps": 25, "random_warmup": False})], "what was asked for before came first"
