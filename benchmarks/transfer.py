@@ -21,9 +21,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from rlinf_core.cli.compare import read_evaluations  # noqa: E402
 from rlinf_core.cli.train import train_command  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.reports.curves import read_evaluations  # noqa: E402
 
 GOAL = 0.9
 

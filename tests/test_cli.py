@@ -7,8 +7,7 @@ import sys
 
 import pytest
 
-from rlinf_core.cli import demo, display, doctor, report
-from rlinf_core.cli.evaluate import wilson
+from rlinf_core.cli import demo, display, doctor
 from rlinf_core.cli.main import _parser, main
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.launching.graph import SHUTDOWN, Process
@@ -16,6 +15,8 @@ from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import newest_policy, policy_name, save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.reports import report
+from rlinf_core.reports.curves import wilson
 
 
 def save(folder, version=1, recipe="demo"):

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from rlinf_core.cli.main import main
-from rlinf_core.cli.show import topics
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.reports.recordings import topics
 from tests.messages import record
 
 

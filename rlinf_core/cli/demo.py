@@ -10,9 +10,7 @@ import time
 from pathlib import Path
 
 from rlinf_core import extras
-from rlinf_core.cli.compare import read_events
 from rlinf_core.cli.display import Display
-from rlinf_core.cli.report import write_report
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.graph import (
     RESPAWN,
@@ -24,6 +22,8 @@ from rlinf_core.launching.graph import (
 )
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
+from rlinf_core.reports.curves import read_events
+from rlinf_core.reports.report import write_report
 
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.cli.compare import compare, read_evaluations
+from rlinf_core.cli.compare import compare
 from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
 
 GOAL = 0.9

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlinf_core.cli.report import write_training_report
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.sources import STATIONS, source_of
+from rlinf_core.reports.report import write_training_report
 
 if TYPE_CHECKING:
     from rlinf_core.trainer.run import Run

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.cli.compare import draw, read_evaluations, read_events
-from rlinf_core.cli.evaluate import caption, rollout, wilson, write_video
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes import Recipe
+from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilson
+from rlinf_core.reports.films import caption, rollout, write_video
 
 WINDOW = 40
 EPISODES_IN_VIDEO = 3
