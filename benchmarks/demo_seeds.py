@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="write the learning curves as PNG")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
-    from rlinf_core.cli.evaluate import wilson
+    from rlinf_core.reports.curves import wilson
 
     with tempfile.TemporaryDirectory(prefix="rlinf-demo-seeds-") as folder:
         found = options.runs or [run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds]

@@ -280,7 +280,7 @@ class Way:
             raise RuntimeError(trouble)
 
     def take(self) -> None:
-        self.stations.take(0)
+        self.stations.take(0, {})
 
     def clean(self, name: str) -> None:
         for path in (*self.root.glob(f"*/*/{name}*"), *self.root.glob("spool/*/sub")):

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.cli.check import recipe_of  # noqa: E402
-from rlinf_core.cli.evaluate import caption  # noqa: E402
+from rlinf_core.reports.films import caption  # noqa: E402
 from rlinf_core.rollouts.simulated import simulated_station, stations  # noqa: E402
 from sim_bridges.conformance import load_recipe_like  # noqa: E402
 from sim_bridges.isolated import python_of  # noqa: E402

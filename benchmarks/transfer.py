@@ -21,9 +21,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from rlinf_core.cli.compare import read_evaluations  # noqa: E402
 from rlinf_core.cli.train import train_command  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
+from rlinf_core.reports.curves import read_evaluations  # noqa: E402
 
 GOAL = 0.9
 
@@ -34,7 +34,7 @@ def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
     done = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
-        train_command(recipe, folder, report=False)
+        train_command(name, list(overrides), folder, report=False)
     return read_evaluations(folder)
 
 

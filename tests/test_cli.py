@@ -1,19 +1,22 @@
+import inspect
 import json
+import pkgutil
 import socket
 import subprocess
 import sys
 
 import pytest
 
-from rlinf_core.cli import demo, display, doctor, report
-from rlinf_core.cli.evaluate import wilson
-from rlinf_core.cli.main import main
+from rlinf_core.cli import demo, display, doctor
+from rlinf_core.cli.main import _parser, main
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.launching.graph import SHUTDOWN, Process
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import newest_policy, policy_name, save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.reports import report
+from rlinf_core.reports.curves import wilson
 
 
 def save(folder, version=1, recipe="demo"):
@@ -29,6 +32,21 @@ def test_help_of_every_command_teaches(capsys):
     with pytest.raises(SystemExit):
         main(["--help"])
     assert "rlinf demo demo_vision" in capsys.readouterr().out
+
+
+COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "teleop", "status", "arm", "disarm",
+            "fault reset", "show a", "eval a", "identify a", "drill", "check sim x", "messages", "doctor"]
+
+
+@pytest.mark.parametrize("said", COMMANDS)
+def test_a_commands_options_are_the_arguments_of_what_it_runs(said):
+    arguments = vars(_parser().parse_args(said.split()))
+    inspect.signature(pkgutil.resolve_name(f"rlinf_core.{arguments.pop('run')}")).bind(**arguments)
+
+
+def test_every_command_is_among_those():
+    choices = next(action.choices for action in _parser()._actions if action.metavar == "COMMAND")
+    assert choices.keys() == {said.split()[0] for said in COMMANDS}
 
 
 @pytest.mark.parametrize("argv, told", [
@@ -144,7 +162,7 @@ def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
               "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it again", "safety": {
                   "state": "DISARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0},
               "trainer": {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True}}
-    rows = dict(display.display(recipe, tmp_path, quiet=True)._rows(status))
+    rows = dict(display.Display(recipe, tmp_path, quiet=True)._rows(status))
     assert rows["policy"].startswith("version 55, held for this evaluation")
     assert rows["waiting for you"] == "disarmed; arm it again"
 

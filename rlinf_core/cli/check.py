@@ -10,9 +10,9 @@ from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.robot import load_robot, robots
 
 
-def check_command(simulator: str, robot: str | None, task: str | None, episodes: int, station: bool,
+def check_command(what: str, simulator: str, robot: str | None, task: str | None, episodes: int, station: bool,
                   json_file: Path | None) -> int:
-    """Print every check; 1 if one failed."""
+    """Print every check of ``what`` there is to check, which is a simulator; 1 if one failed."""
     from sim_bridges.conformance import Row, checks
 
     recipe = recipe_of(simulator, robot, task)

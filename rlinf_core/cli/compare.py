@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-from rlinf_core.cli.evaluate import wilson
-from rlinf_core.errors import RlinfError
+from rlinf_core.reports.curves import draw, read_evaluations
 
 
 def compare(runs: list[Path], out: Path) -> None:
@@ -19,33 +16,3 @@ def compare(runs: list[Path], out: Path) -> None:
         print(f"{name:<24}  {words}; last {entries[-1]['success']:.0%} at {entries[-1]['env_steps']:,.0f} steps")
     draw(curves, out)
     print(f"picture: {out}")
-
-
-def draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
-    """Success over time steps, with the 95 % interval of each evaluation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4), constrained_layout=True)
-    for name, entries in curves.items():
-        steps = [entry["env_steps"] for entry in entries]
-        bounds = [wilson(round(entry["success"] * entry["episodes"]), int(entry["episodes"])) for entry in entries]
-        line, = axis.plot(steps, [entry["success"] for entry in entries], marker=".", label=name)
-        low, high = zip(*bounds, strict=True)
-        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15)
-    axis.set(xlabel="time steps, over all environments", ylabel="success, held-out scenes", ylim=(-0.03, 1.03))
-    axis.legend()
-    figure.savefig(out, dpi=110)
-    pyplot.close(figure)
-
-
-def read_evaluations(run: Path) -> list[dict[str, Any]]:
-    """The evaluations in a run folder; RlinfError if it holds none."""
-    path = run / "progress.jsonl"
-    lines = path.read_text().splitlines() if path.is_file() else []
-    entries = [entry for line in lines if (entry := json.loads(line)).get("event") == "evaluation"]
-    if not entries:
-        raise RlinfError(f"{run}: expected the folder of a run, with evaluations in progress.jsonl; found none")
-    return entries

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from rlinf_core import extras
-from rlinf_core.cli.display import display
-from rlinf_core.cli.report import write_report
+from rlinf_core.cli.display import Display
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.graph import (
     RESPAWN,
@@ -26,6 +22,8 @@ from rlinf_core.launching.graph import (
 )
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
+from rlinf_core.reports.curves import read_events
+from rlinf_core.reports.report import write_report
 
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
@@ -37,7 +35,8 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
     extras.require("trainer", "rlinf demo")
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
-    with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+    station = recipe.station
+    with only_station(station.name, station.domain_id), Supervisor(run_dir, station.domain_id) as supervisor:
         supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
                                    str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
         for process in station_processes(recipe, run_dir):
@@ -56,33 +55,31 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
 
 
 def _tell(recipe: Recipe, run_dir: Path) -> int:
-    """Print what came of it; 130 where the director was asked to end before it was through."""
-    if _events(run_dir)[-1]["event"] == "stopped":
+    """Print the report, or, where nothing was learned, what was recorded; 130 where the director was asked to end early."""
+    if read_events(run_dir)[-1]["event"] == "stopped":
         print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
         return 130
-    print(_told(recipe, run_dir), flush=True)
+    if recipe.collect.only:
+        recorded = len({path.parent for path in run_dir.glob("**/metadata.yaml")})
+        print(f"{recorded} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}", flush=True)
+    else:
+        print(write_report(recipe, run_dir), flush=True)
     return 0
-
-
-def _told(recipe: Recipe, run_dir: Path) -> str:
-    """The report; or, where nothing was learned, what was recorded."""
-    if not recipe.collect.only:
-        return write_report(recipe, run_dir)
-    folders = {path.parent for path in run_dir.glob("**/metadata.yaml")}
-    return f"{len(folders)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}"
 
 
 def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
     """Run the director to its end, showing how it goes."""
     director = supervisor.start(director_process(recipe, run_dir))
-    with display(recipe, run_dir, quiet) as show:
+    with Display(recipe, run_dir, quiet) as show:
         while director.popen.poll() is None:
             for event in supervisor.poll():
                 show.note(event)
             show.update()
             time.sleep(0.25)
     if director.popen.returncode != 0:
-        raise RlinfError(f"the run stopped: {_last_error(run_dir)}\nEverything recorded is in {run_dir}")
+        last = next((event["detail"] for event in reversed(read_events(run_dir)) if event["event"] == "error"),
+                    f"the director ended without a word; see {run_dir / 'logs/director.log'}")
+        raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
 
 
 def up(name: str, overrides: list[str], run_dir: Path) -> None:
@@ -90,11 +87,12 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
     recipe = load_recipe(name, overrides)
     extras.require("policy", "rlinf up")
     prepare(recipe, run_dir)
-    with _station(recipe), Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+    station = recipe.station
+    with only_station(station.name, station.domain_id), Supervisor(run_dir, station.domain_id) as supervisor:
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
-        print(f"station '{recipe.station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
-              f"{recipe.station.domain_id}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
+        print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
+              f"{station.domain_id}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 for event in supervisor.poll():
@@ -110,10 +108,6 @@ def teleop(name: str, overrides: list[str]) -> int:
         return subprocess.run(command, env=ros_environment(recipe.station.domain_id)).returncode
 
 
-def _station(recipe: Recipe) -> AbstractContextManager[None]:
-    return only_station(recipe.station.name, recipe.station.domain_id)
-
-
 def prepare(recipe: Recipe, run_dir: Path) -> None:
     """Check what can be checked before anything starts, and write down what will run."""
     check_recipe(recipe)
@@ -121,13 +115,3 @@ def prepare(recipe: Recipe, run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     write_plan(recipe, run_dir)
-
-
-def _last_error(run_dir: Path) -> str:
-    errors = [event for event in _events(run_dir) if event["event"] == "error"]
-    return errors[-1]["detail"] if errors else f"the director ended without a word; see {run_dir / 'logs/director.log'}"
-
-
-def _events(run_dir: Path) -> list[dict[str, Any]]:
-    progress = run_dir / "progress.jsonl"
-    return [json.loads(line) for line in (progress.read_text().splitlines() if progress.exists() else [])]

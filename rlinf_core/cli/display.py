@@ -15,16 +15,11 @@ PHASES = {"start": "starting the station", "collect": "collecting demonstrations
           "drain": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
 
 
-def display(recipe: Recipe, run_dir: Path, quiet: bool) -> Display:
-    """A rich live panel at a terminal, plain lines elsewhere."""
-    return Display(recipe, run_dir, plain=quiet or not sys.stdout.isatty())
-
-
 class Display:
-    """Reads ``status.json``, which the director writes twice a second."""
+    """Reads ``status.json``, which the director writes twice a second: a live panel at a terminal, lines elsewhere."""
 
-    def __init__(self, recipe: Recipe, run_dir: Path, plain: bool) -> None:
-        self.recipe, self.path, self.plain = recipe, run_dir / "status.json", plain
+    def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
+        self.recipe, self.path, self.plain = recipe, run_dir / "status.json", quiet or not sys.stdout.isatty()
         self.notes: list[str] = []
         self.started, self.printed_at, self.phase = time.monotonic(), 0.0, ""
         self.live: Any = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from pathlib import Path
 
 import numpy as np
 
@@ -15,20 +15,20 @@ NAMES = ("delay_s", "lag_s", "gain")
 MOST = 50  # episodes that are fitted one by one
 
 
-def identify_command(arguments: argparse.Namespace) -> None:
+def identify_command(recordings: list[Path], velocity: str, episodes: int, json_file: Path | None) -> None:
     """Print the response of all recordings together and its spread over single ones, and what to randomise."""
     from rich.progress import track
 
-    folders = sorted({path.parent for root in arguments.recordings for path in root.glob("**/metadata.yaml")})
+    folders = sorted({path.parent for root in recordings for path in root.glob("**/metadata.yaml")})
     if not folders:
-        raise EpisodeError(f"{', '.join(map(str, arguments.recordings))}: expected recorded episodes (folders with a "
+        raise EpisodeError(f"{', '.join(map(str, recordings))}: expected recorded episodes (folders with a "
                            "metadata.yaml and an MCAP file), found none")
-    episodes = [read_episode(folder) for folder in track(folders[:arguments.episodes], "reading", transient=True)]
-    together = identify(episodes, arguments.velocity)
-    single = [identify([episode], arguments.velocity) for episode in track(episodes[:MOST], "fitting", transient=True)]
-    print(report(together, single, len(episodes)))
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"episodes": len(episodes), **{name: getattr(together, name) for name in (
+    read = [read_episode(folder) for folder in track(folders[:episodes], "reading", transient=True)]
+    together = identify(read, velocity)
+    single = [identify([episode], velocity) for episode in track(read[:MOST], "fitting", transient=True)]
+    print(report(together, single, len(read)))
+    if json_file:
+        json_file.write_text(json.dumps({"episodes": len(read), **{name: getattr(together, name) for name in (
             *NAMES, "explained")}}))
 
 

@@ -4,50 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import fields
 from pathlib import Path
 
-import numpy as np
-
-from rlinf_core.atomic_io import REASON
-from rlinf_core.episodes.checksums import SUMS, verify
+from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import NS
-from rlinf_core.episodes.reading import read_episode
-from rlinf_core.episodes.types import Episode
-from rlinf_core.errors import EpisodeError, RlinfError, printable
+from rlinf_core.errors import RlinfError, printable
+from rlinf_core.reports.recordings import DAMAGED, SEALED, Line, draw, look, recordings, topics
 
-SEALED, UNSEALED, DAMAGED = "sealed", "no seal", "DAMAGED"
 WIDTH = 200  # where there is no terminal
-ENDINGS = ("*.mcap", "*.db3")
-COLUMNS = ("recording", "station", "mode", "outcome", "steps", "seconds", "commanded_by", "policy", "limits", "seal")
+COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
 NUMBERS = ("steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One recording: its name below what was asked for, its seal, what its episode says, and why there is none."""
-
-    recording: str
-    station: str = ""
-    mode: str = ""
-    outcome: str = "no episode"
-    steps: str = ""
-    seconds: str = ""
-    commanded_by: str = ""
-    policy: str = ""
-    limits: str = ""
-    seal: str = ""
-    note: str = ""
-
-
-@dataclass
-class Topic:
-    """What a recording has of one topic."""
-
-    kind: str
-    count: int
-    first_ns: int
-    last_ns: int
 
 
 def show(paths: list[Path], plot: Path | None = None) -> int:
@@ -73,71 +40,6 @@ def show(paths: list[Path], plot: Path | None = None) -> int:
     return int(any(line.seal == DAMAGED for line in lines))
 
 
-def recordings(paths: list[Path]) -> list[Path]:
-    """The folders of all recordings in and below some folders; EpisodeError where there are none."""
-    found: set[Path] = set()
-    for path in paths:
-        if not path.exists():
-            raise EpisodeError(f"{path}: expected a recording, or a folder with some (spool, inbox, run), got nothing")
-        root = path.parent if path.is_file() else path
-        below = {file.parent for pattern in ("metadata.yaml", *ENDINGS) for file in root.glob(f"**/{pattern}")}
-        if not below or (path.is_file() and not (path.name == "metadata.yaml" or any(map(path.match, ENDINGS)))):
-            raise EpisodeError(f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), or a "
-                               f"folder with some, got {'another file' if path.is_file() else 'none'}")
-        found |= below
-    return sorted(found)
-
-
-def look(folder: Path, root: Path | None = None) -> Line:
-    """Read one recording; whatever is wrong with it becomes its note."""
-    name = printable(folder.relative_to(root) if root and folder != root and folder.is_relative_to(root) else folder)
-    seal, reason = UNSEALED, folder.with_name(folder.name[:200] + REASON)
-    try:
-        if (folder / SUMS).exists():
-            seal = DAMAGED
-            verify(folder)
-            seal = SEALED
-        if not (folder / "metadata.yaml").exists():
-            raise EpisodeError("no metadata.yaml: it is being recorded, or was interrupted")
-        note = f"set aside: {printable(reason.read_text())[:-2]}" if reason.is_file() else ""
-        episode = read_episode(folder, sealed=seal == SEALED)
-    except (EpisodeError, OSError) as error:
-        return Line(name, seal=seal, note=printable(error).removeprefix(f"episode {printable(folder)}: "))
-    seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
-    version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
-    return Line(name, episode.station, episode.mode, outcome(episode), str(len(episode)), f"{seconds:.1f}",
-                drivers(episode), version, episode.limits_hash, seal, note)
-
-
-def outcome(episode: Episode) -> str:
-    """How it ended, in a word."""
-    return "success" if episode.success else "failure" if episode.failure else "time limit"
-
-
-def drivers(episode: Episode) -> str:
-    """Who commanded, and how much of it where it was not one alone."""
-    steps = Counter(source or "nobody" for source in episode.sources)
-    if len(steps) == 1:
-        return next(iter(steps))
-    return ", ".join(f"{source} {count / len(episode):.0%}" for source, count in steps.most_common())
-
-
-def topics(folder: Path) -> dict[str, Topic]:
-    """What a recording has of each topic, by name."""
-    from rosbags.rosbag2 import Reader
-
-    found: dict[str, Topic] = {}
-    with Reader(folder) as reader:
-        for connection in reader.connections:
-            found[connection.topic] = Topic(connection.msgtype, 0, 0, 0)
-        for connection, stamp_ns, _ in reader.messages():
-            topic = found[connection.topic]
-            topic.first_ns = min(topic.first_ns, stamp_ns) if topic.count else stamp_ns
-            topic.last_ns = max(topic.last_ns, stamp_ns)
-            topic.count += 1
-    return found
-
-
 def _describe(folder: Path) -> None:
     """The topics of one recording, as ``ros2 bag info`` tells them."""
     try:
@@ -145,18 +47,14 @@ def _describe(folder: Path) -> None:
     except Exception as error:  # the readers raise many kinds for damaged files
         print(f"its topics cannot be read: {type(error).__name__}: {printable(error)}")
         return
-    began = min((topic.first_ns for topic in found.values() if topic.count), default=0)
-    _print(["topic", "type", "messages", "Hz", "first [s]", "last [s]"],
-           [[printable(name), printable(topic.kind), str(topic.count), _rate(topic), *(
-               [f"{(stamp - began) / NS:.2f}" for stamp in (topic.first_ns, topic.last_ns)] if topic.count else ["", ""])]
-            for name, topic in sorted(found.items())])
+    every, rows = sorted(stamp for _, stamps in found.values() for stamp in stamps), []
+    for name, (kind, stamps) in sorted(found.items()):
+        ends = (min(stamps), max(stamps)) if stamps else ()
+        rate = f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}" if ends and ends[1] > ends[0] else ""
+        rows.append([name, kind, str(len(stamps)), rate, *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends)])
+    _print(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
-    print(f"{sum(topic.count for topic in found.values())} messages, {size / 1e6:.2f} MB in {folder}")
-
-
-def _rate(topic: Topic) -> str:
-    spans = topic.last_ns - topic.first_ns
-    return f"{(topic.count - 1) / spans * NS:.1f}" if topic.count > 1 and spans else ""
+    print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 
 
 def _summary(lines: list[Line]) -> str:
@@ -178,34 +76,3 @@ def _print(heads: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*(escape(printable(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False).print(table)
-
-
-def draw(episode: Episode, file: Path) -> None:
-    """Rewards, and each dimension of the action as asked and as done, over time; the operator's steps are shaded."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    times = (episode.stamps_ns - episode.stamps_ns[0]) / NS
-    count = episode.requested.shape[1]
-    figure, axes = pyplot.subplots(1 + count, 1, sharex=True, squeeze=False, figsize=(8, 1.5 * (1 + count)), layout="tight")
-    series = [("reward", {"reward": episode.rewards})]
-    series += [(f"action {k}", {"requested": episode.requested[:, k], "executed": episode.executed[:, k]})
-               for k in range(count)]
-    for axis, (name, values) in zip(axes[:, 0], series, strict=True):
-        for label, value in values.items():
-            axis.step(times, np.append(value, value[-1]), where="post", label=label)
-        for step in np.flatnonzero([source == "operator" for source in episode.sources]):
-            axis.axvspan(times[step], times[step + 1], alpha=0.15, color="tab:orange", lw=0)
-        axis.set_ylabel(name)
-    axes[-1, 0].legend(loc="best", fontsize="small")
-    axes[-1, 0].set_xlabel("time [s]")
-    axes[0, 0].set_title(f"{episode.id}: {outcome(episode)}, by {drivers(episode)}", fontsize="medium")
-    try:
-        figure.savefig(file, dpi=120)
-    except (OSError, ValueError) as error:
-        raise RlinfError(f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can be written: "
-                         f"{error}") from error
-    finally:
-        pyplot.close(figure)

@@ -1,4 +1,4 @@
-"""``rlinf status``, ``fault reset``, ``arm`` and ``disarm``: what a person asks of a running station."""
+"""``rlinf status``, ``fault reset``, ``arm``, ``disarm`` and ``drill``: what is done by a program of the ROS package."""
 
 from __future__ import annotations
 
@@ -25,3 +25,9 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
     if cause:
         command += [f"--cause={cause}"]
     return subprocess.call(command, env=ros_environment(recipe.station.domain_id))
+
+
+def drill(only: str, json_file: Path | None, out: Path | None, domain: int) -> int:
+    """Run the safety drill (``rlinf.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
+    options = [f"--{name}={value}" for name, value in (("only", only), ("json", json_file), ("out", out)) if value]
+    return subprocess.call([sys.executable, "-m", "rlinf.drill", *options], env=ros_environment(domain))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import subprocess
 import sys
@@ -12,30 +11,31 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.cli.compare import compare, read_evaluations
+from rlinf_core.cli.compare import compare
 from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
 
 GOAL = 0.9
 
 
-def sweep_command(arguments: argparse.Namespace, folder: Path) -> int:
+def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> int:
     """Train them all, those that are done already excepted; 1 if one failed."""
     from rich.progress import Progress
 
-    every = combinations(arguments.set)
+    every = combinations(overrides)
     varied = {way for chosen in every for way in chosen if any(way not in other for other in every)}
-    runs = {folder / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
+    runs = {run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
     for chosen in every:
-        check_recipe(load_recipe(arguments.recipe, list(chosen)))  # a mistake in one is said before the first begins
-    print(f"{len(runs)} runs in {folder}, {arguments.jobs} at a time")
+        check_recipe(load_recipe(name, list(chosen)))  # a mistake in one is said before the first begins
+    print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
     failed = []
-    with Progress(transient=True) as bar, ThreadPoolExecutor(arguments.jobs) as pool:
+    with Progress(transient=True) as bar, ThreadPoolExecutor(jobs) as pool:
         task = bar.add_task("runs", total=len(runs))
-        jobs = {pool.submit(_train, arguments.recipe, chosen, run): run for run, chosen in runs.items()}
-        for job in as_completed(jobs):
-            run = jobs[job]
+        under_way = {pool.submit(_train, name, chosen, run): run for run, chosen in runs.items()}
+        for job in as_completed(under_way):
+            run = under_way[job]
             if job.result():
                 failed.append(run)
                 bar.console.print(f"{run.name}: failed; its last words are in {run / 'log.txt'}")
@@ -45,10 +45,10 @@ def sweep_command(arguments: argparse.Namespace, folder: Path) -> int:
             bar.advance(task)
     done = {run: chosen for run, chosen in runs.items() if run not in failed}
     if not done:
-        raise RlinfError(f"sweep {folder}: no run succeeded; read one of their log.txt")
+        raise RlinfError(f"sweep {run_dir}: no run succeeded; read one of their log.txt")
     seen = {run: ([way for way in chosen if way in varied], read_evaluations(run)) for run, chosen in done.items()}
-    print(table(seen, folder / "sweep.csv"))
-    compare(list(done), folder / "sweep.png")
+    print(table(seen, run_dir / "sweep.csv"))
+    compare(list(done), run_dir / "sweep.png")
     return 1 if failed else 0
 
 

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlinf_core.cli.report import write_training_report
-from rlinf_core.recipes import Recipe, check_recipe
+from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.sources import STATIONS, source_of
+from rlinf_core.reports.report import write_training_report
 
 if TYPE_CHECKING:
     from rlinf_core.trainer.run import Run
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 LINES_S = 15.0  # between two lines where there is no terminal
 
 
-def train_command(recipe: Recipe, run_dir: Path, report: bool = True) -> int:
+def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) -> int:
     """Train; 130 where it was told to stop before its end."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    recipe = load_recipe(name, overrides)
     check_recipe(recipe)
     from rlinf_core.trainer.train import train
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.experience import Experience
 from rlinf_core.rollouts.rollouts import Rollouts
 from rlinf_core.rollouts.vector_env import VectorEnv
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 Make = Callable[[Recipe, int], VectorEnv]
 SCENE_STRIDE = 10_000_000  # between the scenes of two workers
@@ -79,7 +76,7 @@ class OnRay:
         number = index + self.died * self.recipe.placement.workers
         return self.ray.remote(**self.asked)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENE_STRIDE)
 
-    def start(self, version: int, **amount: Unpack[Amount]) -> None:
+    def start(self, version: int, amount: Amount) -> None:
         """Send every worker the policy as it is now."""
         weights = {name: tensor.numpy(force=True).copy() for name, tensor in self.policy.state_dict().items()}
         self.order = self.ray.put(Order(weights, version, amount))

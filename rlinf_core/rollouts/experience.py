@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import Amount
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 DEMONSTRATION, TRAIN, EVALUATE = "demonstration", "train", "evaluate"
 
@@ -74,7 +71,7 @@ class Source(Protocol):
     asynchronous: bool
     report: dict[str, Any]
 
-    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
+    def take(self, updates: int, order: Amount) -> Experience:
         """What there is by now; of what can be asked for something, as much as that."""
         ...
 

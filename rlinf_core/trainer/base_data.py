@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,6 @@ from rlinf_core.specs import Arrays
 from rlinf_core.trainer.governor import Governor
 
 DEMONSTRATIONS_KEPT = 50_000  # time steps at most
-
-
-class Chunk(TypedDict):
-    """How a transition of a chunk is made, as ``ReplayBuffer.sample`` takes it."""
-
-    horizon: int
-    execute: int
-    gamma: float
 
 
 class Data(ABC):
@@ -47,8 +39,6 @@ class Data(ABC):
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         self.recipe, self.config, self.policy, self.governor = recipe, recipe.algorithm, policy, governor
         self.random = np.random.default_rng(recipe.seed)
-        self.chunk: Chunk = {"horizon": policy.config.horizon, "execute": policy.config.executed,
-                             "gamma": recipe.algorithm.gamma}
         capacity = recipe.replay.capacity
         self.demonstrations = ReplayBuffer(policy.spec, min(capacity, DEMONSTRATIONS_KEPT))
         self.steps = 0
@@ -109,7 +99,11 @@ class Data(ABC):
 
     def demonstrated(self, size: int) -> Arrays:
         """A batch of demonstrations."""
-        return self.demonstrations.sample(size, self.random, **self.chunk)
+        return self._sampled(self.demonstrations, size)
+
+    def _sampled(self, buffer: ReplayBuffer, size: int) -> Arrays:
+        chunk = self.policy.config
+        return buffer.sample(size, self.random, chunk.horizon, self.config.gamma, chunk.executed)
 
     def due(self, updates: int, learner: Learner) -> int:
         """Updates that are owed after so many."""

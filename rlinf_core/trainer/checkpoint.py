@@ -21,16 +21,12 @@ def split(state: State, prefix: str = "") -> tuple[dict[str, np.ndarray], dict[s
     arrays: dict[str, np.ndarray] = {}
     rest: dict[str, Any] = {}
     for key, value in state.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             below, other = split(value, f"{prefix}{key}/")
             arrays |= below
             rest |= other
-            if not value:
-                rest[f"{prefix}{key}"] = {}
-        elif hasattr(value, "detach"):
-            arrays[f"{prefix}{key}"] = np.array(value.detach().cpu().numpy(), order="C")
-        elif isinstance(value, np.ndarray | np.generic):
-            arrays[f"{prefix}{key}"] = np.array(value, order="C")
+        elif hasattr(value, "detach") or isinstance(value, np.ndarray | np.generic):
+            arrays[f"{prefix}{key}"] = np.array(value.numpy(force=True) if hasattr(value, "detach") else value, order="C")
         else:
             rest[f"{prefix}{key}"] = value
     return arrays, rest

@@ -107,7 +107,7 @@ class ReplayData(Data):
     def batch(self) -> Arrays:
         size = self.config.batch_size
         demonstrated = size // 2 if self.config.half_demonstrations else 0
-        own = self.online.sample(size - demonstrated, self.random, **self.chunk)
+        own = self._sampled(self.online, size - demonstrated)
         return mix(own, self.demonstrated(demonstrated)) if demonstrated else own
 
     def state_dict(self) -> dict[str, Any]:

@@ -202,7 +202,7 @@ class Run:
     def _take(self) -> None:
         if not self.source.asynchronous:
             self.learner.sync()
-        brought = self.source.take(self.learner.updates, **self.data.order())
+        brought = self.source.take(self.learner.updates, self.data.order())
         with self.clock("transfer"):
             self.data.put(brought, self.version)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
+from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
@@ -21,7 +22,7 @@ from rlinf_core.rollouts.simulated import stations
 from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.recordings import Recordings
-from rlinf_core.trainer.sources.simulators import Make, Simulators
+from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
 
 

@@ -8,10 +8,10 @@ import pytest
 import ray
 import torch
 
-from rlinf_core.cli.compare import read_evaluations
 from rlinf_core.distributed.ray_cluster import disconnect
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies.files import load_policy
+from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_simulators import recipe_of

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_core.cli.compare import read_evaluations
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.policies.files import load_policy
+from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.experience import Trajectory
 from rlinf_core.trainer.prefetch import AHEAD, Prefetch, prefetch_for
 from rlinf_core.trainer.train import train

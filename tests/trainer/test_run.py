@@ -31,7 +31,7 @@ class Silent:
 
     asynchronous, report = True, None
 
-    def take(self, updates, **order):
+    def take(self, updates, order):
         return Experience()
 
     def close(self):

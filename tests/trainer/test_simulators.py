@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from rlinf_core.cli.compare import read_evaluations
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
+from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.experience import Experience
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer import train as simulation
@@ -149,7 +149,7 @@ def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_
         def __init__(self):
             self.asked = []
 
-        def start(self, version, **amount):
+        def start(self, version, amount):
             self.asked.append((version, amount))
 
         def take(self):
@@ -158,7 +158,7 @@ def test_pipelined_the_next_is_asked_for_in_the_same_amount_before_what_came_is_
     recipe = recipe_of("sac", "placement={workers: 1, mode: pipelined}")
     source = Simulators(recipe_of("sac"), Points(2), make_policy(SPEC, recipe.policy), points, Clock())
     source.recipe, source.players, source.slice = recipe, Players(), {"steps": 25}
-    assert source.take(5, random_warmup=True).steps == 7
+    assert source.take(5, {"random_warmup": True}).steps == 7
     assert source.players.asked == [(5, {"steps": 25, "random_warmup": True})] * 2
-    assert source.take(6, random_warmup=False).steps == 7 and source.clock.seconds["wait"] == 2.0
+    assert source.take(6, {"random_warmup": False}).steps == 7 and source.clock.seconds["wait"] == 2.0
     assert source.players.asked[2:] == [(6, {"steps": 25, "random_warmup": False})], "what was asked for before came first"

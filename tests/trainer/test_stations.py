@@ -189,7 +189,7 @@ def test_the_bridge_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp
     try:
         assert (client.report(0, 0).phase, client.report(0, 0).accepting) == ("waiting", True)
         client.upload(record(Spool(tmp_path / "spool"), task.spec, "one").close())
-        stations.take(0)
+        stations.take(0, {})
         stations.report = {"phase": "online", "updates": 3}
         assert [episode.id for episode in taken] == ["one"]
         assert (client.report(0, 0).phase, client.report(0, 0).updates) == ("online", 3)
@@ -200,6 +200,6 @@ def test_the_bridge_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp
         client.close()
         stations.close()
     again = Stations("127.0.0.1:0", tmp_path / "run", Intake(tmp_path / "run", task.spec, 100), taken.append)
-    again.take(0)
+    again.take(0, {})
     again.close()
     assert [episode.id for episode in taken] == ["one", "one"], "the inbox is the truth"

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.errors import RecipeError
 from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer.sources.intake import REFUSED, Intake
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 class Recordings:
@@ -23,7 +20,7 @@ class Recordings:
     def __init__(self) -> None:
         self.report: dict[str, Any] = {}  # nobody asks
 
-    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
+    def take(self, updates: int, order: Amount) -> Experience:
         """Nothing more."""
         return Experience()
 

@@ -6,11 +6,10 @@ Asked for before what came is learned from, workers play while the learner learn
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlinf_core.algorithms.common.settings import EXPERT, REPLAY, ROLLOUTS, Amount
-from rlinf_core.distributed.rollout_workers import OnRay
+from rlinf_core.distributed.rollout_workers import Make, OnRay
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.experience import Experience
@@ -18,10 +17,6 @@ from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, ExpertR
 from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.progress import Clock
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-Make = Callable[[Recipe, int], VectorEnv]
 SLICE = 25  # time steps of every environment that a worker plays between two looks at the policy
 KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: ChunkRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
 
@@ -55,7 +50,7 @@ class Simulators:
         with self.clock("demonstrate"):
             return Experience(demonstrate(self.env, collect.episodes, collect.first_seed))
 
-    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
+    def take(self, updates: int, order: Amount) -> Experience:
         """What every rollout worker brought; pipelined, the next is asked for before this is learned from."""
         if not self.players:  # nothing but demonstrations is learned from
             return Experience()
@@ -73,7 +68,7 @@ class Simulators:
 
     def _ask(self, players: InProcess | OnRay, updates: int, amount: Amount) -> None:
         with self.clock("transfer"):
-            players.start(updates, **amount)
+            players.start(updates, amount)
         self.asked = True
 
     def close(self) -> None:
@@ -88,7 +83,7 @@ class InProcess:
     def __init__(self, rollouts: Rollouts) -> None:
         self.rollouts = rollouts
 
-    def start(self, version: int, **amount: Unpack[Amount]) -> None:
+    def start(self, version: int, amount: Amount) -> None:
         """Ask for so much of the rollouts."""
         self.rollouts.version, self.amount = version, amount
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.bridge.server import BridgeServer, exposure
 from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer.sources.intake import Intake
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 AT_ONCE = 8  # episodes between two looks at the world
 
@@ -39,7 +36,7 @@ class Stations:
         if warning := exposure(address):
             print(warning, flush=True)
 
-    def take(self, updates: int, **order: Unpack[Amount]) -> Experience:
+    def take(self, updates: int, order: Amount) -> Experience:
         """Insert a few of those that arrived; how much is asked for, stations decide."""
         while self.known and self.known[0].name in self.intake.ids:  # the checkpoint has it
             self.known.popleft()

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.cli.compare import draw, read_evaluations
-from rlinf_core.cli.evaluate import caption, rollout, wilson, write_video
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes import Recipe
+from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilson
+from rlinf_core.reports.films import caption, rollout, write_video
 
 WINDOW = 40
 EPISODES_IN_VIDEO = 3
@@ -21,21 +21,19 @@ EPISODES_IN_VIDEO = 3
 
 def write_report(recipe: Recipe, run_dir: Path) -> str:
     """Write everything a run leaves for people to look at; returns what to print."""
-    events = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+    events, checkpoint = read_events(run_dir), run_dir / "checkpoint"
     result = [event for event in events if event["event"] == "result"][-1]
     summary = _summary(recipe, result)
     (run_dir / "report.json").write_text(json.dumps(summary, indent=2))
     _curve(events, summary, run_dir / "learning_curve.png")
-    (run_dir / "checkpoint").mkdir(exist_ok=True)
-    for name, version in (("policy_before", result["before"]["policy_version"]),
-                          ("policy", result["after"]["policy_version"])):
-        source = run_dir / "policies_at_station" / policy_name(version)
+    checkpoint.mkdir(exist_ok=True)
+    sides = {"before RL": checkpoint / "policy_before.safetensors", "after RL": checkpoint / "policy.safetensors"}
+    for side, policy in sides.items():
+        source = run_dir / "policies_at_station" / policy_name(result[side.removesuffix(" RL")]["policy_version"])
         if not source.exists():
             raise RlinfError(f"the run is done, but its report needs {source}: give the station and the director the same "
                              "--out. What happened is in progress.jsonl")
-        shutil.copy(source, run_dir / "checkpoint" / f"{name}.safetensors")
-    checkpoint = run_dir / "checkpoint"
-    sides = {"before RL": checkpoint / "policy_before.safetensors", "after RL": checkpoint / "policy.safetensors"}
+        shutil.copy(source, policy)
     video = _filmed(recipe, run_dir, sides, "before RL (left) and after (right)")
     _poster(run_dir)
     (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
@@ -68,26 +66,23 @@ def write_training_report(recipe: Recipe, run_dir: Path) -> str:
 
 
 def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
-    def rate(phase: str) -> float:
-        return result[phase]["successes"] / max(1, result[phase]["episodes"])
-
-    return {"seed": recipe.seed, "success_before": rate("before"), "success_after": rate("after"),
-            "version_before": result["before"]["policy_version"], "version_after": result["after"]["policy_version"],
+    sides = {side: result[side] for side in ("before", "after")}
+    return {"seed": recipe.seed,
+            **{f"success_{side}": seen["successes"] / max(1, seen["episodes"]) for side, seen in sides.items()},
+            **{f"version_{side}": seen["policy_version"] for side, seen in sides.items()},
             "eval_episodes": result["after"]["episodes"], "env_steps": result["env_steps"],
             "updates": result["updates"], "minutes": round(result["minutes"], 2)}
 
 
 def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     episodes = [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
     steps = [event["env_steps"] for event in episodes]
     success = np.array([event["success"] for event in episodes], dtype=float)
     smooth = [success[max(0, i - WINDOW + 1):i + 1].mean() for i in range(len(success))]
-    figure, axes = plt.subplots(figsize=(7, 4), constrained_layout=True)
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     axes.plot(steps, smooth, color="#2b6ca3", label=f"training episodes, mean of {WINDOW} (exploring)")
     for name, x, colour in (("before", 0, "#c2571a"), ("after", max(steps, default=0), "#2e7d32")):
         rate = summary[f"success_{name}"]
@@ -98,7 +93,6 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) ->
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -> str:
@@ -110,7 +104,7 @@ def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -
     write_video(run_dir / "before_after.mp4", frames)
     import imageio
 
-    imageio.imwrite(run_dir / "before_after.png", frames[_most_different(frames)])
+    imageio.imwrite(run_dir / "before_after.png", max(frames, key=_difference))
     return (f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
             "![the same scene, the same moment](before_after.png)")
 
@@ -131,21 +125,18 @@ def _poster(run_dir: Path) -> None:
     """``learned.png``: before and after above the curve, for those who look at one picture."""
     import cv2
 
-    parts = [cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png")]
-    parts = [part for part in parts if part is not None]
+    parts = [part for name in ("before_after.png", "learning_curve.png")
+             if (part := cv2.imread(str(run_dir / name))) is not None]
     width = min(part.shape[1] for part in parts)
     cv2.imwrite(str(run_dir / "learned.png"), np.vstack([
         cv2.resize(part, (width, round(part.shape[0] * width / part.shape[1])), interpolation=cv2.INTER_AREA)
         for part in parts]))
 
 
-def _most_different(frames: list[np.ndarray]) -> int:
-    """Where both sides differ most, below their captions."""
-    def difference(frame: np.ndarray) -> float:
-        half = frame.shape[1] // 2
-        return float(np.abs(frame[40:, :half].astype(int) - frame[40:, half:]).mean())
-
-    return max(range(len(frames)), key=lambda i: difference(frames[i]))
+def _difference(frame: np.ndarray) -> float:
+    """Between its sides, below their captions."""
+    half = frame.shape[1] // 2
+    return float(np.abs(frame[40:, :half].astype(int) - frame[40:, half:]).mean())
 
 
 def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:

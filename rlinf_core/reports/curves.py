@@ -1,0 +1,51 @@
+"""What a run says of itself, line by line, and the curves of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.errors import RlinfError
+
+
+def read_evaluations(run: Path) -> list[dict[str, Any]]:
+    """The evaluations in a run folder; RlinfError if it holds none."""
+    entries = [event for event in read_events(run) if event.get("event") == "evaluation"]
+    if not entries:
+        raise RlinfError(f"{run}: expected the folder of a run, with evaluations in progress.jsonl; found none")
+    return entries
+
+
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's progress.jsonl; none where it has not begun."""
+    path = run / "progress.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+
+def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float]:
+    """95 % interval of a success rate (Wilson 1927); right at 0 and 1 too."""
+    if episodes == 0:
+        return 0.0, 1.0
+    rate, square = successes / episodes, z * z / episodes
+    centre = (rate + square / 2) / (1 + square)
+    half = z * math.sqrt(rate * (1 - rate) / episodes + square / (4 * episodes)) / (1 + square)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
+    """Success over time steps, with the 95 % interval of each evaluation."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axis = figure.subplots()
+    for name, entries in curves.items():
+        steps = [entry["env_steps"] for entry in entries]
+        bounds = [wilson(round(entry["success"] * entry["episodes"]), int(entry["episodes"])) for entry in entries]
+        line, = axis.plot(steps, [entry["success"] for entry in entries], marker=".", label=name)
+        low, high = zip(*bounds, strict=True)
+        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15)
+    axis.set(xlabel="time steps, over all environments", ylabel="success, held-out scenes", ylim=(-0.03, 1.03))
+    axis.legend()
+    figure.savefig(out, dpi=110)

@@ -1,0 +1,50 @@
+"""A policy played in simulation, and films of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlinf_core.recipes import Recipe
+
+if TYPE_CHECKING:
+    from rlinf_core.rollouts.evaluation import EpisodeResult
+
+FPS = 10
+
+
+def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
+            ) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
+    """What came of each seed's episode, and pictures of the first ``frames`` episodes."""
+    from rlinf_core.devices import device_of
+    from rlinf_core.policies.files import load_policy
+    from rlinf_core.rollouts.evaluation import evaluate
+    from rlinf_core.rollouts.simulated import stations
+
+    env = stations(recipe, 1)
+    actor = load_policy(policy, env.spec).to(device_of(recipe.device))
+    for index, seed in enumerate(seeds):
+        pictures: list[np.ndarray] = []
+        episode, = evaluate(env, actor, [seed], lambda: pictures.append(env.render()) if index < frames else None)  # noqa: B023
+        yield episode, pictures
+    env.close()
+
+
+def caption(pictures: list[np.ndarray], text: str) -> list[np.ndarray]:
+    """The pictures with a line of text at the top."""
+    import cv2
+
+    for picture in pictures:
+        cv2.rectangle(picture, (0, 0), (picture.shape[1], 30), (255, 255, 255), -1)
+        cv2.putText(picture, text, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA)
+    return pictures
+
+
+def write_video(path: Path, pictures: list[Any]) -> None:
+    """H.264 MP4 of arrays (height, width, 3), uint8."""
+    import imageio
+
+    imageio.mimwrite(path, pictures, fps=FPS, codec="libx264", quality=7, macro_block_size=8)

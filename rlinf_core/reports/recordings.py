@@ -1,0 +1,122 @@
+"""What recordings hold: a line an episode, the topics of one, and a picture of it. Needs neither ROS nor torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.atomic_io import REASON
+from rlinf_core.episodes.checksums import SUMS, verify
+from rlinf_core.episodes.messages import NS
+from rlinf_core.episodes.reading import read_episode
+from rlinf_core.episodes.types import Episode
+from rlinf_core.errors import EpisodeError, RlinfError, printable
+
+SEALED, UNSEALED, DAMAGED = "sealed", "no seal", "DAMAGED"
+ENDINGS = ("*.mcap", "*.db3")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One recording: its name below what was asked for, its seal, what its episode says, and why there is none."""
+
+    recording: str
+    station: str = ""
+    mode: str = ""
+    outcome: str = "no episode"
+    steps: str = ""
+    seconds: str = ""
+    commanded_by: str = ""
+    policy: str = ""
+    limits: str = ""
+    seal: str = ""
+    note: str = ""
+
+
+def recordings(paths: list[Path]) -> list[Path]:
+    """The folders of all recordings in and below some folders; EpisodeError where there are none."""
+    found: set[Path] = set()
+    for path in paths:
+        if not path.exists():
+            raise EpisodeError(f"{path}: expected a recording, or a folder with some (spool, inbox, run), got nothing")
+        root = path.parent if path.is_file() else path
+        below = {file.parent for pattern in ("metadata.yaml", *ENDINGS) for file in root.glob(f"**/{pattern}")}
+        if not below or (path.is_file() and not (path.name == "metadata.yaml" or any(map(path.match, ENDINGS)))):
+            raise EpisodeError(f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), or a "
+                               f"folder with some, got {'another file' if path.is_file() else 'none'}")
+        found |= below
+    return sorted(found)
+
+
+def look(folder: Path, root: Path | None = None) -> Line:
+    """Read one recording; whatever is wrong with it becomes its note."""
+    name = printable(folder.relative_to(root) if root and folder != root and folder.is_relative_to(root) else folder)
+    seal, reason = UNSEALED, folder.with_name(folder.name[:200] + REASON)
+    try:
+        if (folder / SUMS).exists():
+            seal = DAMAGED
+            verify(folder)
+            seal = SEALED
+        if not (folder / "metadata.yaml").exists():
+            raise EpisodeError("no metadata.yaml: it is being recorded, or was interrupted")
+        note = f"set aside: {printable(reason.read_text())[:-2]}" if reason.is_file() else ""
+        episode = read_episode(folder, sealed=seal == SEALED)
+    except (EpisodeError, OSError) as error:
+        return Line(name, seal=seal, note=printable(error).removeprefix(f"episode {printable(folder)}: "))
+    seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
+    version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
+    return Line(name, episode.station, episode.mode, outcome(episode), str(len(episode)), f"{seconds:.1f}",
+                drivers(episode), version, episode.limits_hash, seal, note)
+
+
+def outcome(episode: Episode) -> str:
+    """How it ended, in a word."""
+    return "success" if episode.success else "failure" if episode.failure else "time limit"
+
+
+def drivers(episode: Episode) -> str:
+    """Who commanded, and how much of it where it was not one alone."""
+    steps = Counter(source or "nobody" for source in episode.sources)
+    if len(steps) == 1:
+        return next(iter(steps))
+    return ", ".join(f"{source} {count / len(episode):.0%}" for source, count in steps.most_common())
+
+
+def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
+    """The type of every topic in a recording, and the times [ns] of its messages."""
+    from rosbags.rosbag2 import Reader
+
+    with Reader(folder) as reader:
+        found: dict[str, tuple[str, list[int]]] = {each.topic: (each.msgtype, []) for each in reader.connections}
+        for connection, stamp_ns, _ in reader.messages():
+            found[connection.topic][1].append(stamp_ns)
+    return found
+
+
+def draw(episode: Episode, file: Path) -> None:
+    """Rewards, and each dimension of the action as asked and as done, over time; the operator's steps are shaded."""
+    from matplotlib.figure import Figure
+
+    times = (episode.stamps_ns - episode.stamps_ns[0]) / NS
+    count = episode.requested.shape[1]
+    figure = Figure(figsize=(8, 1.5 * (1 + count)), layout="tight")
+    axes = figure.subplots(1 + count, 1, sharex=True, squeeze=False)[:, 0]
+    series = {"reward": {"reward": episode.rewards}} | {
+        f"action {k}": {"requested": episode.requested[:, k], "executed": episode.executed[:, k]} for k in range(count)}
+    for axis, (name, values) in zip(axes, series.items(), strict=True):
+        for label, value in values.items():
+            axis.step(times, np.append(value, value[-1]), where="post", label=label)
+        for step in np.flatnonzero([source == "operator" for source in episode.sources]):
+            axis.axvspan(times[step], times[step + 1], alpha=0.15, color="tab:orange", lw=0)
+        axis.set_ylabel(name)
+    axes[-1].legend(loc="best", fontsize="small")
+    axes[-1].set_xlabel("time [s]")
+    axes[0].set_title(f"{episode.id}: {outcome(episode)}, by {drivers(episode)}", fontsize="medium")
+    try:
+        figure.savefig(file, dpi=120)
+    except (OSError, ValueError) as error:
+        raise RlinfError(f"--plot {file}: expected a picture's name, such as episode.png, in a folder that can be written: "
+                         f"{error}") from error
