@@ -206,8 +206,14 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
                 process.parameters.update({"policy_file": str(policy)} if process.name == "policy" else {})
                 supervisor.start(process)
         wait(lambda: runner.server_is_ready() and arming.service_is_ready() and status[0].version >= 0, 60, "the station")
-        arming.call_async(SetBool.Request(data=True))
-        wait(lambda: safety[0].state == SafetyState.ARMED, 10, "the interlock to be armed")
+        asked = [arming.call_async(SetBool.Request(data=True))]
+
+        def armed() -> bool:
+            if asked[-1].done() and not asked[-1].result().success:  # it has not seen the arm at rest for long enough
+                asked.append(arming.call_async(SetBool.Request(data=True)))
+            return safety[0].state == SafetyState.ARMED
+
+        wait(armed, 10, "the interlock to be armed")
         robot.published.clear()
         runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate"))
         ended = []
