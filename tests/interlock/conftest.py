@@ -70,3 +70,24 @@ class Rig:
 @pytest.fixture
 def rig():
     return Rig().arm()
+
+
+S9 = dict(acceleration=1.0, jerk=10.0)
+
+
+def stream(rig, action, actions=10, source="policy", seq=1, ticks=10, **inputs):
+    """Chunks of one action each, back to back; returns what was commanded, tick by tick."""
+    outputs = []
+    for number in range(actions):
+        command = chunk(seq + number, rig.now, (action,), source=source, mode=rig.limits.control_mode)
+        outputs += [rig.tick(*([command] if tick == 0 else []), **inputs) for tick in range(ticks)]
+    return outputs
+
+
+def until(rig, condition, ticks=1000, **inputs):
+    """Ticks until it holds."""
+    for number in range(1, ticks):
+        rig.tick(**inputs)
+        if condition():
+            return number
+    raise AssertionError(f"not within {ticks} ticks")

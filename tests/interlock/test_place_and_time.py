@@ -7,8 +7,7 @@ import pytest
 
 from rlinf_core.interlock import Inputs, Mode, State, adopt, step, unready, with_values
 from rlinf_core.interlock.types import MAX_ACTIONS
-from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits
-from tests.interlock.test_requirements import S9, stream, until
+from tests.interlock.conftest import HOME, JOINTS, S9, Rig, chunk, joint_limits, limits, stream, until
 
 FAR = (0.35, 0.2, 0.35, *HOME[3:])  # inside the box, 303 mm from home
 

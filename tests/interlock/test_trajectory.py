@@ -9,8 +9,7 @@ from rlinf_core.interlock import Mode, State, adopt
 from rlinf_core.interlock.motion import Motion, stopping_speed
 from rlinf_core.interlock.trajectory import ADRIFT, Trajectory
 from rlinf_core.interlock.types import Window
-from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, chunk, joint_limits, limits
-from tests.interlock.test_requirements import stream
+from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, chunk, joint_limits, limits, stream
 
 NAN, INF = math.nan, math.inf
 ORIGIN = ((0.5, 0.0, 0.25), (0.0, 0.0, 0.0))

@@ -50,7 +50,7 @@ class Environment(ControlNode):
         self.retries = self.declare_parameter("retries", 5).value
         spec = self.task.spec
         self.period_ns = round(NS / spec.control_hz)
-        self.inputs = Latest(self, self.task.channels, self.lockstep, None if self.lockstep else self._on_image)
+        self.inputs = Latest(self, self.task.channels, self.lockstep, None if self.lockstep else lambda: self.timer.arrived())
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
         self.progress = 0.0  # of the last step, towards success
         self.done: Future | None = None
@@ -68,7 +68,8 @@ class Environment(ControlNode):
         hear(self, "applied", arms, self._on_applied)
         hear_safety(self, arms, self._on_safety)
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
-        self.create_subscription(TrainerStatus, "trainer/status", self._on_trainer, profile("trainer/status"))
+        self.create_subscription(TrainerStatus, "trainer/status", lambda told: setattr(self, "trainer", told),
+                                 profile("trainer/status"))
         self.scene = Scene(self, self.patience_s)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
@@ -107,12 +108,6 @@ class Environment(ControlNode):
         self.safety, before, self.still = safety, self.still, standstill(safety, self.get_namespace())
         self.still_at = self.still_at if before else time.monotonic()
 
-    def _on_image(self) -> None:
-        self.timer.arrived()
-
-    def _on_trainer(self, status: TrainerStatus) -> None:
-        self.trainer = status
-
     # Running episodes
     def _accept(self, goal: RunEpisodes.Goal) -> GoalResponse:
         if self.running or goal.mode not in MODES or goal.count == 0:
@@ -138,13 +133,11 @@ class Environment(ControlNode):
         failures = 0
         try:
             while result.episodes < goal.count:
-                if handle.is_cancel_requested:
-                    result.success, result.message = False, "cancelled"
-                    break
                 while self._must_wait() and not handle.is_cancel_requested:
                     await sleep(self, 0.05)
                 if handle.is_cancel_requested:
-                    continue
+                    result.success, result.message = False, "cancelled"
+                    break
                 trouble = await self._one_episode(goal.first_seed + result.episodes)
                 if trouble:
                     failures += 1
