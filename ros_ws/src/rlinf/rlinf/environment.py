@@ -50,13 +50,15 @@ class Environment(ControlNode):
         self.retries = self.declare_parameter("retries", 5).value
         spec = self.task.spec
         self.period_ns = round(NS / spec.control_hz)
-        self.inputs = Latest(self, self.task.channels, self.lockstep, None if self.lockstep else lambda: self.timer.arrived())
+        seen = None if self.lockstep else lambda: self.timer.arrived()
+        self.inputs = Latest(self, self.task.channels, self.lockstep, seen)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
         self.progress = 0.0  # of the last step, towards success
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
-        self.policy_tracker, self.trainer, self.running = PolicyTracker(), TrainerStatus(accepting=True), False
-        self.safety, self.still, self.still_at, self.mode = SafetyState(), "", 0.0, ""
+        self.running, self.mode = False, ""
+        self.policy_tracker, self.trainer = PolicyTracker(), TrainerStatus(accepting=True)
+        self.safety, self.still, self.still_at, self.progress_at = SafetyState(), "", 0.0, time.monotonic()
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
@@ -269,7 +271,7 @@ class Environment(ControlNode):
         """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
         if self.running and self.still and time.monotonic() - self.still_at > SAY_AFTER_S:
             self.get_logger().warning(self.still, throttle_duration_sec=SAY_AGAIN_S)
-        quiet_s = time.monotonic() - getattr(self, "progress_at", time.monotonic())
+        quiet_s = time.monotonic() - self.progress_at
         if quiet_s < self.patience_s:
             return
         if self.step_index >= 0:
