@@ -74,7 +74,8 @@ class OnRay:
 
     def _worker(self, index: int) -> Any:
         number = index + self.died * self.recipe.placement.workers
-        return self.ray.remote(**self.asked)(Worker).remote(*self.made, self.recipe.seed + number, number * SCENE_STRIDE)
+        return self.ray.remote(**self.asked)(Worker).remote(
+            *self.made, self.recipe.seed + number, self.recipe.scene(number * SCENE_STRIDE))
 
     def start(self, version: int, amount: Amount) -> None:
         """Send every worker the policy as it is now."""

@@ -102,6 +102,8 @@ def director_process(recipe: Recipe, run_dir: Path) -> Process:
 def write_plan(recipe: Recipe, run_dir: Path) -> None:
     """What the director reads."""
     plan = {part: getattr(recipe, part).model_dump() for part in ("collect", "online", "evaluate")}
+    for part in ("collect", "online"):
+        plan[part]["first_seed"] = recipe.scene(plan[part]["first_seed"])
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(json.dumps(plan))
 

@@ -55,7 +55,7 @@ class Collect(Settings):
     """Demonstrations."""
 
     episodes: int = Field(20, ge=0, description="successful ones that are needed")
-    first_seed: int = Field(10_000, ge=0, description="of the scenes")
+    first_seed: int = Field(10_000, ge=0, description="of the scenes, where the recipe's seed is 0")
     only: bool = Field(False, description="a station records so many, successful or not, and that is all")
     recordings: tuple[str, ...] = Field(
         (), description="folders of recorded episodes (a spool, an inbox, a run) that demonstrate; empty for the station's "
@@ -70,7 +70,7 @@ class Online(Settings):
     stop_at_success: float = Field(
         1.0, ge=0, le=2, description="or once this fraction of the last 50 training episodes succeeded; 2 never stops")
     slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
-    first_seed: int = Field(100_000, ge=0, description="of the scenes")
+    first_seed: int = Field(100_000, ge=0, description="of the scenes, where the recipe's seed is 0")
     min_transitions: int = Field(300, ge=0, description="before the first update")
     updates_per_step: float = Field(2.0, ge=0, description="gradient updates per online transition")
     max_lag_episodes: float = Field(4.0, gt=0, description="how far the learner may fall behind before stations pause")
@@ -144,11 +144,16 @@ class Simulation(Settings):
     evaluate_episodes: int = Field(20, gt=0, description="held-out episodes of each")
 
 
+APART = 2_000_000       # beyond the scenes of seed 0 and of evaluations
+SPREAD = 2_654_435_761  # odd, so that no two seeds share a beginning; 2^32 / golden ratio, so that they begin far apart
+
+
 class Recipe(Settings):
     """Everything about a run."""
 
     name: str = Field(min_length=1, description="of the recipe")
-    seed: int = Field(0, ge=0, lt=2**31, description="of weights, noise and sampling")
+    seed: int = Field(0, ge=0, lt=2**31, description="of all that is drawn: weights, noise, batches, the scenes of "
+                      "demonstrations and of training; those of evaluations are the same for all")
     device: str = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, ...")
     learner: Computing = Computing()
     station: Station = Station()
@@ -163,6 +168,10 @@ class Recipe(Settings):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     bridge: Bridge = Bridge()
+
+    def scene(self, first: int) -> int:
+        """The first of this run's own scenes, where that of seed 0 is ``first``."""
+        return first + (APART + self.seed * SPREAD % 2**31 if self.seed else 0)
 
     @model_validator(mode="after")
     def _compiles_whole_weights(self) -> Recipe:

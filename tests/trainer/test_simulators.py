@@ -7,6 +7,7 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.launching.graph import write_plan
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
@@ -39,6 +40,32 @@ def no_ray_afterwards():
     import ray
 
     ray.shutdown()
+
+
+def test_a_seed_changes_every_scene_but_those_of_evaluations(tmp_path):
+    """Demonstrations', of training, and in a station's plan; far apart, whatever the seed."""
+    drawn = {}
+
+    class Noted(Points):
+        def reset(self, seeds):
+            drawn.setdefault(seed, []).append(list(seeds))
+            return super().reset(seeds)
+
+    for seed in (0, 1):
+        recipe = recipe_of("sac", "algorithm={name: rlpd}", "collect.episodes=3", "simulation.env_steps=20",
+                           "simulation.start_steps=10", "simulation.evaluate_episodes=4", f"seed={seed}", "sft.steps=1")
+        simulation.train(recipe, tmp_path / str(seed), lambda recipe, size: Noted(size))
+        write_plan(recipe, tmp_path / str(seed))
+    held_out = [[scenes for scenes in drawn[seed] if scenes[0] in range(1_000_000, 1_000_100)] for seed in (0, 1)]
+    assert held_out[0] and held_out[0] == held_out[1]
+    own = [{scene for scenes in drawn[seed] for scene in scenes} - set(range(1_000_000, 1_000_100)) for seed in (0, 1)]
+    assert {0, 1, 10_000, 10_001} <= own[0] and len(own[1]) == len(own[0]) and not own[0] & own[1]
+    plans = [json.loads((tmp_path / str(seed) / "plan.json").read_text()) for seed in (0, 1)]
+    assert plans[0]["collect"]["first_seed"] == 10_000 and plans[1]["evaluate"] == plans[0]["evaluate"]
+    assert all(plans[1][part]["first_seed"] == load_recipe("demo", ["seed=1"]).scene(plans[0][part]["first_seed"])
+               for part in ("collect", "online"))
+    begins = sorted(load_recipe("sim_sac").but(seed=seed).scene(0) for seed in range(100))
+    assert np.diff(begins).min() >= 2_000_000 and begins[-1] < 2**32
 
 
 @pytest.mark.parametrize("name, kind, at_most", [

@@ -40,7 +40,8 @@ class Simulators:
         self.report: dict[str, Any] = {}  # nobody asks
         self.players: InProcess | OnRay | None = None
         if kind:
-            self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(kind(env, policy, recipe.seed))
+            self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(
+                kind(env, policy, recipe.seed, recipe.scene(0)))
         self.slice: Amount = {} if kind is ChunkRollouts else {"steps": SLICE if workers else 1}
         self.asked = False
 
@@ -48,7 +49,7 @@ class Simulators:
         """The recipe's demonstrations, by the task's script."""
         collect = self.recipe.collect
         with self.clock("demonstrate"):
-            return Experience(demonstrate(self.env, collect.episodes, collect.first_seed))
+            return Experience(demonstrate(self.env, collect.episodes, self.recipe.scene(collect.first_seed)))
 
     def take(self, updates: int, order: Amount) -> Experience:
         """What every rollout worker brought; pipelined, the next is asked for before this is learned from."""

@@ -247,7 +247,7 @@ class Environment(ControlNode):
         fill_observation(message, self.task.spec, observation)
         self.steps.publish(message)
         if not self.lockstep:
-            self.rehearsal.before(self.timer.lock.due_s - time.monotonic())
+            self.rehearsal.before(self.timer.until_next())
         self.total += result.reward
         self.step_index, self.due_ns, self.progress_at = index + 1, self.due_ns + self.period_ns, time.monotonic()
         if result.last:

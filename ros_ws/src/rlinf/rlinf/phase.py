@@ -96,6 +96,10 @@ class PhaseLockedTimer:
             self._done_early = True
             self._callback()
 
+    def until_next(self) -> float:
+        """How long it is to the next tick [s]; called from within one, early or not, to the one after it."""
+        return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
+
     def _on_timer(self) -> None:
         now = time.monotonic()
         if now < self.lock.due_s - TOO_SOON_S:  # it was on its way when the timer was set anew
