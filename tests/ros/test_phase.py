@@ -79,13 +79,27 @@ def test_after_a_stall_the_next_tick_has_its_whole_period():
     assert lock.ticked(0.060, []) == pytest.approx(0.070)
 
 
+def driven(wait_s, ticks, every, late_s=0.0, hurry=0.0, period=0.01):
+    """Ticks that come so late, for inputs that wait so long for when the tick is due; the periods that the lock makes."""
+    lock, due = PhaseLock(period, hurry, 0.0), []
+    for tick in range(ticks):
+        due.append(lock.due_s)
+        lock.ticked(lock.due_s + late_s, [lock.due_s - wait_s] if tick % every == 0 else [])
+    return np.diff(due)
+
+
+@pytest.mark.parametrize("hurry", [0.0, 0.05])
+def test_late_ticks_do_not_make_an_input_wait(hurry):
+    assert driven(MIN_WAIT_S, 2000, 1, late_s=0.0006, hurry=hurry) == pytest.approx(0.01), "what was on time stays so"
+
+
+def test_no_way_around_is_taken_for_a_fiftieth_of_a_period():
+    assert driven(MIN_WAIT_S + 0.00015, 20_000, 5) == pytest.approx(0.01)
+
+
 def test_a_way_around_is_taken_only_once_it_pays():
-    lock, wake, moved = PhaseLock(0.01, 0.0, 0.0), 0.01, []
-    for tick in range(4000):
-        arrived = [lock.due_s - 0.001] if tick % 5 == 0 else []  # waits 1 ms: the way to less leads 9 ms later
-        before = lock.due_s
-        wake = lock.ticked(wake, arrived)
-        moved.append(lock.due_s - before > 0.0101)
-    first = moved.index(True)
+    periods = driven(0.001, ticks=4000, every=5)  # waits 1 ms: the way to less leads 9 ms later
+    assert periods.max() == pytest.approx(0.0105), "a period is stretched by a twentieth"
+    first = np.argmax(periods > 0.0101)
     cost = 0.2 * 0.009 / (0.05 * 0.01) * 0.01  # inputs a tick, ticks on the way, a period each [s]
     assert first * 0.2 * 0.001 >= cost, "those before it have waited as long in vain as those on the way will"
