@@ -18,7 +18,7 @@ SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
 AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
 SOONEST = 0.97          # of a period, between two ticks
 LATE = 0.1              # of a period: a tick later than that moves all that come after it; after less, they catch up
-TOO_SOON_S = 0.0005     # a timer that was set counts from a little earlier
+TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
 
 
 class PhaseLock:
@@ -35,7 +35,8 @@ class PhaseLock:
     """
 
     def __init__(self, period_s: float, hurry: float, now: float) -> None:
-        self.period_s, self.hurry, self.due_s = period_s, hurry, now + period_s
+        self.period_s, self.hurry = period_s, hurry
+        self.due_s = self.wake_s = now + period_s
         self._waits: list[float] = []
         self._ticks, self._to_go_s, self._in_vain_s = 0, 0.0, 0.0
 
@@ -53,7 +54,8 @@ class PhaseLock:
         extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
         self._to_go_s -= extra
         self.due_s += self.period_s + extra
-        return max(self.due_s, now + SOONEST * (self.period_s + min(extra, 0.0)))
+        self.wake_s = max(self.due_s, now + SOONEST * (self.period_s + min(extra, 0.0)))
+        return self.wake_s
 
     def _worth(self, to_go_s: float) -> float:
         """Nothing, as long as the way around costs more than it has cost so far to stay."""
@@ -102,8 +104,8 @@ class PhaseLockedTimer:
 
     def _on_timer(self) -> None:
         now = time.monotonic()
-        if now < self.lock.due_s - TOO_SOON_S:  # it was on its way when the timer was set anew
-            self._wake(self.lock.due_s)
+        if now < self.lock.wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
+            self._wake(self.lock.wake_s)
             return
         self._wake(self.lock.ticked(now, self._arrivals))
         self._arrivals.clear()

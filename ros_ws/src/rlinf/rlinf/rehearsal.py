@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ from rclpy.node import Node
 from rclpy.serialization import serialize_message
 
 from rlinf.stamps import NS
+from rlinf_core.errors import RlinfError
 
 BEFORE_S = 0.004    # what has been rehearsed is then still in the caches, and over before the real thing comes
 
@@ -18,7 +20,8 @@ class Rehearsal:
 
     Args:
         node: owns the timer.
-        make: the message; what it does otherwise must not matter.
+        make: the message; what it does otherwise must not matter. What it is made of may be unfit by now: whoever makes
+            the real one says so, here nothing is lost.
     """
 
     def __init__(self, node: Node, make: Callable[[], Any]) -> None:
@@ -34,4 +37,5 @@ class Rehearsal:
 
     def _rehearse(self) -> None:
         self._timer.cancel()
-        serialize_message(self._make())
+        with contextlib.suppress(RlinfError, KeyError, ValueError):
+            serialize_message(self._make())

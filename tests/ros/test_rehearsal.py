@@ -1,0 +1,70 @@
+"""What is made shortly before it is needed, on a real executor: once, in time, and whatever it is made of."""
+
+import time
+
+import pytest
+
+rclpy = pytest.importorskip("rclpy")
+
+from rlinf_msgs.msg import TimeStep  # noqa: E402
+
+from rlinf.rehearsal import BEFORE_S, Rehearsal  # noqa: E402
+from rlinf_core.errors import SpecError  # noqa: E402
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def spun():
+    """A node, and what spins it for so many seconds."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=155)
+    node = rclpy.create_node("rehearsing", context=context)
+    executor = rclpy.executors.SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+
+    def spin(seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            executor.spin_once(timeout_sec=0.01)
+
+    yield node, spin
+    executor.shutdown()
+    node.destroy_node()
+    rclpy.try_shutdown(context=context)
+
+
+def test_it_is_made_once_and_before_it_is_due(spun):
+    node, spin = spun
+    made = []
+    rehearsal = Rehearsal(node, lambda: made.append(time.monotonic()) or TimeStep())
+    spin(0.2)
+    assert made == [], "nothing is due"
+    due = time.monotonic() + 0.2
+    rehearsal.before(0.2)
+    spin(0.6)
+    assert len(made) == 1 and made[0] >= due - BEFORE_S - 0.001
+
+
+def test_what_is_due_at_once_is_not_rehearsed(spun):
+    node, spin = spun
+    made = []
+    Rehearsal(node, lambda: made.append(1) or TimeStep()).before(2.0 * BEFORE_S)
+    spin(0.3)
+    assert made == []
+
+
+@pytest.mark.parametrize("error", [SpecError, KeyError, ValueError])
+def test_what_cannot_be_made_by_now_ends_nothing(spun, error):
+    node, spin = spun
+    made = []
+
+    def make():
+        made.append(1)
+        raise error("not a number")
+
+    rehearsal = Rehearsal(node, make)
+    for _ in range(2):
+        rehearsal.before(0.02)
+        spin(0.1)
+    assert len(made) == 2
