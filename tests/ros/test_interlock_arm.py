@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from geometry_msgs.msg import PoseStamped
@@ -254,3 +255,9 @@ def test_s23_one_interlock_a_station_however_it_is_started(arm):
     assert result.returncode == 1 and "another one commands station '/station_a'" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
+
+@pytest.mark.skipif(not os.access("/dev/cpu_dma_latency", os.W_OK), reason="this machine does not grant it")
+def test_in_real_time_it_keeps_the_cores_awake(arm):
+    process = arm.peer.supervisor.children["interlock"].popen
+    held = {os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir() if file.is_symlink()}
+    assert "/dev/cpu_dma_latency" in held
