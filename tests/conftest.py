@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from hypothesis import settings
 from rlinf_core.interlock import load_limits
 from rlinf_core.task import load_task
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and whatever they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # its threads, restarted in a forked child, abort it before exec
 EVIDENCE = pytest.StashKey[list]()
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure

@@ -84,7 +84,9 @@ class _Tick:
     def watch_outside(self) -> None:
         if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
             self.fault(self.standing[0])
-        for cause in [*self.obstacles, *self.others]:
+        for cause in self.obstacles:
+            self.hold(cause, only_active=self.cause != "stale_command")  # a silence must not hide what is in the way
+        for cause in self.others:
             self.hold(cause, only_active=True)
         if self.chunk is not None and self.needs_enable(self.chunk):
             self.hold("enable")

@@ -90,11 +90,11 @@ class ReplayBuffer:
                                 f"got {getattr(values, 'shape', None)}")
 
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
-               execute: int | None = None) -> Arrays:
+               execute: int | None = None, n_step: int = 1) -> Arrays:
         """``size`` transitions, uniformly with replacement; next observations have the prefix ``next/``.
 
-        A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), fewer where its
-        episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after ``steps`` time steps, so that
+        A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), or ``n_step`` if
+        that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after ``steps`` time steps, so that
         the next value counts gamma^steps, and the discount is the last one's. Its actions (B, H A) are those that were
         played from there on, by whomever: a takeover does not cut it. After the episode's end the last one is repeated.
 
@@ -104,20 +104,21 @@ class ReplayBuffer:
         if self._valid is None:
             self._valid = np.flatnonzero(self._arrays["starts"])
         index = self._valid[random.integers(0, len(self._valid), size)]
-        left = self._left(index) if horizon > 1 else np.ones(size, int)
-        spans = np.minimum(left, execute)
+        longest = max(execute, n_step)
+        left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
+        spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
         batch = {name: self._arrays[name][index] for name in ("vectors", *self._image_names)}
         batch |= {f"next/{name}": self._arrays[name][following] for name in ("vectors", *self._image_names)}
         batch["discount"] = self._arrays["discount"][last]
-        if horizon == 1:
+        if max(horizon, longest) == 1:
             batch |= {name: self._arrays[name][index] for name in ("action", "reward")}
         else:
-            offsets = np.arange(horizon)
+            offsets = np.arange(max(horizon, longest))
             slots = (index[:, None] + np.minimum(offsets, left[:, None] - 1)) % self.capacity
             rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma ** offsets
-            batch |= {"action": self._arrays["action"][slots].reshape(size, -1),
+            batch |= {"action": self._arrays["action"][slots[:, :horizon]].reshape(size, -1),
                       "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
         return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})
 

@@ -103,7 +103,7 @@ class Data(ABC):
 
     def _sampled(self, buffer: ReplayBuffer, size: int) -> Arrays:
         chunk = self.policy.config
-        return buffer.sample(size, self.random, chunk.horizon, self.config.gamma, chunk.executed)
+        return buffer.sample(size, self.random, chunk.horizon, self.config.gamma, chunk.executed, self.config.summed)
 
     def due(self, updates: int, learner: Learner) -> int:
         """Updates that are owed after so many."""

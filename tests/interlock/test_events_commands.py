@@ -216,6 +216,16 @@ def test_s02_the_last_action_is_valid_for_two_periods_and_no_longer():
     assert tick(rig) == [mode("HOLD:stale_command")] and rig.state.chunk is None
 
 
+def test_s22_the_hold_of_a_silence_names_what_is_in_the_way_since():
+    rig = active(actions=((0.002, 0.0, 0.0),), ticks=20)
+    assert tick(rig) == [mode("HOLD:stale_command")]
+    assert tick(rig, silent=("wrench",)) == [mode("HOLD:silent:wrench")]
+    assert tick(rig, silent=("distance", "wrench")) == []  # the first one stays
+    assert rig.state.cause == "silent:wrench"
+    tick(rig, chunk(50, rig.now))
+    assert rig.state.mode is Mode.ACTIVE
+
+
 def test_s02_in_the_second_of_them_and_before_the_first_it_asks_for_rest():
     rig = active(actions=((0.001, 0.0, 0.0),), ticks=19)
     assert rig.state.mode is Mode.ACTIVE and rig.state.still

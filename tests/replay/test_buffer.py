@@ -115,3 +115,27 @@ def test_a_state_holds_what_is_filled_and_no_more(spec):
     assert (buffer.inserted, buffer.episodes, state["next"]) == (9, 2, 11)
     assert {len(values) for values in state["arrays"].values()} == {11}
     assert state["arrays"]["vectors"][:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 100, 101, 102, 103]
+
+
+def test_a_return_of_several_steps_sums_their_rewards_and_ends_with_the_episode(spec, random):
+    buffer = ReplayBuffer(spec, 100)
+    observations, actions, rewards, discounts = episode(spec, 5, 10, terminal=True)
+    buffer.insert_episode(observations, actions, rewards, discounts)
+    batch = buffer.sample(300, random, gamma=0.5, n_step=3)
+    for row in range(300):
+        start = int(batch["vectors"][row, 0])
+        span = min(3, 15 - start)
+        assert batch["steps"][row] == span and batch["next/vectors"][row, 0] == start + span
+        assert batch["reward"][row] == sum(0.5 ** i * (start + i) for i in range(span))
+        assert batch["discount"][row] == (0.0 if start + span == 15 else 1.0)
+        assert batch["action"].shape == (300, spec.action.dim) and (batch["action"][row] == start).all()
+
+
+def test_a_chunk_longer_than_the_return_sums_its_own(spec, random):
+    buffer = ReplayBuffer(spec, 100)
+    buffer.insert_episode(*episode(spec, 9, 0))
+    alone = buffer.sample(50, np.random.default_rng(1), horizon=6, gamma=0.9, execute=4)
+    with_return = buffer.sample(50, np.random.default_rng(1), horizon=6, gamma=0.9, execute=4, n_step=2)
+    assert all(np.array_equal(alone[name], with_return[name]) for name in alone)
+    longer = buffer.sample(50, np.random.default_rng(1), horizon=2, gamma=0.9, execute=1, n_step=5)
+    assert longer["action"].shape == (50, 2 * spec.action.dim) and longer["steps"].max() == 5

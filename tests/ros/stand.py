@@ -95,8 +95,11 @@ class Arm:
         return self.ask(self.clearing, ResetFault.Request(cause=cause))
 
     def reach(self, state, cause=""):
-        self.peer.spin(lambda: self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause),
-                       what=f"{state} {cause}")
+        try:
+            self.peer.spin(lambda: self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause))
+        except AssertionError as error:
+            seen = list(dict.fromkeys((each.state, each.cause) for each in self.states[-300:]))
+            raise AssertionError(f"waited for {state} {cause}; lately it was {seen}") from error
 
 
 def fastest(targets):

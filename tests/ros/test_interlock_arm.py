@@ -189,7 +189,7 @@ def test_s21_s22_arming_says_which_input_is_missing_or_foreign(disarmed):
     arm.peer.for_s(0.3)
     assert "one in the frame 'camera'" in refused(arm)
     arm.pose.header.frame_id = "base_link"
-    arm.arm()
+    told(arm, True)
     arm.streams = True
     arm.reach(ACTIVE)
     arm.felt = False

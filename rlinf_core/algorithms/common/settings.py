@@ -87,6 +87,11 @@ class AlgorithmSettings(Settings):
         """Discount per time step; 1 where nothing is discounted."""
         return getattr(self, "discount", 1.0)
 
+    @property
+    def summed(self) -> int:
+        """Time steps whose rewards a return sums before a value stands for the rest; chunks sum theirs in any case."""
+        return getattr(self, "n_step", 1)
+
 
 class DemonstrationSettings(AlgorithmSettings):
     """Hyper-parameters of what takes so many gradient steps on demonstrations."""
@@ -146,6 +151,9 @@ class ActorCriticSettings(AlgorithmSettings):
     target_critics: int = Field(2, gt=0, description="how many of them, drawn each step, the target takes the minimum of")
     critic_hidden: Widths = Field((256, 256), description="widths of each critic's layers")
     discount: float = Field(0.99, ge=0, le=1, description="gamma per time step")
+    n_step: int = Field(
+        1, gt=0, le=1000, description="time steps whose rewards a return sums before the critics' value of the rest; a "
+        "chunk sums its own in any case")
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature")
     adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean gradient")
     initial_temperature: float = Field(0.2, gt=0, description="alpha at first")
