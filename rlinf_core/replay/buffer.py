@@ -94,9 +94,10 @@ class ReplayBuffer:
         """``size`` transitions, uniformly with replacement; next observations have the prefix ``next/``.
 
         A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), or ``n_step`` if
-        that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after ``steps`` time steps, so that
-        the next value counts gamma^steps, and the discount is the last one's. Its actions (B, H A) are those that were
-        played from there on, by whomever: a takeover does not cut it. After the episode's end the last one is repeated.
+        that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after
+        ``steps`` time steps, so that the next value counts gamma^steps, and the discount is the last one's. Its actions
+        (B, H A) are those that were played from there on, by whomever: a takeover does not cut it. After the episode's end
+        the last one is repeated.
 
         Of a policy that learns latent noise, ``action`` is the noise (B, L).
         """
