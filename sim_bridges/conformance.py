@@ -21,8 +21,9 @@ from rlinf_core.recipes.station import station_robot
 from rlinf_core.rollouts.evaluation import play
 from rlinf_core.rollouts.simulated import simulated_station
 from rlinf_core.rollouts.vector_env import single
+from sim_bridges.gym_envs import Environments, StationEnv
 from sim_bridges.simulator import Arms, arms_of
-from sim_bridges.vectorised import SimulatedStation, VectorStations
+from sim_bridges.station import SimulatedStation
 
 PATIENCE_S = 90.0  # with a station that does nothing
 
@@ -164,7 +165,7 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
     front_ends: dict[str, list[bool]] = {}
     straight = SimulatedStation(guarded.simulator, guarded.task, guarded.limits, guarded=False)
     for name, front_end in (("vectorised", straight), ("vectorised_interlock", guarded)):
-        vector, started = VectorStations(lambda: front_end, 1), time.perf_counter()  # noqa: B023
+        vector, started = Environments([StationEnv(front_end)]), time.perf_counter()
 
         def decide(_: Observation) -> ActionChunk:
             return single(vector.expert())  # noqa: B023
@@ -220,7 +221,7 @@ def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
     return float(np.mean(opinions)) if opinions else None
 
 
-def _chance(vector: VectorStations, scenes: range) -> float:
+def _chance(vector: Environments, scenes: range) -> float:
     random = np.random.default_rng(0)
 
     def decide(observation: Observation) -> ActionChunk:

@@ -263,7 +263,7 @@ def test_without_the_interlock_a_free_motion_of_both_is_the_same():
 
 def test_the_arms_of_simulator_limits_and_task_are_the_same(both, limits):
     from sim_bridges.simulator import make
-    from sim_bridges.vectorised import SimulatedStation
+    from sim_bridges.station import SimulatedStation
 
     two = make("two_frankas")
     with pytest.raises(RecipeError, match="the simulator has the arms left, right: .* got limits for one arm without"):

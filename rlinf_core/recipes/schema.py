@@ -156,6 +156,9 @@ class Recipe(Settings):
                       "demonstrations and of training; those of evaluations are the same for all")
     device: str = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, ...")
     learner: Computing = Computing()
+    env: str = Field(
+        "", pattern=r"^(gym:\S+)?$", description="a Gymnasium environment instead of a station: gym: and its id, e.g. "
+        "gym:Pendulum-v1; it has its own task and reward, and no interlock")
     station: Station = Station()
     collect: Collect = Collect()
     policy: Annotated[PolicySettings, POLICY] = TanhGaussian()
@@ -172,6 +175,11 @@ class Recipe(Settings):
     def scene(self, first: int) -> int:
         """The first of this run's own scenes, where that of seed 0 is ``first``."""
         return first + (APART + self.seed * SPREAD % 2**31 if self.seed else 0)
+
+    @property
+    def gymnasium_id(self) -> str:
+        """Of the environment that it trains on instead of a station; empty where it has a station."""
+        return self.env.removeprefix("gym:")
 
     @model_validator(mode="after")
     def _compiles_whole_weights(self) -> Recipe:

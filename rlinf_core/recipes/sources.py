@@ -38,6 +38,7 @@ def check_source(recipe: Recipe) -> None:
     algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
     if policy.kind not in algorithm.policies:
         raise RecipeError(f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got '{policy.kind}'")
+    _check_env(recipe)
     source = source_of(recipe)
     if reason := why_not(algorithm, source):
         raise RecipeError(f"algorithm.name: {source} cannot feed {algorithm.name}: {reason}")
@@ -59,3 +60,16 @@ def check_source(recipe: Recipe) -> None:
     if size % group:
         raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
                           f"{size}")
+
+
+def _check_env(recipe: Recipe) -> None:
+    """A Gymnasium environment is trained on by what needs no demonstration, which it has no script for."""
+    algorithm, simulation = recipe.algorithm, recipe.simulation
+    if not recipe.env:
+        return
+    if not simulation.environments:
+        raise RecipeError(f"env: '{recipe.env}' is no station: expected simulation.environments of at least 1, got 0. "
+                          "rlinf train trains on it")
+    if algorithm.needs_demonstrations:
+        raise RecipeError(f"env: '{recipe.env}' has no script, and {algorithm.name} begins with demonstrations. Take one "
+                          "that does not, e.g. sac, crossq or ppo")

@@ -14,15 +14,22 @@ from rlinf_core.recipes.sources import check_source
 from rlinf_core.robot import Robot, load_robot
 from rlinf_core.task import Task, load_task
 
+LONGEST = 1000  # time steps of an episode, where it is not known
+
 
 def station_robot(recipe: Recipe) -> Robot:
-    """The recipe's robot."""
+    """The recipe's robot; RecipeError where it has none."""
+    if recipe.env:
+        raise RecipeError(f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go on with "
+                          "station.robot, leave env out")
     return load_robot(recipe.station.robot)
 
 
 def check_recipe(recipe: Recipe) -> None:
     """Everything that can be known before anything is made or started: source, robot, limits, cameras, task."""
     check_source(recipe)
+    if recipe.env:
+        return
     for limits in station_robot(recipe).interlocks.values():
         load_limits(limits)
     station_task(recipe)
@@ -44,6 +51,11 @@ def station_task(recipe: Recipe) -> Task:
     task = load_task(task_file(recipe))
     check_arms(f"robot '{station.robot}'", robot, f"task '{station.task}'", task)
     return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size))
+
+
+def longest_episode(recipe: Recipe) -> int:
+    """Time steps of an episode that nothing ends before its time."""
+    return LONGEST if recipe.env else station_task(recipe).max_steps
 
 
 def check_arms(whose: str, robot: Robot, what: str, task: Task) -> None:

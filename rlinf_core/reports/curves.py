@@ -34,18 +34,20 @@ def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def draw(curves: dict[str, list[dict[str, Any]]], out: Path) -> None:
-    """Success over time steps, with the 95 % interval of each evaluation."""
+def draw(curves: dict[str, list[dict[str, Any]]], out: Path, measure: str = "success") -> None:
+    """Success over time steps, with the 95 % interval of each evaluation; or ``return``, which has none."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axis = figure.subplots()
     for name, entries in curves.items():
         steps = [entry["env_steps"] for entry in entries]
-        bounds = [wilson(round(entry["success"] * entry["episodes"]), int(entry["episodes"])) for entry in entries]
-        line, = axis.plot(steps, [entry["success"] for entry in entries], marker=".", label=name)
-        low, high = zip(*bounds, strict=True)
-        axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15)
-    axis.set(xlabel="time steps, over all environments", ylabel="success, held-out scenes", ylim=(-0.03, 1.03))
+        line, = axis.plot(steps, [entry[measure] for entry in entries], marker=".", label=name)
+        if measure == "success":
+            bounds = [wilson(round(entry["success"] * entry["episodes"]), int(entry["episodes"])) for entry in entries]
+            low, high = zip(*bounds, strict=True)
+            axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.15)
+            axis.set_ylim(-0.03, 1.03)
+    axis.set(xlabel="time steps, over all environments", ylabel=f"{measure}, held-out scenes")
     axis.legend()
     figure.savefig(out, dpi=110)

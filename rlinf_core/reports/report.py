@@ -46,20 +46,24 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
 def write_training_report(recipe: Recipe, run_dir: Path) -> str:
     """Curve, table and, where it can be filmed, first and last policy side by side; returns what to print."""
     evaluations = read_evaluations(run_dir)
-    draw({recipe.name: evaluations}, run_dir / "learning_curve.png")
-    rows = [f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['success']:.0%} | "
+    measure = "return" if recipe.env and not any(entry["success"] for entry in evaluations) else "success"
+    draw({recipe.name: evaluations}, run_dir / "learning_curve.png", measure)
+    rows = [f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['return']:.2f} | {entry['success']:.0%} | "
             f"{' to '.join(f'{bound:.0%}' for bound in wilson(round(entry['success'] * n), n))} | {n} | "
             f"{entry['seconds'] / 60:.1f} |" for entry in evaluations if (n := int(entry["episodes"]))]
     files = [run_dir / "policies" / policy_name(int(entry["policy_version"])) for entry in evaluations]
     sides = {f"after {evaluations[i]['env_steps']:,.0f} steps": files[i] for i in (0, -1)}
     video = _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
     first, last = evaluations[0], evaluations[-1]
-    words = (f"success {first['success']:.0%} at first, {last['success']:.0%} after {last['env_steps']:,.0f} steps "
+    said = [f"{entry[measure]:.0%}" if measure == "success" else f"{entry[measure]:.1f}" for entry in (first, last)]
+    words = (f"{measure} {said[0]} at first, {said[1]} after {last['env_steps']:,.0f} steps "
              f"({int(last['episodes'])} held-out episodes each), {last['seconds'] / 60:.1f} minutes")
     (run_dir / "report.md").write_text("\n".join([
-        f"# {recipe.name}, {recipe.algorithm.name}, seed {recipe.seed}", "", f"{words[0].upper()}{words[1:]}.", "",
+        f"# {recipe.name}{f', {recipe.env}' if recipe.env else ''}, {recipe.algorithm.name}, seed {recipe.seed}", "",
+        f"{words[0].upper()}{words[1:]}.", "",
         "![learning curve](learning_curve.png)", "", video, "",
-        "| steps | updates | success | 95 % interval | held-out episodes | minutes |", "|---|---|---|---|---|---|", *rows,
+        "| steps | updates | return | success | 95 % interval | held-out episodes | minutes |",
+        "|---|---|---|---|---|---|---|", *rows,
         "", f"Repeat: `rlinf train {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. TensorBoard: `tensorboard --logdir "
         "tensorboard`. Policies: `policies/`. Everything that was set: `recipe.yaml`.", ""]))
     return f"{words}\nreport: {run_dir / 'report.md'}"

@@ -1,8 +1,7 @@
-"""A recipe's simulated stations: one, or a vector of them."""
+"""A recipe's simulated stations, or other environments: one, or a vector of them."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
@@ -12,7 +11,7 @@ from rlinf_core.recipes.station import station_robot
 from rlinf_core.task import shaped
 
 if TYPE_CHECKING:
-    from sim_bridges.vectorised import SimulatedStation, VectorStations
+    from sim_bridges.station import SimulatedStation
 
 
 def simulated_station(recipe: Recipe) -> SimulatedStation:
@@ -20,7 +19,7 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     from rlinf_core.interlock import load_limits
     from sim_bridges.randomised import Randomised
     from sim_bridges.simulator import make
-    from sim_bridges.vectorised import SimulatedStation
+    from sim_bridges.station import SimulatedStation
 
     robot = station_robot(recipe)
     if robot.driver != "simulator":
@@ -39,8 +38,10 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     return SimulatedStation(simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock)
 
 
-def stations(recipe: Recipe, size: int) -> VectorStations:
-    """So many of them, in this process."""
-    from sim_bridges.vectorised import VectorStations
+def stations(recipe: Recipe, size: int) -> Any:
+    """So many of them in this process, as a ``VectorEnv`` that can also be rendered."""
+    from sim_bridges.gym_envs import Environments, StationEnv, plain
 
-    return VectorStations(partial(simulated_station, recipe), size)
+    if recipe.env:
+        return plain(recipe.gymnasium_id, size)
+    return Environments([StationEnv(simulated_station(recipe)) for _ in range(size)])

@@ -16,7 +16,8 @@ import torch
 
 from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
-from rlinf_core.recipes import Recipe, station_task
+from rlinf_core.recipes import Recipe
+from rlinf_core.recipes.station import longest_episode
 from rlinf_core.rollouts.evaluation import EpisodeResult, means
 from rlinf_core.rollouts.experience import Source, Trajectory
 from rlinf_core.specs import StationSpec
@@ -51,7 +52,7 @@ class Run:
         torch.manual_seed(recipe.seed)
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
-        self.data = data_for(recipe, self.policy, governor_for(recipe, station_task(recipe).max_steps))
+        self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
         self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
                              recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None)

@@ -5,8 +5,9 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
 from rlinf_core.task import load_task
 from sim_bridges.franka_mujoco import Simulator
+from sim_bridges.gym_envs import Environments, StationEnv
 from sim_bridges.simulator import make
-from sim_bridges.vectorised import SimulatedStation, StationEnv, VectorStations
+from sim_bridges.station import SimulatedStation
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def one_station():
 
 
 def test_the_vectorised_environment_is_the_station_stepped_together():
-    vector, alone = VectorStations(one_station, 2), one_station()
+    vector, alone = Environments([StationEnv(one_station()) for _ in range(2)]), one_station()
     first = vector.reset([5, 6])
     flatten = alone.task.spec.flatten
     assert np.array_equal(first["vectors"][1], flatten(alone.reset(6)))
@@ -142,7 +143,7 @@ def test_an_unknown_simulator_names_the_nearest():
 
 def test_where_it_is_not_active_time_stands_still():
     """Also right after an episode's end, where the next one waits for its first decision."""
-    vector = VectorStations(one_station, 2)
+    vector = Environments([StationEnv(one_station()) for _ in range(2)])
     first = vector.reset([5, 6])["vectors"].copy()
     action, only_one = np.full((2, 3), 0.3), np.array([False, True])
     for _ in range(vector.envs[1].station.task.max_steps):
@@ -153,3 +154,16 @@ def test_where_it_is_not_active_time_stands_still():
     steps = vector.step(action, ~only_one)
     assert np.array_equal(steps.observation["vectors"][1], waiting)
     assert not np.array_equal(steps.observation["vectors"][0], first[0])
+
+
+def test_a_fault_ends_with_its_episode_as_the_scripted_operator_of_a_station_ends_it(station):
+    station.reset(0)
+    for _ in range(3):
+        station.step(np.full(3, np.nan))
+    before = station.simulator.tcp_pose()
+    station.step(np.array([0.0, 0.0, 1.0]))
+    assert station.held and station.simulator.tcp_pose() == pytest.approx(before, abs=1e-3)
+    first = station.reset(1)
+    _, result = station.step(np.array([0.0, 0.0, 1.0]))
+    assert not station.held and station.executed[2] > 0.5 and not result.last
+    assert np.array_equal(station.reset(1)["tcp_position"], first["tcp_position"])

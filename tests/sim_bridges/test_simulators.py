@@ -146,7 +146,7 @@ def test_another_tick_than_the_simulators_is_refused(tmp_path):
     with pytest.raises(RecipeError, match="the simulator ticks every 0.05 s: expected limits.tick to be that, got 0.01"):
         from rlinf_core.interlock import load_limits
         from rlinf_core.task import load_task
-        from sim_bridges.vectorised import SimulatedStation
+        from sim_bridges.station import SimulatedStation
 
         SimulatedStation(make("gymnasium_robotics"), load_task("configs/tasks/pick_cube.yaml"),
                          load_limits("sim_bridges/franka_mujoco/franka_sim/limits.yaml"))

@@ -1,18 +1,16 @@
-"""A task as a vectorised environment for the trainer and the evaluator: simulators behind the real interlock core."""
+"""A simulated station without ROS: a simulator and its task behind the real interlock core."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
 
-from rlinf_core.errors import RecipeError, SpecError
+from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Applied, Chunk, Inputs, Limits, Mode, Other, State, step
 from rlinf_core.interlock.types import ALL, NS, Rows
 from rlinf_core.rewards.step import StepResult, step_result
-from rlinf_core.rollouts.vector_env import Steps
 from rlinf_core.scripts import make_script
 from rlinf_core.specs import ActionSpec, Arrays
 from rlinf_core.task import Task, observe
@@ -71,8 +69,14 @@ class SimulatedStation:
         self.held = False
 
     def reset(self, seed: int) -> Arrays:
-        """Lay out scene ``seed`` and return its first observation."""
+        """Lay out scene ``seed`` and return its first observation.
+
+        A fault of the last episode, as where an arm had jammed, is cleared by name, as a station's scripted operator does.
+        """
         self.simulator.reset(seed)
+        if any(arm.state.mode is Mode.FAULT for arm in self._arms):
+            self._tick({arm.name: {"reset_fault": arm.state.cause, "enable": True, "enable_age_s": 0.0}
+                        for arm in self._arms if arm.state.mode is Mode.FAULT}, move=False)
         self._tick({arm.name: {"end_episode": True, "restart": True, "arm": arm.state.mode is Mode.DISARMED or None}
                     for arm in self._arms}, move=False)
         self._targets, self._gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
@@ -163,106 +167,6 @@ class SimulatedStation:
             camera = image.source.split("/")[1]
             channels[image.source] = self.simulator.render(camera, *image.shape[:2])
         return channels
-
-
-class StationEnv(gymnasium.Env):
-    """A simulated station as a Gymnasium environment: vectors in one array, images by name, actions in [-1, 1].
-
-    ``reset(seed=n)`` lays out scene n; without a seed, the next scene of the sequence that the last seed began.
-    """
-
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
-    render_mode = "rgb_array"
-
-    def __init__(self, station: SimulatedStation) -> None:
-        self.station, spec = station, station.task.spec
-        spaces: dict[str, gymnasium.Space] = {
-            "vectors": gymnasium.spaces.Box(-np.inf, np.inf, (spec.vector_size,), np.float32)}
-        box: Any = gymnasium.spaces.Box  # whose type knows floats alone
-        spaces |= {image.name: box(0, 255, image.shape, np.uint8) for image in spec.images}
-        self.observation_space = gymnasium.spaces.Dict(spaces)
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (spec.action.dim,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.scene = int(self.np_random.integers(2**31)) if seed is None else seed
-        return self._arrays(self.station.reset(self.scene)), {}
-
-    def step(self, action: np.ndarray) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        action = np.asarray(action, dtype=float)
-        if action.shape != self.action_space.shape:
-            names = self.station.task.spec.action.names
-            raise SpecError(f"action: expected shape {self.action_space.shape} ({', '.join(names)}), got {action.shape}")
-        observation, result = self.station.step(action)
-        return self._arrays(observation), result.reward, result.terminated, result.truncated, {
-            "success": result.success, "failure": result.failure}
-
-    def expert(self) -> np.ndarray:
-        """What the task's script would do now, (dim,) float32."""
-        return self.station.expert().astype(np.float32)
-
-    def render(self) -> np.ndarray:
-        """A picture for people."""
-        return self.station.simulator.render("video", 480, 640)
-
-    def close(self) -> None:
-        """End the simulator's process, if it has one of its own."""
-        if hasattr(self.station.simulator, "close"):
-            self.station.simulator.close()
-
-    def _arrays(self, observation: Arrays) -> Arrays:
-        spec = self.station.task.spec
-        return {"vectors": spec.flatten(observation), **{image.name: observation[image.name] for image in spec.images}}
-
-
-class VectorStations:
-    """N simulated stations stepped together in this process: a ``rlinf_core.rollouts.vector_env.VectorEnv``.
-
-    An episode that ends is followed by the next scene in the same step. Gymnasium's own vector costs as much as a station.
-
-    Args:
-        make: builds one station.
-        size: how many.
-    """
-
-    def __init__(self, make: Callable[[], SimulatedStation], size: int) -> None:
-        self.envs = [StationEnv(make()) for _ in range(size)]
-        self.spec, self.size = self.envs[0].station.task.spec, size
-
-    def reset(self, seeds: Sequence[int]) -> Arrays:
-        self._seen = [env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)]
-        return _stacked(self._seen)
-
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        actions = actions.astype(np.float32)
-        reward, terminated, truncated, success = (np.zeros(self.size) for _ in range(4))
-        for index in range(self.size) if active is None else np.flatnonzero(active):
-            env = self.envs[index]
-            self._seen[index], reward[index], terminated[index], truncated[index], more = env.step(actions[index])
-            success[index] = more["success"]
-        next_observations = _stacked(self._seen)
-        done = np.flatnonzero(np.maximum(terminated, truncated))
-        for index in done:
-            self._seen[index] = self.envs[index].reset()[0]
-        held = np.array([env.station.held for env in self.envs])
-        observation = _stacked(self._seen) if len(done) else next_observations
-        return Steps(next_observations, reward, terminated, truncated, success, observation, held)
-
-    def expert(self) -> np.ndarray:
-        return np.stack([env.expert() for env in self.envs])
-
-    def render(self, index: int = 0) -> np.ndarray:
-        """A picture (480, 640, 3) of one of them, for people."""
-        return self.envs[index].render()
-
-    def close(self) -> None:
-        """End the simulators' processes, where they have their own."""
-        for env in self.envs:
-            env.close()
-
-
-def _stacked(observations: Sequence[Arrays]) -> Arrays:
-    return {name: np.array([seen[name] for seen in observations]) for name in observations[0]}
 
 
 def _named(arms: Iterable[str]) -> str:

@@ -1,0 +1,150 @@
+"""Environments of Gymnasium's, taken as they are; ours, as Gymnasium makes them."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.recipes import check_recipe, load_recipe, station_robot
+from rlinf_core.rollouts.evaluation import evaluate
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.trainer.train import train
+from sim_bridges.gym_envs import PlainEnv, plain, scaled
+
+
+class Corridor(gymnasium.Env):
+    """One dimension; -1.0 is the goal, 1.0 the abyss. The action is bounded by -2 and 3."""
+
+    metadata = {"render_modes": [], "render_fps": 5}
+
+    def __init__(self, seen="box"):
+        self.seen = seen
+        self.observation_space = spaces.Box(-2, 2, (1,)) if seen == "box" else spaces.Dict(
+            {"at": spaces.Box(-2, 2, (1,)), "eye": spaces.Box(0, 255, (4, 4, 3), np.uint8)})
+        self.action_space = spaces.Box(-2.0, 3.0, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = float(self.np_random.uniform(-0.2, 0.2))
+        return self.observe(), {}
+
+    def observe(self):
+        at = np.array([self.x], np.float32)
+        return at if self.seen == "box" else {"at": at, "eye": np.full((4, 4, 3), 7, np.uint8)}
+
+    def step(self, action):
+        self.x += 0.2 * float(action[0])
+        ended = abs(self.x) >= 1.0
+        reward = -np.sign(self.x) if ended else -0.05 * (self.x + 1)
+        return self.observe(), reward, ended, False, {"is_success": self.x <= -1.0}
+
+
+gymnasium.register("Corridor-v0", entry_point=Corridor, max_episode_steps=20)
+gymnasium.register("CorridorSeen-v0", entry_point=lambda **_: Corridor("dict"), max_episode_steps=20)
+for mode in AutoresetMode:
+    gymnasium.register(f"CorridorVector{mode.name}-v0", vector_entry_point=lambda num_envs, mode=mode, **_: SyncVectorEnv(
+        [lambda: gymnasium.make("Corridor-v0")] * num_envs, autoreset_mode=mode))
+
+
+def test_actions_are_stretched_to_the_bounds_and_cut_there():
+    space = spaces.Box(np.float32([-1.0, 0.0]), np.float32([3.0, 0.5]))
+    assert scaled(space, np.array([[-1.0, -1.0], [0.0, 0.0], [5.0, 1.0]])).tolist() == [[-1, 0], [1, 0.25], [3, 0.5]]
+
+
+@pytest.mark.parametrize("name", ["Corridor-v0", "CorridorVectorSAME_STEP-v0"])
+def test_an_episode_that_ends_shows_its_last_state_and_the_first_of_the_next(name):
+    env = plain(name, 3)
+    first = env.reset([4, 5, 6])["vectors"].copy()
+    steps = env.step(np.array([[1.0], [-0.2], [-1.0]]))
+    assert np.allclose(steps.next_observations["vectors"][:, 0], first[:, 0] + [0.6, 0.0, -0.4], atol=1e-6)
+    assert np.allclose(steps.reward, -0.05 * (steps.next_observations["vectors"][:, 0] + 1))
+    for _ in range(9):
+        before = steps.observation["vectors"].copy()
+        steps = env.step(np.array([[1.0], [-0.2], [-1.0]]))
+        assert np.allclose(steps.next_observations["vectors"][0], before[0] + 0.6, atol=1e-6)
+        ended = np.abs(steps.next_observations["vectors"][:, 0]) >= 1.0
+        assert np.array_equal(steps.terminated > 0, ended) and not steps.truncated.any()
+        assert np.array_equal(steps.success > 0, ended & (steps.next_observations["vectors"][:, 0] < 0))
+        assert np.allclose(steps.reward[ended], -np.sign(steps.next_observations["vectors"][ended, 0]))
+        assert (np.abs(steps.observation["vectors"][ended]) <= 0.2).all()
+    env.close()
+
+
+def test_a_vector_environment_gives_what_single_ones_give():
+    one, many = plain("CorridorVectorSAME_STEP-v0", 2), plain("Corridor-v0", 2)
+    assert type(one) is not type(many) and np.array_equal(one.reset([1, 2])["vectors"], many.reset([1, 2])["vectors"])
+    for _ in range(40):  # time limits, too
+        steps = [env.step(np.full((2, 1), -0.2)) for env in (one, many)]
+        for name in ("reward", "terminated", "truncated", "success", "failure"):
+            assert np.array_equal(getattr(steps[0], name), getattr(steps[1], name)), name
+    assert np.array_equal(steps[0].next_observations["vectors"], steps[1].next_observations["vectors"])
+    with pytest.raises(RlinfError, match="none can wait"):
+        one.step(np.zeros((2, 1)), np.array([True, False]))
+    for mode in ("NEXT_STEP", "DISABLED"):
+        with pytest.raises(RecipeError, match=f"SAME_STEP.*got .*{mode}"):
+            plain(f"CorridorVector{mode}-v0", 2)
+
+
+def test_observations_of_several_boxes_are_vectors_and_images():
+    env = plain("CorridorSeen-v0", 2)
+    seen = env.reset([0, 1])
+    assert {name: values.shape for name, values in seen.items()} == {"vectors": (2, 1), "eye": (2, 4, 4, 3)}
+    assert env.spec.images[0].name == "eye" and env.spec.control_hz == 5.0
+
+
+@pytest.mark.parametrize("name, expected", [
+    ("Nowhere-v0", "what gymnasium.make knows, got 'Nowhere-v0'"), ("CartPole-v1", "actions of a bounded Box"),
+    ("FrozenLake-v1", "actions of a bounded Box"), ("no_such_module:Env-v0", "no_such_module")])
+def test_what_cannot_be_taken_is_refused_in_words(name, expected):
+    with pytest.raises(RecipeError, match=expected):
+        PlainEnv(name)
+
+
+@pytest.mark.parametrize("overrides, expected", [
+    (["simulation.environments=0"], "expected simulation.environments of at least 1"),
+    (["algorithm={name: rlpd}"], "rlpd begins with demonstrations")])
+def test_what_does_not_go_together_with_one_is_refused_before_anything_is_made(overrides, expected):
+    with pytest.raises(RecipeError, match=expected):
+        check_recipe(load_recipe("sim_sac", ["env=gym:Pendulum-v1", *overrides]))
+    recipe = load_recipe("sim_sac", ["env=gym:Pendulum-v1"])
+    check_recipe(recipe)
+    with pytest.raises(RecipeError, match="is no station"):
+        station_robot(recipe)
+
+
+def test_gymnasium_makes_a_station_of_every_simulated_robot():
+    from rlinf_core.robot import load_robot, robots
+
+    ours = {name.partition("/")[2] for name in gymnasium.registry if name.startswith("rlinf/")}
+    assert ours == {name for name in robots() if load_robot(name).driver == "simulator"}
+    env = gymnasium.make("rlinf/franka_sim", task="reach", overrides=["station.observe_cameras=[front]",
+                                                                      "station.image_size=[8, 8]"])
+    seen, _ = env.reset(seed=3)
+    assert seen["front"].shape == (8, 8, 3) and env.unwrapped.station.task.spec.instruction
+    assert np.array_equal(env.reset(seed=3)[0]["vectors"], seen["vectors"])
+    *_, info = env.step(env.action_space.sample())
+    assert info["success"] is False
+    assert gymnasium.make("rlinf/franka_sim").unwrapped.station.task.script.kind == "insertion"
+
+
+def test_rlinf_learns_in_one(tmp_path):
+    """SAC reaches the goal of the corridor, where chance mostly falls into the abyss."""
+    recipe = load_recipe("sim_sac", [
+        "env=gym:Corridor-v0", "simulation={environments: 2, env_steps: 2000, start_steps: 300, evaluate_every: 1000, "
+        "evaluate_episodes: 20}", "policy.hidden=[32, 32]",
+        "algorithm={name: sac, critic_hidden: [32, 32], batch_size: 64, learning_rate: 1.0e-3}"])
+    last = train(recipe, tmp_path)
+    assert last["success"] >= 0.9 and last["return"] > 0.8
+    env = stations(recipe, 1)
+    random = np.random.default_rng(0)
+
+    class Chance:
+        config, device = recipe.policy, "cpu"
+
+        def act(self, observation, explore):
+            from rlinf_core.rollouts.vector_env import single
+            return single(random.uniform(-1, 1, (len(observation), 1)))
+
+    assert np.mean([episode.success for episode in evaluate(env, Chance(), range(20))]) <= 0.2
