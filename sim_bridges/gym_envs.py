@@ -129,6 +129,19 @@ class PlainEnv(gymnasium.Env):
         self.env.close()
 
 
+class _Episode:
+    """What has been done in an episode so far, so that it can be played again."""
+
+    def __init__(self, scene: int) -> None:
+        self.scene = scene
+        self.actions: list[np.ndarray] = []
+        self.asked: list[bool] = []  # the expert, before each
+
+    def add(self, action: np.ndarray, asked: bool) -> None:
+        self.actions.append(np.copy(action))
+        self.asked.append(asked)
+
+
 class Environments:
     """N environments stepped together in this process: a ``rlinf_core.rollouts.vector_env.VectorEnv``.
 
@@ -138,8 +151,11 @@ class Environments:
     def __init__(self, envs: Sequence[StationEnv | PlainEnv]) -> None:
         self.envs = envs
         self.spec, self.size = envs[0].specs, len(envs)
+        self._asked = False  # the experts, since the last step
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
+        self._random = [np.random.default_rng(int(seed)) for seed in seeds]
+        self._episodes = [_Episode(int(seed)) for seed in seeds]
         self._seen = [env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)]
         return _stacked(self._seen)
 
@@ -149,17 +165,43 @@ class Environments:
         held = np.zeros(self.size, bool)
         for index in range(self.size) if active is None else np.flatnonzero(active):
             env = self.envs[index]
+            self._episodes[index].add(actions[index], self._asked)
             self._seen[index], reward[index], terminated[index], truncated[index], more = env.step(actions[index])
             success[index], held[index] = more["success"], more.get("held", False)
+        self._asked = False
         next_observations = _stacked(self._seen)
         done = np.flatnonzero(np.maximum(terminated, truncated))
         for index in done:
-            self._seen[index] = self.envs[index].reset()[0]
+            self._episodes[index] = _Episode(int(self._random[index].integers(2**31)))
+            self._seen[index] = self.envs[index].reset(seed=self._episodes[index].scene)[0]
         observation = _stacked(self._seen) if len(done) else next_observations
         return Steps(next_observations, reward, terminated, truncated, success, observation, held)
 
     def expert(self) -> np.ndarray:
+        self._asked = True
         return np.stack([env.expert() for env in self.envs])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where each is: the scene of its episode, and what was done in it."""
+        return {"random": [random.bit_generator.state for random in self._random],
+                "scenes": [episode.scene for episode in self._episodes],
+                "asked": [episode.asked for episode in self._episodes], "asked_now": self._asked,
+                "actions": {str(index): np.array(episode.actions, np.float32)
+                            for index, episode in enumerate(self._episodes)}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Be there again: each episode is played once more, which is the same where a simulator is deterministic."""
+        self.reset(state["scenes"])
+        for index, env in enumerate(self.envs):
+            self._random[index].bit_generator.state = state["random"][index]
+            for action, asked in zip(state["actions"][str(index)], state["asked"][index], strict=True):
+                if asked:
+                    env.expert()
+                self._episodes[index].add(action, asked)
+                self._seen[index] = env.step(action)[0]
+            if state["asked_now"]:
+                env.expert()
+        self._asked = state["asked_now"]
 
     def render(self, index: int = 0) -> np.ndarray:
         """A picture of one of them, for people."""
@@ -207,6 +249,13 @@ class OneVector:
     def expert(self) -> np.ndarray:
         """There is none."""
         raise RecipeError(f"env 'gym:{self.name}' has no script that could show how it is done")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: it does not say where it is. A resumed run begins new episodes."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is none."""
 
     def render(self, index: int = 0) -> np.ndarray:
         """Nothing: one environment alone is filmed."""

@@ -152,12 +152,13 @@ def test_the_report_needs_no_training_episode(tmp_path):
 
 
 def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
-    result = {"before": {"episodes": 2, "successes": 1, "policy_version": 1}, "env_steps": 9, "updates": 8, "minutes": 1.0,
+    result = {"before": {"episodes": 2, "successes": 1, "policy_version": 1}, "env_steps": 9, "updates": 8, "minutes": 1.0, "ended": "9 time steps were played",
               "after": {"episodes": 2, "successes": 2, "policy_version": 55}}
     recipe = load_recipe("demo")
     summary = report._summary(recipe, result)
     assert (summary["version_before"], summary["version_after"]) == (1, 55)
-    assert "| after RL | 55 | 100% |" in report._markdown(recipe, summary, [], "")
+    text = report._markdown(recipe, summary, [], "")
+    assert "| after RL | 55 | 100% |" in text and "Training ended because 9 time steps were played." in text
     status = {"phase": "evaluate_after", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
               "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it again", "safety": {
                   "state": "DISARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0},

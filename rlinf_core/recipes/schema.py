@@ -66,7 +66,7 @@ class Online(Settings):
     """The online phase and its governors."""
 
     max_env_steps: int = Field(20_000, ge=0, description="stop after this many transitions")
-    max_minutes: float = Field(15.0, ge=0, description="or after this long")
+    max_minutes: float = Field(60.0, ge=0, description="or after this long, on whatever machine it is")
     stop_at_success: float = Field(
         1.0, ge=0, le=2, description="or once this fraction of the last 50 training episodes succeeded; 2 never stops")
     slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")

@@ -40,7 +40,8 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
     return (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
             f"{summary['success_after']:.0%} (version {summary['version_after']}; {summary['eval_episodes']} held-out "
             f"episodes each); {summary['env_steps']} env steps, "
-            f"{summary['updates']} updates, {summary['minutes']:.1f} minutes\nreport: {run_dir / 'report.md'}")
+            f"{summary['updates']} updates, {summary['minutes']:.1f} minutes; training ended because "
+            f"{summary['ended']}\nreport: {run_dir / 'report.md'}")
 
 
 def write_training_report(recipe: Recipe, run_dir: Path) -> str:
@@ -75,7 +76,7 @@ def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
             **{f"success_{side}": seen["successes"] / max(1, seen["episodes"]) for side, seen in sides.items()},
             **{f"version_{side}": seen["policy_version"] for side, seen in sides.items()},
             "eval_episodes": result["after"]["episodes"], "env_steps": result["env_steps"],
-            "updates": result["updates"], "minutes": round(result["minutes"], 2)}
+            "updates": result["updates"], "ended": result["ended"], "minutes": round(result["minutes"], 2)}
 
 
 def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) -> None:
@@ -156,7 +157,8 @@ def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, An
         f"# {recipe.name}, seed {recipe.seed}", "",
         "| | policy version | success | 95 % interval | held-out episodes |", "|---|---|---|---|---|", *rows, "",
         f"{summary['env_steps']} online environment steps, {summary['updates']} gradient updates, "
-        f"{summary['minutes']:.1f} minutes.", "", "![learning curve](learning_curve.png)", "", video, "",
+        f"{summary['minutes']:.1f} minutes. Training ended because {summary['ended']}.", "",
+        "![learning curve](learning_curve.png)", "", video, "",
         "| phase | minutes |", "|---|---|", *times, "",
         f"Repeat: `rlinf demo {recipe.name} --set seed={recipe.seed}`. Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: "
         "`tensorboard --logdir tensorboard`. Policy: `checkpoint/policy.safetensors`. Everything that was set: "

@@ -75,6 +75,14 @@ class Source(Protocol):
         """What there is by now; of what can be asked for something, as much as that."""
         ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, as far as it can go on from there; empty where that is kept elsewhere, as at stations."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        return None
+
     def close(self) -> None:
         """End what was started."""
         ...

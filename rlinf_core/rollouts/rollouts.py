@@ -42,6 +42,19 @@ class Rollouts(ABC):
     def play(self, *_: Any, **amount: Any) -> Experience:
         """As much as is asked for, by those keys of an ``Amount`` that this kind knows."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where it is, to go on exactly; without the environments, where these cannot say it."""
+        there = {} if self.observation is None else {"env": self.env.state_dict(), "observation": self.observation}
+        return there | {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there; with new episodes, where the environments could not say where they were."""
+        self.generator.set_state(torch.as_tensor(state["generator"]))
+        self.random.bit_generator.state = state["random"][0]
+        if state.get("env"):
+            self.env.load_state_dict(state["env"])
+            self.observation = state["observation"]
+
     def begin(self) -> Arrays:
         """The first observation of the first episodes."""
         return self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
@@ -57,13 +70,25 @@ class Rollouts(ABC):
 class EpisodeRollouts(Rollouts):
     """Hands out whole episodes, for learners with a replay."""
 
+    random_warmup = False
+
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        super().__init__(env, policy, seed, first_scene)
+        self.gather = Gather(env.size)
+        self.chunks = Chunks(env, self._decide, policy.config.executed, policy.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"gather": self.gather.state_dict(), "chunks": self.chunks.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.observation is not None:
+            self.gather.load_state_dict(state["gather"])
+            self.chunks.load_state_dict(state["chunks"])
+
     def play(self, steps: int, random_warmup: bool = False) -> Experience:
         """``steps`` time steps of every environment, by the policy or at random; the episodes that ended in them."""
-        self.random_warmup, observation = random_warmup, self.observation
-        if observation is None:
-            observation = self.begin()
-            self.gather = Gather(self.env.size)
-            self.chunks = Chunks(self.env, self._decide, self.policy.config.executed, self.policy.device)
+        self.random_warmup, observation = random_warmup, self.begin() if self.observation is None else self.observation
         finished = []
         for _ in range(steps):
             played = self.chunks.next(observation)
@@ -87,11 +112,21 @@ class EpisodeRollouts(Rollouts):
 class ExpertRollouts(Rollouts):
     """Policy and expert drive by turns; the actions of its episodes are what the expert would have done (DAgger)."""
 
+    def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        super().__init__(env, policy, seed, first_scene)
+        self.gather = Gather(env.size)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"gather": self.gather.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.observation is not None:
+            self.gather.load_state_dict(state["gather"])
+
     def play(self, steps: int, expert_fraction: float) -> Experience:
         """``steps`` time steps of every environment, that fraction of them driven by the task's script."""
-        observation = self.observation
-        if observation is None:
-            observation, self.gather = self.begin(), Gather(self.env.size)
+        observation = self.begin() if self.observation is None else self.observation
         finished = []
         for _ in range(steps):
             labels = self.env.expert()
@@ -99,9 +134,8 @@ class ExpertRollouts(Rollouts):
             own = self.policy.act(seen, explore=True, generator=self.generator).actions[:, 0].numpy(force=True)
             expert = self.random.random(self.env.size) < expert_fraction
             result = self.step(np.where(expert[:, None], labels, own))
-            drives = np.where(expert, "operator", "policy")
-            for episode, (drove,) in self.gather.add(observation, labels, result, drives):
-                finished.append(replace(episode, sources=drove.tolist()))
+            for episode, (drove,) in self.gather.add(observation, labels, result, expert):
+                finished.append(replace(episode, sources=np.where(drove, "operator", "policy").tolist()))
             self.observation = observation = result.observation
         return Experience(finished, steps=steps * self.env.size)
 
@@ -113,6 +147,14 @@ class ChunkRollouts(Rollouts):
         super().__init__(env, policy, seed, first_scene)
         self.schedule = ChunkSchedule(env.size, policy.config.executed)
         self.scene = first_scene
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"scene": self.scene, "index": self.schedule.index}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.scene = state["scene"]
+        self.schedule.index[:] = state["index"]
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:
         """So many chunks of every environment, or one episode of each, ``group`` side by side in the same scene."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -68,6 +68,14 @@ class VectorEnv(Protocol):
         """What the task's script would do now in each, (N, A)."""
         ...
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where each is in its episode; empty where that cannot be said, and a resumed run begins new ones."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Be there again."""
+        ...
+
     def close(self) -> None:
         """End what it started."""
         ...
@@ -108,6 +116,15 @@ class Chunks:
         self.schedule.advance()
         return played
 
+    def state_dict(self) -> dict[str, Any]:
+        """What of each chunk is still to be played."""
+        return {"index": self.schedule.index, "actions": self.actions, "drawn": self.drawn}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.schedule.index[:] = state["index"]
+        self.actions, self.drawn = (np.array(state[name]) for name in ("actions", "drawn"))
+
     def after(self, steps: Steps) -> None:
         """A chunk ends with its episode, and where the interlock held the arm."""
         self.schedule.cut(steps.done > 0)
@@ -136,6 +153,21 @@ class Gather:
                 episode.clear()
                 yield Trajectory({name: np.stack([each[name] for each in seen]) for name in last}, played, rewards,
                                  discounts, success=bool(result.success[index])), noted
+
+
+    def state_dict(self) -> dict[str, Any]:
+        """The episodes that are not over."""
+        return {str(index): {"seen": {name: np.stack([seen[name] for seen, _ in episode]) for name in episode[0][0]},
+                             "noted": {str(column): np.array(values) for column, values in
+                                       enumerate(zip(*(noted for _, noted in episode), strict=True))}}
+                for index, episode in enumerate(self.steps) if episode}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with them."""
+        for index, episode in state.items():
+            columns = [episode["noted"][str(column)] for column in range(len(episode["noted"]))]
+            self.steps[int(index)] = [({name: values[step] for name, values in episode["seen"].items()}, noted)
+                                      for step, noted in enumerate(zip(*columns, strict=True))]
 
 
 def single(actions: np.ndarray) -> ActionChunk:

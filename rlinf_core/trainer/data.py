@@ -191,11 +191,13 @@ class RolloutData(Data):
         return seen
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"moments": dict(self.moments.state_dict())}
+        first = reduce(Rollout.concatenated_with, self.waiting).state_dict() if self.waiting else {}
+        return super().state_dict() | {"moments": dict(self.moments.state_dict()), "waiting": first}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
+        self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
 
 
 def data_for(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:

@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import RlinfError
 
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
@@ -47,6 +49,7 @@ class Progress:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run_dir, self.writer = run_dir, SummaryWriter(str(run_dir / "tensorboard"))
+        self.file = run_dir / "progress.jsonl"
         self.metrics: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
         self.written_at = 0.0
@@ -70,10 +73,25 @@ class Progress:
 
     def evaluated(self, entry: dict[str, float]) -> None:
         """An evaluation: a line in progress.jsonl."""
-        with (self.run_dir / "progress.jsonl").open("a") as file:
+        with self.file.open("a") as file:
             file.write(json.dumps({"event": "evaluation", "time": time.time()} | entry) + "\n")
         for name in ("success", "failure", "return"):
             self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The means, and what they are of."""
+        return {"metrics": [self.metrics], "counts": [self.counts]}
+
+    def load_state_dict(self, state: dict[str, Any], before: int) -> None:
+        """Go on from there: lines of evaluations from ``before`` on, which will be said again, go."""
+        self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
+        lines = self.file.read_text().splitlines(keepends=True) if self.file.is_file() else []
+        kept = [line for line in lines if (said := json.loads(line))["event"] != "evaluation" or "name" in said
+                or said["env_steps"] < before]
+        if len(kept) < len(lines):
+            aside = self.file.with_suffix(".part")
+            aside.write_text("".join(kept))
+            publish_file(aside, self.file)
 
     def close(self) -> None:
         """Write what is left."""

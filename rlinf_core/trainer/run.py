@@ -62,6 +62,7 @@ class Run:
         self.version, self.published_at, self.fitted = 0, -1, bool(self.before)
         self.stopping, self.saved = False, (-1, -1, -1)
         self.evaluator: Evaluator | None = None
+        self.next_evaluation, self.seconds = 0, 0.0  # seconds: of what was resumed
 
     # Where it stands
     @property
@@ -117,7 +118,7 @@ class Run:
             self._resume(checkpoint.load(found[-1]))
         else:
             self._begin(source)
-        self.began = self.next_evaluation = self.steps
+        self.began = self.steps
         self.reported_at, self.saved_at = 0.0, time.monotonic()
 
     def _begin(self, source: Source) -> None:
@@ -251,7 +252,7 @@ class Run:
             episodes = evaluator()
         seconds = time.perf_counter() - self.started
         entry = {"env_steps": self.steps, **means(episodes), "episodes": len(episodes), "updates": self.updates,
-                 "seconds": seconds, "steps_per_second": (self.steps - self.began) / seconds,
+                 "seconds": self.seconds + seconds, "steps_per_second": (self.steps - self.began) / seconds,
                  **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
         self.publish()
         self.progress.evaluated(entry | {"policy_version": self.version})
@@ -285,8 +286,10 @@ class Run:
         self.saved, done = now, self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
             "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
+            "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
             "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted, "owed_from": self.owed_from,
-                    "published_at": self.published_at}})
+                    "published_at": self.published_at, "next_evaluation": self.next_evaluation,
+                    "seconds": self.seconds + time.perf_counter() - self.started}})
 
     def _resume(self, state: dict[str, Any]) -> None:
         run = state["run"]
@@ -294,6 +297,10 @@ class Run:
         self.learner.load_state_dict(state["learner"])
         self.data.load_state_dict(state["data"])
         self.intake.load_state_dict(state["intake"])
+        self.source.load_state_dict(state["source"])
+        self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
+        self.progress.load_state_dict(state["progress"], before=self.next_evaluation)
+        self.clock.seconds.update(state["clock"][0])
         newest = max((self.run_dir / "policies").glob("policy-*.safetensors"), default=None)
         self.version = max(run["version"], policy_version(newest) if newest else 0)  # stations only take newer ones
         self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]

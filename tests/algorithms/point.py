@@ -46,6 +46,12 @@ class Points:
     def expert(self):
         return np.stack([expert({"offset": at}) for at in self.at]).astype(np.float32)
 
+    def state_dict(self):
+        return {"at": self.at, "steps": self.steps, "next": self.next}
+
+    def load_state_dict(self, state):
+        self.at, self.steps, self.next = np.array(state["at"]), np.array(state["steps"]), int(state["next"])
+
     def close(self):
         pass
 

@@ -123,6 +123,7 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
         result = run.events("result")[0]
     assert versions == sorted(versions) and versions[-1] >= 2
     assert result["updates"] > 100 and result["env_steps"] >= 400
+    assert result["ended"] == f"{result['env_steps']} time steps were played (online.max_env_steps)"
     check_nothing_lost(run)
     demonstrations = [event for event in run.events("episode") if event["mode"] == "demonstration"]
     episode = read_episode(tmp_path / "inbox" / demonstrations[0]["id"])
@@ -170,6 +171,7 @@ def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tm
         uplink.send_signal(signal.SIGCONT)
         run.wait(lambda: run.events("evaluation"), 120, "its end")
         run.wait(lambda: run.events("result"), 150, "the end")
+    assert run.events("result")[0]["ended"] == "0.02 minutes were over (online.max_minutes)"
     before = run.events("evaluation")[0]
     first, again = evaluated(run)[:6], evaluated(run)[6:12]
     assert {event["policy_version"] for event in first[:4]} == {1}, "held while it was alive"

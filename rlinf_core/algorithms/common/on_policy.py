@@ -47,6 +47,19 @@ class Rollout:
     mask: Tensor
     versions: Tensor
 
+    def state_dict(self) -> dict[str, Any]:
+        """Its tensors by name, those of observations one level below."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any]) -> Rollout:
+        """The inverse, of tensors or of arrays."""
+        def tensors(value: Any) -> Any:
+            named = isinstance(value, dict)
+            return {name: torch.as_tensor(part) for name, part in value.items()} if named else torch.as_tensor(value)
+
+        return cls(**{name: tensors(value) for name, value in state.items()})
+
     @property
     def rewards(self) -> Tensor:
         """Undiscounted, of each chunk, (T, N)."""

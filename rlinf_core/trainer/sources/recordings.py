@@ -8,11 +8,11 @@ from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.errors import RecipeError
-from rlinf_core.rollouts.experience import Experience, Trajectory
+from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer.sources.intake import REFUSED, Intake
 
 
-class Recordings:
+class Recordings(Source):
     """A source that has brought all it has before the run begins."""
 
     asynchronous = False

@@ -72,6 +72,15 @@ class Simulators:
             players.start(updates, amount)
         self.asked = True
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the environments of this process are; workers on Ray begin new episodes."""
+        return self.players.rollouts.state_dict() if isinstance(self.players, InProcess) else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        if state and isinstance(self.players, InProcess):
+            self.players.rollouts.load_state_dict(state)
+
     def close(self) -> None:
         """End what was started."""
         if self.players:

@@ -9,13 +9,13 @@ from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.bridge.server import BridgeServer, exposure
-from rlinf_core.rollouts.experience import Experience, Trajectory
+from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer.sources.intake import Intake
 
 AT_ONCE = 8  # episodes between two looks at the world
 
 
-class Stations:
+class Stations(Source):
     """Plays on while the learner learns. The inbox is the truth: what it holds comes first, in order of arrival.
 
     Args:

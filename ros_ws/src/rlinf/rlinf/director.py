@@ -114,10 +114,10 @@ class Director(Node):
         self._enter("sft", 0)
         self._first_policy()
         before = self._evaluate("before")
-        self._online(plan["online"])
+        ended = self._online(plan["online"])
         after = self._evaluate("after")
         self._enter("done", 0)
-        self._log("result", before=before, after=after, env_steps=self.env_steps, updates=self.trainer.updates,
+        self._log("result", before=before, after=after, ended=ended, env_steps=self.env_steps, updates=self.trainer.updates,
                   minutes=(time.time() - self.started) / 60)
         self._write_status()
 
@@ -163,18 +163,24 @@ class Director(Node):
             self._log("warning", detail=f"{several}. It is done again")
         raise RunStopped(f"{several}, {EVALUATIONS} times. {self.look}")
 
-    def _online(self, online: dict[str, Any]) -> None:
+    def _online(self, online: dict[str, Any]) -> str:
+        """Train until a rule of the recipe ends it; returns which, in words."""
         self._enter("online", 0)
         seed, deadline = online["first_seed"], time.time() + 60 * online["max_minutes"]
         self.recent.clear()
-        while self.env_steps < online["max_env_steps"] and time.time() < deadline and not self._good(online):
+        while not (ended := self._why_to_end(online, deadline)):
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
         self._drain(online)
+        return ended
 
-    def _good(self, online: dict[str, Any]) -> bool:
-        full = len(self.recent) == self.recent.maxlen
-        return full and sum(self.recent) >= online["stop_at_success"] * len(self.recent)
+    def _why_to_end(self, online: dict[str, Any], deadline: float) -> str:
+        won, last = sum(self.recent), len(self.recent)
+        if last == self.recent.maxlen and won >= online["stop_at_success"] * last:
+            return f"{won} of the last {last} training episodes succeeded (online.stop_at_success)"
+        if self.env_steps >= online["max_env_steps"]:
+            return f"{self.env_steps} time steps were played (online.max_env_steps)"
+        return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.time() >= deadline else ""
 
     def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""

@@ -1,0 +1,103 @@
+"""A run that was killed and resumed is the run that was not: the same metrics and weights, to the last bit."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.policies.files import load_policy
+from rlinf_core.recipes import load_recipe
+from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import Points
+
+SMALL = ["policy.hidden=[32, 32]", "simulation.evaluate_episodes=4", "simulation.evaluate_every=150",
+         "simulation.start_steps=60", "simulation.environments=2", "simulation.updates_per_step=0.5", "collect.episodes=4",
+         "sft={steps: 30, batch_size: 16}"]
+CHUNKS = ["policy.horizon=3", "policy.execute=2"]
+CRITICS = "critic_hidden: [32, 32], batch_size: 16"
+GAUSSIAN = ["policy.kind=gaussian", "simulation.environments=4", "simulation.evaluate_every=600"]
+RUNS = {
+    "sac": [f"algorithm={{name: sac, {CRITICS}}}"],
+    "rlpd": [f"algorithm={{name: rlpd, {CRITICS}, critic_warmup: 20}}"],
+    "rlpd, chunks": [f"algorithm={{name: rlpd, {CRITICS}}}", *CHUNKS],
+    "crossq": [f"algorithm={{name: crossq, {CRITICS}}}"],
+    "sac_flow": [f"algorithm={{name: sac_flow, {CRITICS}}}", "policy={kind: flow, hidden: [32, 32]}"],
+    "dsrl": [f"algorithm={{name: dsrl, {CRITICS}}}", "policy={kind: latent_noise, hidden: [32, 32], horizon: 3}"],
+    "iql": [f"algorithm={{name: iql, {CRITICS}, steps: 400}}"],
+    "dagger": ["algorithm={name: dagger, batch_size: 16}"],
+    "ppo": ["algorithm={name: ppo, chunks: 32, epochs: 2}", *GAUSSIAN],
+    "ppo, chunks": ["algorithm={name: ppo, chunks: 16, epochs: 2}", *GAUSSIAN, *CHUNKS],
+    "reinforce": ["algorithm={name: reinforce, group: 4}", *GAUSSIAN],
+    "grpo": ["algorithm={name: grpo, group: 4}", *GAUSSIAN],
+    "dapo": ["algorithm={name: dapo, group: 4}", *GAUSSIAN],
+}
+
+
+class Stopped(Exception):
+    """As by a power cut: nothing more is written."""
+
+
+def numbers(run):
+    return [{key: value for key, value in entry.items() if "second" not in key and key != "time"}
+            for entry in read_evaluations(run)]
+
+
+def weights(run, spec):
+    return load_policy(max((run / "policies").iterdir()), spec).state_dict()
+
+
+def interrupted(recipe, folder, make, at, how):
+    """Train until ``at`` steps, be ended there, and go on to the end."""
+    def tell(run, entry):
+        if run.steps >= at and not entry:
+            if how == "killed":
+                raise Stopped
+            run.stopping = True
+
+    with suppress(Stopped):
+        train(recipe, folder, make, tell)
+    assert read_evaluations(folder)[-1]["env_steps"] <= recipe.simulation.env_steps
+    train(recipe, folder, make)
+
+
+def same(recipe, tmp_path, make, at, how):
+    train(recipe, tmp_path / "whole", make)
+    interrupted(recipe, tmp_path / "resumed", make, at, how)
+    assert numbers(tmp_path / "resumed") == numbers(tmp_path / "whole")
+    spec = make(recipe, 1).spec
+    one, two = weights(tmp_path / "whole", spec), weights(tmp_path / "resumed", spec)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("how", ["asked to end", "killed"])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_resumed_run_is_the_same_run(name, how, tmp_path):
+    steps = 1500 if GAUSSIAN[0] in RUNS[name] else 400
+    recipe = load_recipe("sim_sac", [*SMALL, f"simulation.env_steps={steps}", *RUNS[name]])
+    same(recipe, tmp_path, lambda recipe, size: Points(size), at=0.55 * steps, how=how)
+
+
+@pytest.mark.parametrize("name", ["sac", "dagger"])
+def test_on_simulated_stations_each_goes_on_in_the_middle_of_its_episode(name, tmp_path):
+    """Behind the interlock; the task's script draws noise of its own."""
+    recipe = load_recipe("sim_sac", [*SMALL, "station.task=reach", "simulation={environments: 2, env_steps: 170, "
+                                     "evaluate_every: 75, evaluate_episodes: 2}", *RUNS[name]])
+    same(recipe, tmp_path, stations, at=103, how="asked to end")
+
+
+def test_environments_of_gymnasium_go_on_where_they_were():
+    recipe = load_recipe("sim_sac", ["env=gym:Pendulum-v1"])
+    one, two = stations(recipe, 2), stations(recipe, 2)
+    random = np.random.default_rng(0)
+    one.reset([3, 4])
+    for _ in range(207):
+        steps = one.step(random.uniform(-1, 1, (2, 1)))
+    two.load_state_dict(one.state_dict())
+    for _ in range(200):
+        action = random.uniform(-1, 1, (2, 1))
+        a, b = one.step(action), two.step(action)
+        assert np.array_equal(a.observation["vectors"], b.observation["vectors"]) and np.array_equal(a.reward, b.reward)
+    assert steps.truncated.sum() == 0 and a.truncated.sum() == 0
