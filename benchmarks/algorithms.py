@@ -63,7 +63,8 @@ def draw(curves: dict[str, list[Run]], path: Path) -> None:
 
     columns = 5
     rows = -(-len(curves) // columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(3 * columns, 2.1 * rows), sharey=True, squeeze=False)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(3.2 * columns, 2.3 * rows), sharey=True, squeeze=False,
+                                   layout="constrained")
     for axis in axes.flat[len(curves):]:
         axis.axis("off")
     for axis, (name, runs) in zip(axes.flat, curves.items(), strict=False):
@@ -72,9 +73,11 @@ def draw(curves: dict[str, list[Run]], path: Path) -> None:
         axis.set_title(name, fontsize=8)
         axis.set_ylim(-0.05, 1.05)
         axis.tick_params(labelsize=7)
+        axis.ticklabel_format(axis="x", style="plain", useOffset=False)
+        axis.locator_params(axis="x", nbins=3)
     figure.supylabel("success over 64 held-out scenes", fontsize=8)
     figure.supxlabel("environment steps (gradient steps for SFT and IQL)", fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, fontsize=8)
     figure.savefig(path, dpi=110)
 
 

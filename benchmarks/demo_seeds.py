@@ -85,8 +85,8 @@ def main() -> None:
         found = options.runs or [run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds]
         results = {(report := json.loads((run / "report.json").read_text()))["seed"]: report for run in found}
         runs = dict(zip(results, found, strict=True))
-        print(f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'worst':>8}{'to 90 %':>9}{'env steps':>11}{'updates':>9}"
-              f"{'minutes':>9}   ended because")
+        print(f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'worst':>8}{'to 90 %':>9}"
+              f"{'env steps':>11}{'updates':>9}{'minutes':>9}   ended because")
         flat: dict[str, float] = {}
         for seed, report in results.items():
             report |= on_the_way(runs[seed], report["success_before"])

@@ -145,8 +145,11 @@ class _Episode:
 class Environments:
     """N environments stepped together in this process: a ``rlinf_core.rollouts.vector_env.VectorEnv``.
 
-    An episode that ends is followed by the next scene in the same step. Gymnasium's own vector costs as much as a station.
+    An episode that ends is followed by the next scene in the same step, unless ``goes_on`` is false: then it stands at its
+    end until a reset, for films. Gymnasium's own vector costs as much as a station.
     """
+
+    goes_on = True
 
     def __init__(self, envs: Sequence[StationEnv | PlainEnv]) -> None:
         self.envs = envs
@@ -170,7 +173,7 @@ class Environments:
             success[index], held[index] = more["success"], more.get("held", False)
         self._asked = False
         next_observations = _stacked(self._seen)
-        done = np.flatnonzero(np.maximum(terminated, truncated))
+        done = np.flatnonzero(np.maximum(terminated, truncated) * self.goes_on)
         for index in done:
             self._episodes[index] = _Episode(int(self._random[index].integers(2**31)))
             self._seen[index] = self.envs[index].reset(seed=self._episodes[index].scene)[0]

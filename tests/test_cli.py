@@ -152,8 +152,8 @@ def test_the_report_needs_no_training_episode(tmp_path):
 
 
 def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
-    result = {"before": {"episodes": 2, "successes": 1, "policy_version": 1}, "env_steps": 9, "updates": 8, "minutes": 1.0, "ended": "9 time steps were played",
-              "after": {"episodes": 2, "successes": 2, "policy_version": 55}}
+    result = {"before": {"episodes": 2, "successes": 1, "policy_version": 1}, "env_steps": 9, "updates": 8, "minutes": 1.0,
+              "ended": "9 time steps were played", "after": {"episodes": 2, "successes": 2, "policy_version": 55}}
     recipe = load_recipe("demo")
     summary = report._summary(recipe, result)
     assert (summary["version_before"], summary["version_after"]) == (1, 55)

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.reports.curves import wilson
-from rlinf_core.reports.films import caption, rollout, write_video
+from rlinf_core.reports.films import HOLD, caption, rollout, write_video
 from rlinf_core.settings.overrides import combinations
 
 
@@ -35,8 +35,8 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
         for episode, images in track(played, total=len(seeds), description=name or "evaluating"):
             won.append(episode.success)
             failed += episode.failure
-            words = f"{name} seed {seeds[len(won) - 1]}: {episode.outcome}"
-            pictures += caption(images, words.strip())
+            filmed = caption(images, f"{name} seed {seeds[len(won) - 1]}".strip(), episode.outcome)
+            pictures += filmed + filmed[-1:] * HOLD
         low, high = wilson(sum(won), len(won))
         print(f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} "
               f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, seeds {seeds[0]} to {seeds[-1]}")

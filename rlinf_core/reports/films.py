@@ -14,32 +14,37 @@ if TYPE_CHECKING:
     from rlinf_core.rollouts.evaluation import EpisodeResult
 
 FPS = 10
+HOLD = 8  # pictures for which a film stands at an episode's end
 
 
 def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
             ) -> Iterator[tuple[EpisodeResult, list[np.ndarray]]]:
-    """What came of each seed's episode, and pictures of the first ``frames`` episodes."""
+    """What came of each seed's episode, and pictures of the first ``frames`` episodes, up to their last state."""
     from rlinf_core.devices import device_of
     from rlinf_core.policies.files import load_policy
     from rlinf_core.rollouts.evaluation import evaluate
     from rlinf_core.rollouts.simulated import stations
 
     env = stations(recipe, 1)
+    env.goes_on = False
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))
     for index, seed in enumerate(seeds):
         pictures: list[np.ndarray] = []
         episode, = evaluate(env, actor, [seed], lambda: pictures.append(env.render()) if index < frames else None)  # noqa: B023
+        if index < frames:
+            pictures.append(env.render())
         yield episode, pictures
     env.close()
 
 
-def caption(pictures: list[np.ndarray], text: str) -> list[np.ndarray]:
-    """The pictures with a line of text at the top."""
+def caption(pictures: list[np.ndarray], text: str, outcome: str = "") -> list[np.ndarray]:
+    """The pictures with a line of text at the top, the last one with what came of it."""
     import cv2
 
-    for picture in pictures:
+    for number, picture in enumerate(pictures, 1):
+        line = f"{text}: {outcome}" if outcome and number == len(pictures) else text
         cv2.rectangle(picture, (0, 0), (picture.shape[1], 30), (255, 255, 255), -1)
-        cv2.putText(picture, text, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA)
+        cv2.putText(picture, line, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA)
     return pictures
 
 

@@ -13,7 +13,7 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilson
-from rlinf_core.reports.films import caption, rollout, write_video
+from rlinf_core.reports.films import HOLD, caption, rollout, write_video
 
 WINDOW = 40
 EPISODES_IN_VIDEO = 3
@@ -103,27 +103,30 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) ->
 def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -> str:
     """Policies on the same held-out scenes side by side, as a video and a picture; returns what the report says of it."""
     try:
-        frames = _side_by_side(recipe, sides)
+        scenes = _side_by_side(recipe, sides)
     except (RlinfError, NotImplementedError) as error:
         return f"No video: {error}"
-    write_video(run_dir / "before_after.mp4", frames)
+    write_video(run_dir / "before_after.mp4", [frame for frames, _ in scenes for frame in frames])
     import imageio
 
-    imageio.imwrite(run_dir / "before_after.png", max(frames, key=_difference))
+    telling = [frames[-1] for frames, learned in scenes if learned] or [frame for frames, _ in scenes for frame in frames]
+    imageio.imwrite(run_dir / "before_after.png", max(telling, key=_difference))
     return (f"[before_after.mp4](before_after.mp4): the same scenes {words}.\n\n"
-            "![the same scene, the same moment](before_after.png)")
+            "![the same scene, at its end](before_after.png)")
 
 
-def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[np.ndarray]:
-    """The shorter episode waits at its end."""
+def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[tuple[list[np.ndarray], bool]]:
+    """Of each scene the film, in which the shorter episode waits at its end, and whether only the last side succeeded."""
     seeds = [recipe.evaluate.first_seed + i for i in range(EPISODES_IN_VIDEO)]
-    columns = [[caption(pictures, f"{text}: {episode.outcome}") for episode, pictures in
+    columns = [[(episode.success, caption(pictures, text, episode.outcome)) for episode, pictures in
                 rollout(recipe, policy, seeds, frames=len(seeds))] for text, policy in sides.items()]
-    frames = []
-    for scenes in zip(*columns, strict=True):
-        for i in range(max(map(len, scenes)) + 5):
-            frames.append(np.hstack([pictures[min(i, len(pictures) - 1)] for pictures in scenes]))
-    return frames
+    films = []
+    for sides_of_one in zip(*columns, strict=True):
+        won, pictures = zip(*sides_of_one, strict=True)
+        length = max(map(len, pictures)) + HOLD
+        films.append(([np.hstack([side[min(i, len(side) - 1)] for side in pictures]) for i in range(length)],
+                      won[-1] and not any(won[:-1])))
+    return films
 
 
 def _poster(run_dir: Path) -> None:
