@@ -108,12 +108,12 @@ def station(tmp_path_factory):
         yield played
 
 
-def recorded(peer, runner, mode, scenes):
-    """An episode of each scene."""
+def recorded(peer, runner, mode, scenes, beside=lambda: None):
+    """An episode of each scene; ``beside`` is called while they are played."""
     sent = runner.send_goal_async(RunEpisodes.Goal(count=len(scenes), mode=mode, first_seed=scenes[0]))
     peer.spin(sent.done, what="the goal")
     answer = sent.result().get_result_async()
-    peer.spin(answer.done, 120, "the episodes")
+    peer.spin(lambda: beside() or answer.done(), 120, "the episodes")
     result = answer.result().result
     assert result.success, result.message
     return [read_episode(peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids]

@@ -170,8 +170,15 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
             future = client.call_async(said)
             peer.spin(future.done, what=service)
 
+    def set_going():
+        """Where a busy machine kept somebody from being heard, whoever stands beside it clears that and arms again."""
+        for cause in {cause for state, cause in stands() if state == SafetyState.FAULT}:
+            ask(ResetFault, "reset_fault", ResetFault.Request(cause=cause))
+        if SafetyState.DISARMED in [state for state, _ in stands()]:
+            ask(SetBool, "arm", SetBool.Request(data=True))
+
     def plays():
-        recording, = recorded(peer, runner, "demonstration", SCENES[:1])
+        recording, = recorded(peer, runner, "demonstration", SCENES[:1], set_going)
         assert recording.success and np.abs(recording.executed).max(0).min() > 1e-3
 
     plays()
@@ -189,5 +196,5 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.DISARMED] * 2, what="the resets")
     ask(SetBool, "arm", SetBool.Request(data=True))
     answer = sent.result().get_result_async()
-    peer.spin(answer.done, 120, "the episode that was asked for, again or to its end")
+    peer.spin(lambda: set_going() or answer.done(), 120, "the episode that was asked for, again or to its end")
     plays()

@@ -12,7 +12,7 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import load_policy, policy_name, read_info
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.evaluation import EpisodeResult
-from rlinf_core.rollouts.experience import Experience, Trajectory
+from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.governor import Governor
 from rlinf_core.trainer.progress import Progress
@@ -26,7 +26,7 @@ RLPD = ("algorithm.critics=2", "algorithm.critic_hidden=[32]", "algorithm.critic
 ASYNC_PPO = ("algorithm={name: async_ppo}", "policy={kind: gaussian, hidden: [8]}")
 
 
-class Silent:
+class Silent(Source):
     """A source that brings nothing by itself."""
 
     asynchronous, report = True, None
