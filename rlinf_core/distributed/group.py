@@ -15,6 +15,7 @@ import numpy as np
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.data_parallel import Strategy
+from rlinf_core.algorithms.common.learner import AVERAGED
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
 from rlinf_core.distributed.learner_process import LearnerProcess, Made
@@ -114,6 +115,12 @@ class LearnerGroup:
         """Bring the weights as they are now into the policy of this process; returns the policy."""
         self.policy.load_state_dict(self.state_dict()["modules"][self.name])
         return self.policy
+
+    def ship(self, policy: NetworkPolicy) -> None:
+        """Bring the averaged weights into ``policy``, if there are any."""
+        modules = self.state_dict()["modules"]
+        if AVERAGED in modules:
+            policy.load_state_dict(modules[AVERAGED])
 
     def state_dict(self) -> State:
         """Everything but the data, whole: that of a learner in one process."""

@@ -6,6 +6,7 @@ episodes are recorded, also inbox/, refused/ and trained_on.jsonl.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from functools import partial
@@ -52,6 +53,8 @@ class Run:
         torch.manual_seed(recipe.seed)
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
+        averaged = getattr(recipe.algorithm, "averaging", 1.0) < 1.0
+        self.shipped = copy.deepcopy(self.policy) if averaged else self.policy  # what is evaluated and sent to stations
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
         self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
@@ -239,15 +242,17 @@ class Run:
     def publish(self) -> None:
         """Write the policy as the next version."""
         self.learner.sync()
+        self.learner.ship(self.shipped)
         self.version, self.published_at = self.version + 1, self.updates
         self.data.versions[self.version] = self.updates
-        save_policy(self.policy, self.run_dir / "policies" / policy_name(self.version), version=self.version,
+        save_policy(self.shipped, self.run_dir / "policies" / policy_name(self.version), version=self.version,
                     updates=self.updates, env_steps=self.steps)
 
     def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
         self.next_evaluation += self.recipe.simulation.evaluate_every
         self.learner.sync()
+        self.learner.ship(self.shipped)
         with self.clock("evaluate"):
             episodes = evaluator()
         seconds = time.perf_counter() - self.started

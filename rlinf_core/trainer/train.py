@@ -60,7 +60,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         ending.callback(run.progress.close)
         if held_out:
             scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
-            run.evaluator = partial(evaluate, held_out, run.policy, scenes)
+            run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
         source: Source = Recordings()
         if env and came_from == SIMULATORS:
             source = Simulators(recipe, env, run.policy, make, run.clock)

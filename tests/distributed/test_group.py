@@ -25,7 +25,8 @@ from tests.algorithms.point import SPEC
 CLOSE = 1e-5
 CONFIGS = {
     "sft": dict(image_shift=2), "iql": SMALL,
-    "rlpd": SMALL | dict(critics=3, critic_warmup=0, actor_every=1, clip_gradient=0.5),
+    "rlpd": SMALL | dict(critics=3, critic_warmup=0, actor_every=1, clip_gradient=0.5, averaging=0.3, reference=0.5,
+                         pessimism=0.5),
     "sac_flow": SMALL | dict(actor_every=1, clip_gradient=0.5), "crossq": SMALL | dict(actor_every=1, renorm_warmup=1),
     "ppo": dict(epochs=2, minibatches=3, scale_rewards=True), "async_ppo": dict(epochs=2, minibatches=3),
     "grpo": dict(epochs=2, minibatches=3, group=4, reference_kl=0.1), "dapo": dict(epochs=2, minibatches=3, group=4),
@@ -148,6 +149,12 @@ def test_two_processes_learn_what_one_learns_and_states_go_both_ways(name, strat
     both_learn(group, learner, [batch_of(name, random) for _ in range(2)])
     assert_alike(group.state_dict(), learner.state_dict())
     assert_alike(dict(group.sync().state_dict()), dict(policy_in(learner).state_dict()))
+    one, two = copy.deepcopy(policy_in(learner)), copy.deepcopy(policy_in(learner))
+    learner.ship(one)
+    group.ship(two)
+    assert_alike(dict(one.state_dict()), dict(two.state_dict()))
+    assert (name == "rlpd") is any(not torch.equal(p, q) for p, q in zip(one.parameters(), policy_in(learner).parameters(),
+                                                                       strict=True))
 
 
 def policy_in(learner):

@@ -199,6 +199,16 @@ def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_
     assert np.allclose(first.encoder.std.numpy(), seen.std(axis=0), atol=1e-3)
 
 
+def test_what_is_published_and_evaluated_is_the_moving_average(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool, "algorithm.averaging=0.1")
+    run._learn(6)
+    run.publish()
+    averaged, published = run.learner.modules["averaged"], load_policy(tmp_path / "run/policies" / policy_name(2))
+    for p, q, newest in zip(published.parameters(), averaged.parameters(), run.policy.parameters(), strict=True):
+        assert torch.equal(p, q) and not torch.equal(p, newest)
+    assert all(torch.equal(p, q) for p, q in zip(run.shipped.parameters(), averaged.parameters(), strict=True))
+
+
 def test_versions_never_go_back_after_a_crash(spool, task, tmp_path):
     """Stations take only newer policies: one published after the last checkpoint counts."""
     run = begun(task, tmp_path / "run", spool)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.common.learner import Checkpointed, Scalar, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.learner import AVERAGED, Checkpointed, Scalar, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder, unreduced
@@ -87,6 +87,8 @@ class ActorCritic(Checkpointed):
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)
         self.temperature = Scalar(config.initial_temperature)
         self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
+        if config.averaging < 1.0:
+            self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
         adam = partial(torch.optim.Adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
         self.optimisers = {"critic": adam([*self.encoder.parameters(), *self.critics.parameters()]),
@@ -138,6 +140,8 @@ class ActorCritic(Checkpointed):
         loss = actor_loss(self.value(self.q_values(batch, action)), log_probs, self.temperature().detach())
         more, metrics = self.regularise(batch, mean)
         optimizer_step(self.optimisers["actor"], loss + more, self.config.clip_gradient)
+        if AVERAGED in self.modules:
+            polyak_update(self.modules[AVERAGED].parameters(), self.actor.parameters(), self.config.averaging)
         entropy = -log_probs.detach().mean()
         target_entropy = self.config.target_entropy * self.actor.executed_size
         optimizer_step(self.optimisers["temperature"], self.temperature() * (entropy - target_entropy))

@@ -15,6 +15,9 @@ from rlinf_core.policies.encoder import Encoder
 
 if TYPE_CHECKING:
     from rlinf_core.algorithms.common.on_policy import Rollout
+    from rlinf_core.policies.policy import NetworkPolicy
+
+AVERAGED = "averaged"  # the module of the actor's moving average
 
 
 class Learner(Protocol):
@@ -40,6 +43,10 @@ class Learner(Protocol):
 
     def sync(self) -> object:
         """Bring the weights into the policy of this process."""
+        ...
+
+    def ship(self, policy: NetworkPolicy) -> None:
+        """Bring the averaged weights into ``policy``, which is evaluated and sent to stations, if there are any."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -89,6 +96,11 @@ class Checkpointed(Learner, ABC):
 
     def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
         """Bring the weights into the policy of this process, where they are already; a group of learners must."""
+
+    def ship(self, policy: NetworkPolicy) -> None:
+        """Bring the averaged weights into ``policy``, if there are any."""
+        if AVERAGED in self.modules:
+            policy.load_state_dict(self.modules[AVERAGED].state_dict())
 
     def close(self) -> None:  # noqa: B027
         """End what was started: nothing."""

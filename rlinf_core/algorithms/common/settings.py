@@ -160,6 +160,9 @@ class ActorCriticSettings(AlgorithmSettings):
     target_entropy: float = Field(-1.0, description="per action dimension")
     entropy_backup: bool = Field(True, description="whether the target's value includes the entropy bonus")
     actor_every: int = Field(1, gt=0, description="critic steps per actor step")
+    averaging: float = Field(
+        1.0, gt=0, le=1, description="share of the newest weights in the policy that is evaluated and sent to stations, "
+        "with each actor step: a moving average varies less than the newest, which is 1")
     critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
     clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
     image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")

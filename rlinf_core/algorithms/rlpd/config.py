@@ -25,6 +25,11 @@ class Config(TargetNetworkSettings):
     critic_warmup: int = with_default(TargetNetworkSettings, "critic_warmup", 500)
     cloning: float = Field(0.3, ge=0, description="weight of the cloning term on demonstrations at first")
     cloning_steps: int = Field(20000, gt=0, description="steps over which it decays to a tenth")
+    reference: float = Field(
+        0.0, ge=0, description="weight of staying close to the policy it began with, in every state it comes to, at first")
+    reference_steps: int = Field(4000, gt=0, description="steps over which that decays to a tenth")
+    pessimism: float = Field(
+        0.0, ge=0, le=10, description="standard deviations of the ensemble by which the actor climbs less than its mean")
     image_shift: int = with_default(TargetNetworkSettings, "image_shift", 3)
 
     @property
