@@ -297,6 +297,7 @@ def main() -> None:
             sys.exit(1)
         finally:
             director._write_status()
+            executor.shutdown()  # or it is collected after its context, and says so in the log
             destroy(director)
 
 

@@ -135,4 +135,5 @@ def serve(front: Front) -> None:
                 level, text = front.lines.popleft()
                 getattr(logger, level)(text)
     end_soon(0)
+    executor.shutdown()
     rclpy.try_shutdown()
