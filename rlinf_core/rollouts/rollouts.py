@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlinf_core.algorithms.common.on_policy import Rollout, combined
+from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.chunks import ChunkSchedule
-from rlinf_core.policies.policy import ActionChunk, Batch, Observation, Policy
+from rlinf_core.policies.policy import ActionChunk, Observation, Policy
 from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.rollouts.vector_env import Chunks, Gather, Steps, VectorEnv
 from rlinf_core.specs import Arrays
@@ -169,7 +169,7 @@ class ChunkRollouts(Rollouts):
             chunk, observation = self._decide(observation, np.ones(self.env.size))
             made.append(chunk)
         self.observation = observation
-        return combined(made, torch.stack)
+        return _rollout(made)
 
     def episodes(self, group: int) -> Rollout:
         """One whole episode of every environment, ``group`` side by side in the same scene (the GRPO family)."""
@@ -178,20 +178,20 @@ class ChunkRollouts(Rollouts):
         while alive.any():
             chunk, observation = self._decide(observation, alive)
             made.append(chunk)
-            alive = alive * (1.0 - chunk.done.numpy())
+            alive = alive * (1.0 - chunk["done"])
         self.observation = None
-        return combined(made, torch.stack)
+        return _rollout(made)
 
     def _scenes(self, count: int) -> range:
         self.scene += count
         return range(self.scene - count, self.scene)
 
-    def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[Rollout, Arrays]:
-        """One chunk of each, without the rollout's first axis, and what is observed after it.
+    def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
+        """One chunk of each, a rollout's arrays by name without their first axis; and what is observed after it.
 
         Whose chunk is cut short waits until the others have played theirs.
         """
-        before = Observation.of_arrays(self.env.spec, observation, self.policy.device)
+        before, before_it = Observation.of_arrays(self.env.spec, observation, self.policy.device), observation
         chunk = self.policy.act(before, explore=True, generator=self.generator)
         if chunk.log_probs is None:
             raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
@@ -216,10 +216,12 @@ class ChunkRollouts(Rollouts):
             if result.held is not None:
                 self.schedule.cut(result.held & still)
             observation = result.observation
-        numbers = (rewards, steps, terminated, done, alive, np.full(size, float(self.version)))
-        return Rollout(_batch(before), _batch(Observation.of_arrays(self.env.spec, next_observations)),
-                       chunk.drawn[:, :execute].cpu(), chunk.log_probs[:, :execute].cpu(),
-                       *(torch.from_numpy(values).float() for values in numbers)), observation
+        made = {"observations": {name: before_it[name] for name in before.batch}, "step_rewards": rewards, "steps": steps,
+                "next_observations": {name: next_observations[name] for name in before.batch}, "terminated": terminated,
+                "actions": chunk.drawn[:, :execute].numpy(force=True), "done": done, "mask": alive,
+                "log_probs": chunk.log_probs[:, :execute].numpy(force=True),
+                "versions": np.full(size, float(self.version))}
+        return made, observation
 
 
 def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Trajectory]:
@@ -241,9 +243,15 @@ def demonstrate(env: VectorEnv, episodes: int, first_scene: int) -> list[Traject
     return solved[:episodes]
 
 
-def _batch(observation: Observation) -> Batch:
-    """On the CPU, where rollouts wait for the learner."""
-    return observation.to("cpu").batch
+def _rollout(made: list[dict[str, Any]]) -> Rollout:
+    """Of chunks one after another; on the CPU, where rollouts wait for the learner."""
+    def stacked(values: list[Any]) -> Any:
+        if isinstance(values[0], dict):
+            return {name: stacked([value[name] for value in values]) for name in values[0]}
+        array = np.stack(values)
+        return torch.from_numpy(array if array.dtype == np.uint8 else array.astype(np.float32, copy=False))
+
+    return Rollout(**{name: stacked([each[name] for each in made]) for name in made[0]})
 
 
 def _like(flags: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -39,15 +39,14 @@ class GaussianActor(NetworkPolicy):
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density of each action of the chunks (B, H, A), or of their beginnings, and its entropy, both (B, H)."""
         mean, log_std = self(batch)
-        mean = mean[:, :actions.shape[1]]
-        log_probs = (-0.5 * (((actions - mean) / log_std.exp()) ** 2 + 2.0 * log_std + _LOG_2_PI)).sum(dim=-1)
+        log_probs = log_density(actions, mean[:, :actions.shape[1]], log_std)
         return log_probs, (log_std + 0.5 + 0.5 * _LOG_2_PI).sum().expand(log_probs.shape)
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Chunks (B, H, A) as drawn, and their log-densities (B, H)."""
         mean, log_std = self(batch)
         actions = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
-        return actions, self.log_probs(batch, actions)[0]
+        return actions, log_density(actions, mean, log_std)
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
@@ -58,6 +57,11 @@ class GaussianActor(NetworkPolicy):
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """-E log pi(a | s) of demonstrated actions (B, H A)."""
         return -self.log_probs(batch, actions.unflatten(-1, (-1, self.spec.action.dim)))[0].sum(dim=-1).mean()
+
+
+def log_density(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Of each action (..., A) under N(mean, exp(log_std)^2), (...,)."""
+    return (-0.5 * (((actions - mean) / log_std.exp()) ** 2 + 2.0 * log_std + _LOG_2_PI)).sum(dim=-1)
 
 
 class Value(nn.Module):
