@@ -1,0 +1,223 @@
+"""PPO and SAC beside those of Stable-Baselines3 and CleanRL: the same tasks, budgets, seeds and machine, in turns.
+
+    git clone https://github.com/vwxyzjn/cleanrl
+    uv pip install --target sb3 --no-deps stable-baselines3
+    python benchmarks/peers.py --cleanrl cleanrl --sb3 sb3 --json results.json
+
+Each runs in a process of its own, with one torch thread. CleanRL's scripts run unchanged, under an adapter for the newer
+Gymnasium (autoreset and the shape of its infos). Each has its own hyper-parameters, with these alike: PPO's rollouts of
+2,048 time steps, 32 minibatches, 10 epochs and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000
+time steps by chance and networks of 256 x 256. What differs: PPO of CleanRL and ours normalises observations and rewards,
+Stable-Baselines3's does not; SAC of CleanRL steps its critics at 1e-3, the other two at 3e-4; our critics are
+layer-normalised.
+
+The return is the mean of the last tenth of the training episodes, the interval mean +- 1.96 standard errors over seeds.
+Time is that from a process's first to its last environment step, without imports. ``worst_time_ratio`` is our time over
+the faster peer's, ``worst_return_gap`` how far our interval's end lies below the better peer's mean, over that mean's size
+(0: it holds it, or lies above). It does not cover pixels, nor more than one environment and process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+TASKS = {"ppo_pendulum": ("ppo", "InvertedPendulum-v5", 80_000), "ppo_hopper": ("ppo", "Hopper-v5", 200_000),
+         "sac_pendulum": ("sac", "Pendulum-v1", 8_000), "sac_double": ("sac", "InvertedDoublePendulum-v5", 15_000),
+         "sac_reach": ("sac", "gymnasium_robotics:FetchReachDense-v4", 8_000)}
+WHO = ("ours", "sb3", "cleanrl")
+STARTS = 1_000  # time steps of SAC by chance
+SCRIPTS = {"ppo": "cleanrl/ppo_continuous_action.py", "sac": "cleanrl/sac_continuous_action.py"}
+
+ADAPTER = """
+import sys, runpy, time, gymnasium as gym, numpy as np, torch
+torch.set_num_threads(1)
+observed, made = gym.wrappers.TransformObservation, gym.make
+gym.wrappers.TransformObservation = lambda env, f, space=None: observed(env, f, space or env.observation_space)
+
+def make(name, **rest):
+    env = made(name, **rest)
+    return gym.wrappers.FlattenObservation(env) if isinstance(env.observation_space, gym.spaces.Dict) else env
+
+gym.make = make
+
+class Vector(gym.vector.SyncVectorEnv):
+    steps = 0
+    def __init__(self, makers):
+        super().__init__(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    def step(self, actions, active=None):
+        if Vector.steps == 0:
+            Vector.started = time.time()
+        Vector.steps += 1
+        observation, reward, terminated, truncated, info = super().step(actions)
+        old = {}
+        if "final_info" in info:
+            done = terminated | truncated
+            episode = info["final_info"]["episode"]
+            old["final_info"] = [{"episode": {k: float(episode[k][i]) for k in "rl"}} if done[i] else None
+                                 for i in range(self.num_envs)]
+            old["final_observation"] = info["final_obs"]
+        return observation, reward, terminated, truncated, old
+    def close(self, **rest):
+        print("SECONDS", time.time() - Vector.started, flush=True)
+        super().close(**rest)
+
+gym.vector.SyncVectorEnv = Vector
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class Noted:
+    """An environment's episodes, as they end: their returns, and when the first and the last step were."""
+
+    def __init__(self) -> None:
+        self.returns: list[float] = []
+        self.total = self.first = self.last = 0.0
+
+    def watch(self, env: Any) -> Any:
+        """The same environment, whose steps are noted."""
+        step = env.step
+
+        def noted(action: Any) -> Any:
+            self.first = self.first or time.perf_counter()
+            result = step(action)
+            self.total, self.last = self.total + float(result[1]), time.perf_counter()
+            if result[2] or result[3]:
+                self.returns.append(self.total)
+                self.total = 0.0
+            return result
+
+        env.step = noted
+        return env
+
+
+def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], float]:
+    """`rlinf train` with ``env``."""
+    from rlinf_core.recipes import load_recipe
+    from rlinf_core.trainer.train import train
+    from sim_bridges.gym_envs import plain
+
+    settings = {
+        "ppo": ["policy.hidden=[64, 64]", "policy.initial_log_std=0.0", "algorithm={name: ppo, chunks: 2048, "
+                "minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, huber: 0.0, "
+                f"scale_rewards: true, anneal_updates: {steps // 2048}}}"],
+        "sac": ["policy.hidden=[256, 256]", "algorithm={name: sac, critic_hidden: [256, 256], target_entropy: -1.0, "
+                "initial_temperature: 1.0}", f"simulation.start_steps={STARTS}"]}[algorithm]
+    recipe = load_recipe(f"sim_{algorithm}", [
+        f"env=gym:{name}", "simulation.environments=1", f"simulation.env_steps={steps}", f"seed={seed}",
+        "simulation.evaluate_every=1000000000", "simulation.evaluate_episodes=1", *settings])
+    noted, made = Noted(), []
+
+    def make(_: Any, size: int) -> Any:
+        made.append(plain(name, size))
+        if len(made) == 2:  # the first one is for evaluations
+            noted.watch(made[-1].envs[0].env)
+        return made[-1]
+
+    with TemporaryDirectory() as folder:
+        train(recipe, Path(folder) / "run", make)
+    return noted.returns, noted.last - noted.first
+
+
+def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], float]:
+    """Stable-Baselines3's own training loop."""
+    import gymnasium
+    import stable_baselines3
+    import torch
+
+    torch.set_num_threads(1)
+    noted = Noted()
+    env = noted.watch(gymnasium.make(name))
+    own = {"ppo": {"n_steps": 2048, "batch_size": 64, "n_epochs": 10}, "sac": {"learning_starts": STARTS}}[algorithm]
+    policy = "MultiInputPolicy" if isinstance(env.observation_space, gymnasium.spaces.Dict) else "MlpPolicy"
+    model = getattr(stable_baselines3, algorithm.upper())(policy, env, seed=seed, device="cpu", **own)
+    model.learn(steps)
+    return noted.returns, noted.last - noted.first
+
+
+def apart(who: str, task: str, seed: int, options: argparse.Namespace) -> tuple[list[float], float]:
+    """In a process of its own: the training episodes' returns in order, and seconds."""
+    algorithm, name, steps = TASKS[task]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    if who == "cleanrl":
+        folder, more = options.cleanrl.resolve(), [f"--learning-starts={STARTS}"] if algorithm == "sac" else []
+        environment |= {"PYTHONPATH": str(folder)}
+        command = ["-c", ADAPTER, str(folder / SCRIPTS[algorithm]), f"--env-id={name}", f"--seed={seed}",
+                   f"--total-timesteps={steps}", "--no-cuda", *more]
+    else:
+        environment |= {"PYTHONPATH": str(options.sb3.resolve())} if who == "sb3" else {}
+        command = [__file__, "--one", who, task, str(seed)]
+    with TemporaryDirectory() as there:
+        done = subprocess.run([sys.executable, *command], cwd=there, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{who} on {task} stopped:\n{done.stderr[-2000:]}")
+    if who == "cleanrl":
+        returns = [float(value) for value in re.findall(r"episodic_return=\[?([-\d.e+]+)", done.stdout)]
+        return returns, float(re.search(r"SECONDS ([\d.]+)", done.stdout).group(1))
+    return tuple(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def table(task: str, runs: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+    """Means, intervals, and ours beside the better peer's."""
+    flat: dict[str, float] = {}
+    for who, seen in runs.items():
+        returns, seconds = np.array(seen).T
+        spread = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else 0.0
+        flat |= {f"{task}_{who}_return": float(returns.mean()), f"{task}_{who}_interval": float(spread),
+                 f"{task}_{who}_seconds": float(seconds.mean())}
+    best = max(flat[f"{task}_{who}_return"] for who in WHO[1:])
+    below = best - flat[f"{task}_ours_return"] - flat[f"{task}_ours_interval"]
+    flat[f"{task}_return_gap"] = max(0.0, below) / max(abs(best), 1e-9)
+    flat[f"{task}_time_ratio"] = flat[f"{task}_ours_seconds"] / min(flat[f"{task}_{who}_seconds"] for who in WHO[1:])
+    return flat
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cleanrl", type=Path, help="a checkout of CleanRL")
+    parser.add_argument("--sb3", type=Path, help="a folder with Stable-Baselines3")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
+    parser.add_argument("--only", choices=TASKS, nargs="*", default=list(TASKS))
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        who, task, seed = options.one
+        print(json.dumps({"ours": train_ours, "sb3": train_sb3}[who](*TASKS[task], int(seed))))
+        return
+    if options.cleanrl is None or options.sb3 is None:
+        parser.error("expected --cleanrl, a checkout of it, and --sb3, a folder with stable_baselines3; see --help")
+    result: dict[str, float] = {"seeds": len(options.seeds)}
+    for task in options.only:
+        runs: dict[str, list[tuple[float, float]]] = {who: [] for who in WHO}
+        for seed in options.seeds:
+            for who in WHO:
+                returns, seconds = apart(who, task, seed, options)
+                runs[who].append((float(np.mean(returns[-max(len(returns) // 10, 5):])), seconds))
+                print(f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}  {seconds:6.1f} s", flush=True)
+        result |= table(task, runs)
+        said = "; ".join(f"{who} {result[f'{task}_{who}_return']:.0f} +- {result[f'{task}_{who}_interval']:.0f} in "
+                         f"{result[f'{task}_{who}_seconds']:.0f} s" for who in WHO)
+        print(f"{task}, {TASKS[task][2]} steps: {said}; time ratio {result[f'{task}_time_ratio']:.2f}", flush=True)
+    result |= {"worst_time_ratio": max(value for name, value in result.items() if name.endswith("_time_ratio")),
+               "worst_return_gap": max(value for name, value in result.items() if name.endswith("_return_gap"))}
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
