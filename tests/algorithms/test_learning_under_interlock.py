@@ -1,5 +1,7 @@
 """A policy that first pushes out of the box learns through the guard, from what it asked for or from what was done."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -81,7 +83,7 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
     before = world.success(lambda o: acted(actor, o)[0])
     world.limited = world.played = 0
     learner = rlpd.Learner(actor, rlpd.Config(critic_hidden=(64, 64), batch_size=64, critics=3, critic_warmup=200,
-                                           discount=0.95), seed=0)
+                                           discount=0.95, averaging=0.02), seed=0)
     online = ReplayBuffer(SPEC, 20_000)
     draw = torch.Generator().manual_seed(0)
     while online.inserted < 2500:
@@ -89,6 +91,8 @@ def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
         while learner.updates < online.inserted:
             learner.update(mix(online.sample(32, random), demonstrations.sample(32, random)))
     pushed = world.limited / world.played
-    learned = world.success(lambda o: acted(actor, o)[0])
+    shipped = copy.deepcopy(actor)
+    learner.ship(shipped)
+    learned = world.success(lambda o: acted(shipped, o)[0])
     assert untrained <= 0.10 and before <= 0.70 and learned >= 0.90, (untrained, before, learned, pushed)
     assert pushed > 0.05, "the guard had something to do"

@@ -15,7 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.common.learner import AVERAGED, Checkpointed, Scalar, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.learner import (
+    AVERAGED,
+    Checkpointed,
+    Scalar,
+    adam,
+    optimizer_step,
+    polyak_update,
+)
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder, unreduced
@@ -90,10 +97,10 @@ class ActorCritic(Checkpointed):
         if config.averaging < 1.0:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
-        adam = partial(torch.optim.Adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
-        self.optimisers = {"critic": adam([*self.encoder.parameters(), *self.critics.parameters()]),
-                           "actor": adam([p for p in actor.parameters() if p.requires_grad]),
-                           "temperature": adam(self.temperature.parameters())}
+        made = partial(adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
+        self.optimisers = {"critic": made([*self.encoder.parameters(), *self.critics.parameters()]),
+                           "actor": made([p for p in actor.parameters() if p.requires_grad]),
+                           "temperature": made(self.temperature.parameters())}
 
     def executed(self, action: Tensor) -> Tensor:
         """What critics see of a chunk (B, H A): the part that is played before the next one."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.algorithms.common.clipped import masked_mean, policy_loss, to_level
-from rlinf_core.algorithms.common.learner import Checkpointed, optimizer_step
+from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step
 from rlinf_core.algorithms.common.settings import OnPolicySettings
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.gaussian.policy import GaussianActor
@@ -122,7 +122,7 @@ class OnPolicy(Checkpointed):
         self.modules = {"policy": policy} | self.more_modules()
         self.place(policy.device, seed)
         parameters = [p for module in self.modules.values() for p in module.parameters() if p.requires_grad]
-        self.optimisers = {"policy": torch.optim.Adam(parameters, lr=config.learning_rate, eps=1e-5)}
+        self.optimisers = {"policy": adam(parameters, lr=config.learning_rate, eps=1e-5)}
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
         """Modules that are trained beside the policy."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.common.actor_critic import Critics, critic_loss, gammas
-from rlinf_core.algorithms.common.learner import Checkpointed, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.algorithms.iql.config import Config
 from rlinf_core.policies.encoder import Encoder
@@ -47,9 +47,9 @@ class Learner(Checkpointed):
         self.place(actor.device, seed)
         rate = config.learning_rate
         self.optimisers = {
-            "critic": torch.optim.Adam([*self.encoder.parameters(), *self.critics.parameters()], lr=rate),
-            "value": torch.optim.Adam(self.value.parameters(), lr=rate),
-            "actor": torch.optim.Adam(actor.parameters(), lr=rate)}
+            "critic": adam([*self.encoder.parameters(), *self.critics.parameters()], lr=rate),
+            "value": adam(self.value.parameters(), lr=rate),
+            "actor": adam(actor.parameters(), lr=rate)}
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One step of each."""

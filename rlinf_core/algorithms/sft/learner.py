@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.common import lora
-from rlinf_core.algorithms.common.learner import Checkpointed, optimizer_step
+from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step
 from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from rlinf_core.algorithms.sft.config import Config
 from rlinf_core.policies.policy import Batch, NetworkPolicy, Policy
@@ -33,7 +33,7 @@ class Learner(Checkpointed):
         self.modules = {"actor": actor, **({"adapted": self.trained} if config.lora_rank else {})}
         self.place(actor.device, seed)
         parameters = [parameter for parameter in self.trained.parameters() if parameter.requires_grad]
-        self.optimisers = {"actor": torch.optim.Adam(parameters, lr=config.learning_rate)}
+        self.optimisers = {"actor": adam(parameters, lr=config.learning_rate)}
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
         """One gradient step on a batch of demonstrations."""
