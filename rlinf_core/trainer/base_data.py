@@ -124,6 +124,13 @@ class Data(ABC):
     def learned(self, learner: Learner) -> None:  # noqa: B027 (most need nothing)
         """After an update."""
 
+    def counts(self) -> dict[str, float]:
+        """Of everything that was taken, in all and by station."""
+        by_station = {f"{station}/{name}": float(value) for station, seen in self.by_station().items()
+                      for name, value in seen.items()}
+        return {"steps": float(self.steps), "demonstrations": float(self.demonstrations.episodes),
+                "stale": float(self.statuses["stale"]), "evaluations": float(self.statuses["evaluation"]), **by_station}
+
     def by_station(self) -> dict[str, dict[str, int]]:
         """Episodes and time steps that came from each, and how often one of its transitions was learned from."""
         return {name: seen | {"sampled": sum(int(buffer.sampled[number]) for buffer in self.buffers)}

@@ -66,15 +66,19 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     return folder
 
 
-def load(folder: Path) -> State:
-    """Read a checkpoint folder; RlinfError names what is missing or damaged."""
+def load(folder: Path, parts: tuple[str, ...] = ()) -> State:
+    """Read a checkpoint folder that has these ``parts`` at least; RlinfError names what is missing or damaged."""
     from safetensors.numpy import load_file
 
     try:
-        return join(load_file(folder / "arrays.safetensors"), json.loads((folder / "state.json").read_text()))
+        state = join(load_file(folder / "arrays.safetensors"), json.loads((folder / "state.json").read_text()))
     except Exception as error:  # the libraries raise many kinds; the user needs one
         raise RlinfError(f"checkpoint {folder}: expected arrays.safetensors and state.json, whole; got: {error}. "
                          "Delete this folder to go on from the one before it") from error
+    if missing := [part for part in parts if part not in state]:
+        raise RlinfError(f"checkpoint {folder}: expected {', '.join(parts)}, got none of {', '.join(missing)}, as an "
+                         "earlier version wrote it. Begin another run; simulation.initial_policy takes this one's policy")
+    return state
 
 
 def checkpoints(root: Path) -> list[Path]:

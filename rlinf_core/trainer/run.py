@@ -34,6 +34,7 @@ from rlinf_core.trainer.sources.simulators import Simulators
 
 GROUP = 16  # updates between two looks at the world
 REPORT_S = 0.25
+PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # of a checkpoint
 Tell = Callable[["Run", dict[str, float] | None], None]
 Evaluator = Callable[[], list[EpisodeResult]]
 
@@ -53,8 +54,7 @@ class Run:
         torch.manual_seed(recipe.seed)
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
-        averaged = getattr(recipe.algorithm, "averaging", 1.0) < 1.0
-        self.shipped = copy.deepcopy(self.policy) if averaged else self.policy  # what is evaluated and sent to stations
+        self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy  # evaluated, sent to stations
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
         self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
@@ -62,10 +62,9 @@ class Run:
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress = Progress(run_dir)
-        self.version, self.published_at, self.fitted = 0, -1, bool(self.before)
-        self.stopping, self.saved = False, (-1, -1, -1)
+        self.version, self.published_at, self.fitted, self.stopping = 0, -1, bool(self.before), False
+        self.saved, self.next_evaluation, self.seconds = (-1, -1, -1), 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
-        self.next_evaluation, self.seconds = 0, 0.0  # seconds: of what was resumed
 
     # Where it stands
     @property
@@ -118,11 +117,10 @@ class Run:
         self.source, self.started = source, time.perf_counter()
         found = checkpoint.checkpoints(self.run_dir / "checkpoints")
         if found:
-            self._resume(checkpoint.load(found[-1]))
+            self._resume(checkpoint.load(found[-1], PARTS))
         else:
             self._begin(source)
-        self.began = self.steps
-        self.reported_at, self.saved_at = 0.0, time.monotonic()
+        self.began, self.reported_at, self.saved_at = self.steps, 0.0, time.monotonic()
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
@@ -173,10 +171,7 @@ class Run:
         return self.data.due(self.learner.updates - self.owed_from, self.learner)
 
     def _fit(self) -> bool:
-        """Fit the normalisation before anything is done with the policy; false while there is nothing to fit it to.
-
-        A learner that begins with a replay alone waits for its first update: by then it has seen enough.
-        """
+        """Fit the normalisation before anything is done with the policy; a replay alone waits for its first update."""
         early = self.config.needs_demonstrations or self.config.rollout
         return self.fitted or not early or (self._ready() and self._fit_now())
 
@@ -267,19 +262,14 @@ class Run:
 
     def counts(self) -> dict[str, float]:
         """Of everything that came, in all and by station."""
-        statuses, demonstrations = self.data.statuses, self.data.demonstrations
-        by_station = {f"{station}/{name}": float(value) for station, seen in self.data.by_station().items()
-                      for name, value in seen.items()}
-        return {"steps": float(self.data.steps), "demonstrations": float(demonstrations.episodes),
-                "stale": float(statuses["stale"]), "evaluations": float(statuses["evaluation"]),
-                "refused": float(self.intake.refused), **by_station}
+        return {"refused": float(self.intake.refused), **self.data.counts()}
 
     def report(self) -> dict[str, Any]:
         """What stations hear."""
-        transitions, updates = self.data.steps, self.updates
+        steps, updates = self.data.steps, self.updates
         left = self.offline.steps - self.learner.updates if self.offline else 0
-        return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": transitions,
-                "episodes": len(self.intake.ids), "update_ratio": updates / max(1, transitions),
+        return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": steps,
+                "episodes": len(self.intake.ids), "update_ratio": updates / max(1, steps),
                 "accepting": not self.last_stage or self.data.accepting(updates - self.owed_from),
                 "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(max(0, left))}}
 

@@ -219,6 +219,17 @@ def test_versions_never_go_back_after_a_crash(spool, task, tmp_path):
     assert again.version == 3 and (tmp_path / "run/policies" / policy_name(3)).exists()
 
 
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_words(spool, task, tmp_path):
+    run = begun(task, tmp_path / "run", spool)
+    run.save()
+    newest = checkpoint.checkpoints(tmp_path / "run/checkpoints")[-1]
+    state = checkpoint.load(newest)
+    del state["source"], state["clock"]
+    checkpoint.save(tmp_path / "run/checkpoints", "older", state)
+    with pytest.raises(RlinfError, match="got none of source, clock, as an earlier version wrote it. Begin another run"):
+        run_of(task, tmp_path / "run")
+
+
 def test_divergence_stops_with_what_to_do(spool, task, tmp_path):
     run = begun(task, tmp_path / "run", spool)
     run.data.online._arrays["reward"][:] = np.nan

@@ -94,7 +94,7 @@ class ActorCritic(Checkpointed):
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)
         self.temperature = Scalar(config.initial_temperature)
         self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
-        if config.averaging < 1.0:
+        if config.averages:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
         made = partial(adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))

@@ -88,6 +88,11 @@ class AlgorithmSettings(Settings):
         return getattr(self, "discount", 1.0)
 
     @property
+    def averages(self) -> bool:
+        """Whether what is evaluated and sent to stations is a moving average."""
+        return getattr(self, "averaging", 1.0) < 1.0
+
+    @property
     def summed(self) -> int:
         """Time steps whose rewards a return sums before a value stands for the rest; chunks sum theirs in any case."""
         return getattr(self, "n_step", 1)
