@@ -54,7 +54,7 @@ class Run:
         torch.manual_seed(recipe.seed)
         self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
-        self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy  # evaluated, sent to stations
+        self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy  # sent to stations
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))
         self.prefetch = prefetch_for(recipe, self.policy.device)
         self.intake = Intake(run_dir, spec, self.data.longest, recipe.replay.use_executed,
