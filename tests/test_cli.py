@@ -147,7 +147,7 @@ def test_doctor_says_how_sockets_become_large_enough(monkeypatch, tmp_path):
 
 def test_the_report_needs_no_training_episode(tmp_path):
     summary = {"success_before": 0.5, "success_after": 0.5, "eval_episodes": 2}
-    report._curve([], summary, tmp_path / "curve.png")
+    report._curve([], summary, "reach: learned online", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
-from rlinf_core.recipes import Recipe
+from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilson
 from rlinf_core.reports.films import HOLD, caption, rollout, write_video
 
@@ -25,7 +25,8 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
     result = [event for event in events if event["event"] == "result"][-1]
     summary = _summary(recipe, result)
     (run_dir / "report.json").write_text(json.dumps(summary, indent=2))
-    _curve(events, summary, run_dir / "learning_curve.png")
+    task = station_task(recipe).spec.instruction or recipe.station.task
+    _curve(events, summary, f"{task}: learned online", run_dir / "learning_curve.png")
     checkpoint.mkdir(exist_ok=True)
     sides = {"before RL": checkpoint / "policy_before.safetensors", "after RL": checkpoint / "policy.safetensors"}
     for side, policy in sides.items():
@@ -79,7 +80,7 @@ def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
             "updates": result["updates"], "ended": result["ended"], "minutes": round(result["minutes"], 2)}
 
 
-def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) -> None:
+def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     episodes = [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
@@ -94,7 +95,7 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], path: Path) ->
         low, high = wilson(round(rate * summary["eval_episodes"]), summary["eval_episodes"])
         axes.errorbar([x], [rate], [[rate - low], [high - rate]], fmt="o", color=colour, capsize=4,
                       label=f"{name} RL: {rate:.0%} of {summary['eval_episodes']} held-out episodes")
-    axes.set(xlabel="environment steps", ylabel="success", ylim=(-0.03, 1.05), title="Peg insertion, learned online")
+    axes.set(xlabel="environment steps", ylabel="success", ylim=(-0.03, 1.05), title=title)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(path, dpi=120)
