@@ -85,11 +85,12 @@ def test_s25_a_memory_that_cannot_be_written_is_a_refusal(peer, tmp_path):
 @pytest.mark.domain(84)
 def test_s25_shutdown_in_motion_brakes_and_then_ends(peer):
     arm, child = Arm(peer, streams=False), launch(peer)
+    changing = peer.node.create_client(ChangeState, "interlock/change_state")
+    peer.spin(changing.service_is_ready, what="the interlock's services")
     arm.arm()
     for _ in range(6):
         arm.send(0.02)
         arm.peer.for_s(0.1)
-    changing = arm.peer.node.create_client(ChangeState, "interlock/change_state")
     shutdown = ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVE_SHUTDOWN))
     assert arm.ask(changing, shutdown).success
     peer.spin(lambda: child.popen.poll() is not None, what="its end")

@@ -22,8 +22,10 @@ def rlinf(peer, *words, domain):
         ran = beside.submit(subprocess.run, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True)
         peer.spin(ran.done, 40, " ".join(words))
-    assert "Traceback" not in ran.result().stdout
-    return ran.result().returncode, ran.result().stdout
+    code, said = ran.result().returncode, ran.result().stdout
+    print(*words, code, said)
+    assert "Traceback" not in said
+    return code, said
 
 
 @pytest.mark.domain(51)

@@ -58,7 +58,7 @@ class RealTime:
 
     def stop(self, node: Node) -> None:
         """Tick no more."""
-        node.destroy_timer(self.phase.timer)
+        self.phase.stop(node)
 
 
 class Lockstep:
@@ -78,7 +78,7 @@ class Lockstep:
         self.late_ms: deque[float] = deque(maxlen=1000)
         self.credit_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
         self.step_ns: int | None = None  # of the newest time step; None until there is an environment
-        self.pending = self.forced = self.running_on = self.answered = False
+        self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
             node.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", True), raw=True),
@@ -163,6 +163,8 @@ class Lockstep:
             self._tick()
 
     def _tick(self) -> None:
+        if self.stopped:
+            return
         if self._has_tick_credit:
             self.running_on = False
         self.pending = self.forced = False
@@ -175,7 +177,8 @@ class Lockstep:
         self.tick(self.inputs.pose_stamp_ns, 0, 0.0)
 
     def stop(self, node: Node) -> None:
-        """Tick no more."""
+        """Tick no more, not even for what the executor has in hand already."""
+        self.stopped = True
         node.destroy_timer(self.timer)
         for subscription in self.subscriptions:
             node.destroy_subscription(subscription)

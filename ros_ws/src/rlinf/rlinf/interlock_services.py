@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import time
 from typing import Any
 
 import rclpy
@@ -20,6 +21,7 @@ from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
 from rlinf.workarounds import end_soon
 from rlinf_core.interlock.limits import TABLE
 
+ARRIVES_S = 1.0  # the answer to a shutdown, on a busy machine
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
@@ -28,7 +30,7 @@ class Services(LifecycleNode):
 
     def __init__(self, front: Front) -> None:
         super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
-        self.front, self.starting = front, True
+        self.front, self.starting, self.ending = front, True, False
         hello = front.hello or {}
         settings, limits = hello["settings"], hello["limits"]
         fixed = ParameterDescriptor(read_only=True)
@@ -86,6 +88,7 @@ class Services(LifecycleNode):
 
     def on_shutdown(self, _: LifecycleState) -> TransitionCallbackReturn:
         self.front.asked += 1
+        self.ending = True
         return SUCCESS if self._done("shutdown", id=self.front.asked + 1) else FAILURE
 
     def _done(self, do: str, **values: Any) -> bool:
@@ -134,6 +137,8 @@ def serve(front: Front) -> None:
             while front.lines:
                 level, text = front.lines.popleft()
                 getattr(logger, level)(text)
+    if node.ending:
+        time.sleep(ARRIVES_S)  # its answer lies in this process until whoever asked has taken it
     end_soon(0)
     executor.shutdown()
     rclpy.try_shutdown()

@@ -89,7 +89,12 @@ class PhaseLockedTimer:
         self._callback = callback
         self._arrivals: list[float] = []
         self._done_early = False
-        self.timer = node.create_timer(period_s, self._on_timer)
+        self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
+
+    def stop(self, node: Node) -> None:
+        """Call back no more, not even where the executor has the timer in hand already."""
+        self._stopped = True
+        node.destroy_timer(self.timer)
 
     def arrived(self, at: float | None = None) -> None:
         """The awaited input is here, or was at that monotonic time [s]."""
@@ -103,6 +108,8 @@ class PhaseLockedTimer:
         return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
 
     def _on_timer(self) -> None:
+        if self._stopped:
+            return
         now = time.monotonic()
         if now < self.lock.wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
             self._wake(self.lock.wake_s)
