@@ -109,7 +109,7 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[f
     """`rlinf train` with ``env``."""
     from rlinf_core.recipes import load_recipe
     from rlinf_core.trainer.train import train
-    from sim_bridges.gym_envs import plain
+    from sim_bridges.gym_plain import plain
 
     settings = {
         "ppo": ["policy.hidden=[64, 64]", "policy.initial_log_std=0.0", "algorithm={name: ppo, chunks: 2048, "

@@ -1,26 +1,28 @@
-"""Gymnasium's environments, stepped together: simulated stations, and any other environment as it is.
+"""Simulated stations as environments of Gymnasium, and environments stepped together; others as they are: ``gym_plain``.
 
 Once this is imported, ``gymnasium.make("rlinf/<robot>")`` is a station of that simulated robot (``station``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 
-from rlinf_core.errors import RecipeError, RlinfError, SpecError
+from rlinf_core.errors import SpecError
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robot import load_robot
 from rlinf_core.rollouts.simulated import simulated_station
-from rlinf_core.rollouts.vector_env import Steps, VectorEnv
-from rlinf_core.specs import ActionSpec, Arrays, ArraySpec, StationSpec
+from rlinf_core.rollouts.vector_env import Steps
+from rlinf_core.specs import Arrays
 from sim_bridges.station import SimulatedStation
+
+if TYPE_CHECKING:
+    from sim_bridges.gym_plain import PlainEnv
 
 Box: Any = spaces.Box  # whose type knows floats alone
 
@@ -85,50 +87,6 @@ def station(robot: str, task: str = "", overrides: Sequence[str] = (), render_mo
         f"station.robot='{robot}'", f"station.task='{task or its_own}'", *overrides])))
 
 
-class PlainEnv(gymnasium.Env):
-    """Any Gymnasium environment, with observations and actions as a ``StationEnv`` has them.
-
-    Raises:
-        RecipeError: its observations are no boxes, or its actions no bounded box.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        try:
-            self.env = _made(name)
-        except (gymnasium.error.Error, ImportError) as error:
-            raise RecipeError(f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}") from error
-        self.metadata = self.env.metadata
-        self.specs = specs_of(name, self.env.observation_space, self.env.action_space, self.metadata)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Arrays, dict[str, Any]]:
-        seen, _ = self.env.reset(seed=seed, options=options)
-        return arrays_of(self.specs, seen), {}
-
-    def step(self, action: np.ndarray) -> tuple[Arrays, float, bool, bool, dict[str, Any]]:
-        seen, reward, terminated, truncated, info = self.env.step(scaled(self.env.action_space, action))
-        return arrays_of(self.specs, seen), float(reward), bool(terminated), bool(truncated), {
-            "success": bool(info.get("success", info.get("is_success", False)))}
-
-    def expert(self) -> np.ndarray:
-        """There is none."""
-        raise RecipeError(f"env 'gym:{self.name}' has no script that could show how it is done; record demonstrations and "
-                          "name their folder in collect.recordings")
-
-    def render(self) -> np.ndarray:
-        """A picture for people, where it can make one."""
-        try:
-            picture: Any = self.env.render()
-        except gymnasium.error.Error as error:
-            raise RlinfError(f"env 'gym:{self.name}' cannot be filmed: {error}") from error
-        if not isinstance(picture, np.ndarray):
-            raise RlinfError(f"env 'gym:{self.name}' cannot be filmed: it renders no rgb_array")
-        return picture.copy()
-
-    def close(self) -> None:
-        self.env.close()
-
-
 class _Episode:
     """What has been done in an episode so far, so that it can be played again."""
 
@@ -160,7 +118,7 @@ class Environments:
         self._random = [np.random.default_rng(int(seed)) for seed in seeds]
         self._episodes = [_Episode(int(seed)) for seed in seeds]
         self._seen = [env.reset(seed=int(seed))[0] for env, seed in zip(self.envs, seeds, strict=True)]
-        return _stacked(self._seen)
+        return stacked(self._seen)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         actions = actions.astype(np.float32)
@@ -172,12 +130,12 @@ class Environments:
             self._seen[index], reward[index], terminated[index], truncated[index], more = env.step(actions[index])
             success[index], held[index] = more["success"], more.get("held", False)
         self._asked = False
-        next_observations = _stacked(self._seen)
+        next_observations = stacked(self._seen)
         done = np.flatnonzero(np.maximum(terminated, truncated) * self.goes_on)
         for index in done:
             self._episodes[index] = _Episode(int(self._random[index].integers(2**31)))
             self._seen[index] = self.envs[index].reset(seed=self._episodes[index].scene)[0]
-        observation = _stacked(self._seen) if len(done) else next_observations
+        observation = stacked(self._seen) if len(done) else next_observations
         return Steps(next_observations, reward, terminated, truncated, success, observation, held)
 
     def expert(self) -> np.ndarray:
@@ -216,131 +174,8 @@ class Environments:
             env.close()
 
 
-class OneVector:
-    """A vector environment of Gymnasium's own, which steps N at once: a ``rlinf_core.rollouts.vector_env.VectorEnv``."""
-
-    def __init__(self, name: str, size: int) -> None:
-        self.name, self.size = name, size
-        self.env: Any = gymnasium.make_vec(name, num_envs=size, vectorization_mode="vector_entry_point")
-        mode = self.env.metadata.get("autoreset_mode")
-        if mode is not AutoresetMode.SAME_STEP:
-            self.env.close()
-            raise RecipeError(f"env 'gym:{name}': expected a vector environment that begins the next episode in the same "
-                              f"step (AutoresetMode.SAME_STEP), got {mode}")
-        self.spec = specs_of(name, self.env.single_observation_space, self.env.single_action_space, self.env.metadata)
-
-    def reset(self, seeds: Sequence[int]) -> Arrays:
-        return self._arrays(self.env.reset(seed=[int(seed) for seed in seeds])[0])
-
-    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        if active is not None and not np.all(active):
-            raise RlinfError(f"env 'gym:{self.name}' steps all of its {self.size} at once: none can wait for the others, "
-                             "as learners from groups of episodes need it")
-        played = scaled(self.env.single_action_space, actions)
-        seen, reward, terminated, truncated, info = self.env.step(played)
-        observation, ended = self._arrays(seen), np.flatnonzero(np.logical_or(terminated, truncated))
-        next_observations = observation
-        if len(ended):
-            next_observations = {name: values.copy() for name, values in observation.items()}
-            for index in ended:
-                last = _row(info["final_obs"], index)
-                for name, values in arrays_of(self.spec, last).items():
-                    next_observations[name][index] = values
-        return Steps(next_observations, np.asarray(reward, float), np.asarray(terminated, float),
-                     np.asarray(truncated, float), _told(info, ended, self.size), observation)
-
-    def expert(self) -> np.ndarray:
-        """There is none."""
-        raise RecipeError(f"env 'gym:{self.name}' has no script that could show how it is done")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: it does not say where it is. A resumed run begins new episodes."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is none."""
-
-    def render(self, index: int = 0) -> np.ndarray:
-        """Nothing: one environment alone is filmed."""
-        raise RlinfError(f"env 'gym:{self.name}' is a vector of environments, which is not filmed")
-
-    def close(self) -> None:
-        self.env.close()
-
-    def _arrays(self, seen: Any) -> Arrays:
-        rows = [arrays_of(self.spec, _row(seen, index)) for index in range(self.size)]
-        return _stacked(rows)
-
-
-def plain(name: str, size: int) -> VectorEnv:
-    """So many of ``gymnasium.make(name)``; where it brings a vector environment of its own that fits, that.
-
-    Raises:
-        RecipeError: Gymnasium knows none of that name, or its spaces are others than boxes.
-    """
-    known = gymnasium.envs.registration.registry.get(name)
-    if size > 1 and known is not None and known.vector_entry_point is not None and known.entry_point is None:
-        return OneVector(name, size)
-    return Environments([PlainEnv(name) for _ in range(size)])
-
-
-def specs_of(name: str, seen: spaces.Space, acted: spaces.Space, metadata: Mapping[str, Any]) -> StationSpec:
-    """What a policy must know of an environment; actions are [-1, 1], stretched to its bounds."""
-    if not isinstance(acted, spaces.Box) or not np.isfinite([acted.low, acted.high]).all():
-        raise RecipeError(f"env 'gym:{name}': expected actions of a bounded Box, got {acted}. Policies here are continuous")
-    named = seen.spaces if isinstance(seen, spaces.Dict) else {"observation": seen}
-    items = []
-    for key, space in named.items():
-        if not isinstance(space, spaces.Box):
-            raise RecipeError(f"env 'gym:{name}': expected observations of a Box, or of a Dict of them, got {key}: {space}")
-        if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] == 3:
-            items.append(ArraySpec(key, space.shape, "uint8"))
-        else:
-            items.append(ArraySpec(key, (int(np.prod(space.shape)),)))
-    size = int(np.prod(acted.shape))
-    action = ActionSpec("gymnasium", tuple([f"a{i}" for i in range(size)]), (1.0,) * size, ("",) * size)
-    return StationSpec(tuple(items), action, float(metadata.get("render_fps", 10.0)))
-
-
-def arrays_of(spec: StationSpec, seen: Any) -> Arrays:
-    """One observation as policies take it: ``vectors`` (V,), and images by name."""
-    named = seen if isinstance(seen, Mapping) else {spec.observation[0].name: seen}
-    flat = {item.name: np.asarray(named[item.name], np.float32).ravel() for item in spec.vectors}
-    vectors = spec.flatten(flat) if flat else np.zeros(0, np.float32)
-    return {"vectors": vectors, **{image.name: np.asarray(named[image.name]) for image in spec.images}}
-
-
-def scaled(space: Any, action: np.ndarray) -> np.ndarray:
-    """Actions in [-1, 1], (dim,) or (N, dim), between the bounds of the space."""
-    low, high = space.low, space.high
-    share = (np.clip(action, -1.0, 1.0).reshape(*action.shape[:-1], *space.shape) + 1.0) / 2.0
-    return (low + share * (high - low)).astype(space.dtype)
-
-
-def _made(name: str) -> Any:
-    env = gymnasium.make(name)
-    if "rgb_array" not in env.metadata.get("render_modes", ()):
-        return env
-    env.close()
-    return gymnasium.make(name, render_mode="rgb_array")
-
-
-def _row(values: Any, index: int) -> Any:
-    return {key: value[index] for key, value in values.items()} if isinstance(values, Mapping) else values[index]
-
-
-def _told(info: Mapping[str, Any], ended: np.ndarray, size: int) -> np.ndarray:
-    """Success (N,), as infos tell it: that of an episode's last step is in ``final_info``."""
-    success = np.zeros(size)
-    for told, where in ((info, range(size)), (info.get("final_info", {}), ended)):
-        values = told.get("success", told.get("is_success"))
-        if values is not None:
-            for index in where:
-                success[index] = float(values[index])
-    return success
-
-
-def _stacked(observations: Sequence[Arrays]) -> Arrays:
+def stacked(observations: Sequence[Arrays]) -> Arrays:
+    """N observations as one, each of its arrays (N, ...)."""
     return {name: np.array([seen[name] for seen in observations]) for name in observations[0]}
 
 

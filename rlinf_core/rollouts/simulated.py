@@ -40,7 +40,8 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
 
 def stations(recipe: Recipe, size: int) -> Any:
     """So many of them in this process, as a ``VectorEnv`` that can also be rendered."""
-    from sim_bridges.gym_envs import Environments, StationEnv, plain
+    from sim_bridges.gym_envs import Environments, StationEnv
+    from sim_bridges.gym_plain import plain
 
     if recipe.env:
         return plain(recipe.gymnasium_id, size)

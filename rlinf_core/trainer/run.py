@@ -106,10 +106,8 @@ class Run:
 
     def _ready(self) -> bool:
         """Whether as many demonstrations have come as the recipe asks for."""
-        if not self.config.needs_demonstrations:
-            return True
         wanted = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
-        return self.data.demonstrations.episodes >= wanted
+        return not self.config.needs_demonstrations or self.data.demonstrations.episodes >= wanted
 
     # Beginning
     def start(self, source: Source) -> None:

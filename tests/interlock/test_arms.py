@@ -98,6 +98,18 @@ def test_s27_a_fault_of_one_holds_the_other_a_tick_later_until_it_is_reset_and_a
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
 
+def test_s27_a_silence_does_not_hide_the_fault_of_another(two):
+    two.play(20)
+    for _ in range(30):
+        two.tick()
+    assert two.modes() == [(Mode.HOLD, "stale_command")] * 2
+    two.tick(left={"robot_fault": "reflex"}).tick()
+    assert two.modes() == [(Mode.FAULT, "robot:reflex"), (Mode.HOLD, "arm:left")]
+    two.play(20)
+    two.tick(left={"reset_fault": "robot:reflex"}).tick(left={"arm": True}).play(30)
+    assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
 def test_s27_what_stands_in_the_way_of_one_holds_both_and_both_go_on_when_it_has_gone(two):
     two.play(20).play(40, right={"wrench": (25.0, 0.0)})
     assert two.modes() == [(Mode.HOLD, "arm:right"), (Mode.HOLD, "contact")] and two.still() == [True, True]

@@ -22,11 +22,12 @@ class Peer:
         self.executor.add_node(self.node)
 
     def spin(self, until, timeout_s=20.0, what="it"):
+        """Until it holds; ``what`` is awaited, or a function that says so, and how it stands, when it has not come."""
         deadline = time.monotonic() + timeout_s
         while not until():
             self.executor.spin_once(timeout_sec=0.02)
             self.supervisor.poll()
-            assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
+            assert time.monotonic() < deadline, f"waited {timeout_s} s for {what() if callable(what) else what}"
 
     def for_s(self, seconds):
         end = time.monotonic() + seconds

@@ -181,14 +181,17 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
         recording, = recorded(peer, runner, "demonstration", SCENES[:1], set_going)
         assert recording.success and np.abs(recording.executed).max(0).min() > 1e-3
 
+    def reach(left, right):
+        peer.spin(lambda: stands() == [left, right], what=lambda: f"{left} and {right}, stands {stands()}")
+
     plays()
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
-    peer.spin(lambda: [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
+    peer.spin(lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
     reflex.publish(String(data="reflex"))
-    peer.spin(lambda: stands() == [(SafetyState.FAULT, "robot:reflex"), (SafetyState.HOLD, "arm:left")], what="the hold")
+    reach((SafetyState.FAULT, "robot:reflex"), (SafetyState.HOLD, "arm:left"))
     reflex.publish(String(data=""))
     pressed[0] = True
-    peer.spin(lambda: stands() == [(SafetyState.FAULT, "robot:reflex"), (SafetyState.FAULT, "estop:pendant")], what="stop")
+    reach((SafetyState.FAULT, "robot:reflex"), (SafetyState.FAULT, "estop:pendant"))
     pressed[0] = False
     peer.for_s(0.3)
     for cause in ("robot:reflex", "estop:pendant"):

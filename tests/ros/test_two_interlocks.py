@@ -121,7 +121,7 @@ class Station:
 
     def reach(self, left, right, timeout_s=10.0):
         self.peer.spin(lambda: (self.left.stands, self.right.stands) == (left, right), timeout_s,
-                       f"{left} and {right}, stands {self.left.stands} and {self.right.stands}")
+                       lambda: f"{left} and {right}, stands {self.left.stands} and {self.right.stands}")
 
     def moves(self, side, least=0.0005):
         begun = side.place

@@ -11,7 +11,7 @@ from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.rollouts.evaluation import evaluate
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.trainer.train import train
-from sim_bridges.gym_envs import PlainEnv, plain, scaled
+from sim_bridges.gym_plain import PlainEnv, plain, scaled
 
 
 class Corridor(gymnasium.Env):

@@ -22,9 +22,9 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
+from rlinf.director_status import told
 from rlinf.spinning import asked_to_end, destroy
 from rlinf.standstill import standstill
-from rlinf_core.interlock.types import Mode
 
 TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
@@ -260,22 +260,12 @@ class Director(Node):
             file.write(line + "\n")
 
     def _write_status(self) -> None:
-        trainer, safety = self.trainer, self.safety
         still_s = time.time() - self.moved_at
-        waiting_for = standstill(safety, self.get_namespace()) if still_s > STILL_S else ""
+        waiting_for = standstill(self.safety, self.get_namespace()) if still_s > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
             "total": self.total, "successes": self.successes, "recent_success": sum(self.recent) / max(len(self.recent), 1),
-            "env_steps": self.env_steps, "policy_version": self.policy.version, "policy_error": self.policy.error,
-            "inference_p50_ms": self.policy.inference_p50_ms, "waiting_for": waiting_for,
-            "trainer": {"connected": trainer.connected, "phase": trainer.phase, "updates": trainer.updates,
-                        "episodes": trainer.episodes, "transitions": trainer.transitions, "backlog": trainer.backlog,
-                        "update_ratio": trainer.update_ratio, "accepting": trainer.accepting,
-                        "message": trainer.message, **dict(zip(trainer.names, trainer.values, strict=False))},
-            "safety": {"state": Mode(safety.state).name, "cause": safety.cause, "source": safety.source,
-                       "holds": safety.holds, "refused": safety.refused, "limited": safety.limited,
-                       "dropped": safety.dropped},
-        }
+            "env_steps": self.env_steps, "waiting_for": waiting_for, **told(self.policy, self.trainer, self.safety)}
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))
         os.replace(aside, self.run_dir / "status.json")

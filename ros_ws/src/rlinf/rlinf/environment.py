@@ -160,8 +160,7 @@ class Environment(ControlNode):
 
     async def _one_episode(self, seed: int) -> str:
         """Reset, run and await the recorder; returns what went wrong, or an empty string."""
-        self.seed, self.outcome, self.total = seed, StepResult(), 0.0
-        self.begun += 1
+        self.seed, self.outcome, self.total, self.begun = seed, StepResult(), 0.0, self.begun + 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
         for ready, what in ((self.scene.client.server_is_ready, GONE),
                             (self._may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
@@ -178,10 +177,7 @@ class Environment(ControlNode):
         self.policy_tracker.begin(self.mode, to_ns(stamp))
         self._tell(EpisodeEvent.STARTED)
         self._begin(stamp)
-        trouble = await Until(self.done)
-        if trouble:
-            return trouble
-        return await Until(self.closed[self.episode_id])
+        return await Until(self.done) or await Until(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
         """The learner is behind; or it takes a person before the arm can move, and that may take them any time."""

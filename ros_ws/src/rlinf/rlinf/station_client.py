@@ -76,8 +76,9 @@ class StationClient:
             RlinfError: there is no such station, or its interlock says nothing.
         """
         began = time.monotonic()
+        owed = LATCHED | {each(arm, "diagnostics"): each(arm, "interlock") for arm in self.arms}
         self._within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.heard and not (
-            {owner for topic, owner in LATCHED.items() if topic not in self.heard} & set(self.nodes())))
+            {owner for said, owner in owed.items() if said not in self.heard} & set(self.nodes())))
         if "safety" in self.heard:
             return self.heard["safety"]
         there = [name for name in self.nodes() if name in (each(arm, "interlock") for arm in self.arms)]
