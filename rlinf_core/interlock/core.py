@@ -45,13 +45,13 @@ class _Tick:
         self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
         self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
-        self.event, self.refused_now, self.held_now = Events(now_ns), False, ""
-        self.contacts = count_contacts(limits, state.contacts, inputs.wrench)
+        self.event, self.held_now = Events(now_ns), ""
+        self.refused_now = False
+        self.contacts, self.adrift = count_contacts(limits, state.contacts, inputs.wrench), state.adrift
         self.standing = standing_faults(limits, inputs, self.contacts)
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
         self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
-        self.adrift = state.adrift
         if inputs.late_s > LATE_TICKS * limits.tick:
             self.trajectory.rest()
         self.sample = measured(limits, inputs)
@@ -82,8 +82,10 @@ class _Tick:
     def watch_outside(self) -> None:
         if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
             self.fault(self.standing[0])
-        for cause in [*self.obstacles, *self.others]:
-            self.hold(cause, only_active=self.cause != "stale_command")  # a silence must not hide what is in the way
+        silence = "stale_command"  # which is over when something comes, and must not hide what is in the way
+        lasting = others(self.inputs, besides=silence) if self.cause == silence else self.others
+        for cause in [*self.obstacles, *lasting]:
+            self.hold(cause, only_active=self.cause != silence)
         if self.chunk is not None and self.needs_enable(self.chunk):
             self.hold("enable")
 

@@ -44,13 +44,13 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
     return causes + outside_range(limits, inputs) + unready(inputs)
 
 
-def others(inputs: Inputs) -> list[str]:
-    """The other arms that may not move: then this one does not either (S27).
+def others(inputs: Inputs, besides: str = "") -> list[str]:
+    """The other arms that may not move, but for that one cause: then this one does not either (S27).
 
     Where all of them were put somewhere else at once, as a simulator does, what held one before has gone.
     """
     return [f"{OTHER}{arm.name}" for arm in inputs.others
-            if arm.blocked and (arm.blocked in STOPPED or not inputs.restart)]
+            if arm.blocked not in ("", besides) and (arm.blocked in STOPPED or not inputs.restart)]
 
 
 def enabled(limits: Limits, inputs: Inputs) -> bool:
