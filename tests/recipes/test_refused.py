@@ -132,7 +132,7 @@ def test_overrides_in_hydras_grammar():
         "station.observe_cameras=[front]", "++seed=3", "+simulation.randomise={delay_s: 0.1}", "~algorithm.cloning",
         "station.name='a_b'", "policy={kind: flow, hidden: [8]}", "simulation.initial_policy='runs/a b, c=d'"])
     assert recipe.station.observe_cameras == ("front",) and recipe.seed == 3 and recipe.station.name == "a_b"
-    assert recipe.simulation.randomise.delay_s == 0.1 and recipe.algorithm.cloning == 0.3
+    assert recipe.simulation.randomise.delay_s == 0.1 and recipe.algorithm.cloning == 0.05
     assert (recipe.policy.kind, recipe.policy.hidden) == ("flow", (8,))
     assert recipe.simulation.initial_policy == "runs/a b, c=d"
 
