@@ -24,7 +24,7 @@ class Config(TargetNetworkSettings):
     actor_every: int = with_default(TargetNetworkSettings, "actor_every", 2)
     critic_warmup: int = with_default(TargetNetworkSettings, "critic_warmup", 500)
     cloning: float = Field(0.05, ge=0, description="weight of the demonstrations' likelihood in the actor's loss, at first")
-    cloning_steps: int = Field(100_000, gt=0, description="steps over which it decays to a tenth")
+    cloning_steps: int = Field(10_000, gt=0, description="steps over which it decays to a tenth")
     cloning_noise: float = Field(
         0.03, ge=0, description="for that, the demonstrated action is smeared by this much, as by sft.noise_floor")
     self_imitation: bool = Field(True, description="episodes of its own that succeeded count as demonstrations")
