@@ -13,6 +13,7 @@ from rlinf_core.interlock.types import NS, Applied, Chunk, Window
 
 REALIGN_M, REALIGN_RAD = 0.01, 0.05  # beyond this the set-point goes back to where the arm is before it moves again
 ALIGNED = 1e-9                       # [m], [rad]
+DRAW_BACK = 5.0                      # [1/s] of what a set-point is too far from the arm, while it is asked to go further
 ADRIFT = 1.5                         # divergences from the arm at which a resting set-point has lost it
 
 
@@ -132,15 +133,21 @@ class Trajectory:
         return tuple([tuple([value * fraction for value in velocity]) for velocity in wanted])
 
     def _clamped_by_divergence(self, wanted: Coordinates, arm: Coordinates | None) -> Coordinates:
-        """Stop a group whose set-point is too far from the arm and would go further."""
+        """No set-point that is too far from the arm goes further: what leads along is left, so that a tool can slide.
+
+        It is drawn back meanwhile. Coordinates that share one path, as joints do, stop together.
+        """
         if arm is None:
             return wanted
         result = list(wanted)
-        for index, beyond in enumerate(map(gt, self.tracking_error(arm), self.divergences())):
-            away = map(sub, self.motions[index].set_point, arm[index])
-            if beyond and sum(map(mul, away, wanted[index])) > 0.0:
+        for index, (error, largest) in enumerate(zip(self.tracking_error(arm), self.divergences(), strict=True)):
+            away = tuple(map(sub, self.motions[index].set_point, arm[index]))
+            outward = sum(map(mul, away, wanted[index]))
+            if error > largest and outward > 0.0:
                 self.limited_by({"divergence"})
-                result[index] = (0.0,) * len(wanted[index])
+                group, back = self.limits.groups[index], (outward / error + DRAW_BACK * (error - largest)) / error
+                result[index] = (0.0,) * len(away) if group.together else tuple(
+                    [value - back * part for value, part in zip(wanted[index], away, strict=True)])
         return tuple(result)
 
     def limited_by(self, limits: Set[str]) -> None:

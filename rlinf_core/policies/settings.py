@@ -15,6 +15,9 @@ class PolicySettings(Settings):
 
     kind: str = Field(description="of the policy")
     hidden: Widths = Field((256, 256), description="widths of the trunk's layers")
+    fine: float = Field(
+        0.0, ge=0, le=1e6, description="each number x is seen a second time, as asinh(fine x / deviation): small ones "
+        "about zero, such as the last millimetres of an offset, are told apart; 0 for once alone")
     image_features: int = Field(
         64, ge=0, description="features kept of each camera image; 0 for a policy that does not look at images, though "
         "they are observed and recorded")

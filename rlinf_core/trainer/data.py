@@ -85,7 +85,8 @@ class ReplayData(Data):
         self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents)
         if trajectory.station and not self.governor.is_fresh(trajectory.version, newest):
             return "stale"
-        if self.config.half_demonstrations and "operator" in trajectory.sources and trajectory.success:
+        shown = "operator" in trajectory.sources or self.config.imitates_itself
+        if self.config.half_demonstrations and shown and trajectory.success:
             self._keep(self.demonstrations, trajectory)
         return "online"
 

@@ -72,8 +72,12 @@ class Soft:
         loss = (own.temperature.log.exp().item() * log_prob - value).mean()
         expected = {"actor_loss": loss.item()}
         if isinstance(config, rlpd.Config):
-            half, (mean, _) = len(action) // 2, own.actor(here)
-            cloning = ((mean.tanh() - here["action"].clamp(-1, 1)) ** 2)[half:].sum(1).mean()
+            half, (mean, log_std) = len(action) // 2, own.actor(here)
+            shown = here["action"][half:]
+            shown = shown + config.cloning_noise * torch.randn(shown.shape, generator=own.generator)
+            normal = torch.distributions.Normal(mean[half:], log_std[half:].exp())
+            squashed = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform())
+            cloning = -squashed.log_prob(shown.clamp(-0.97, 0.97)).sum(1).mean()
             loss = loss + config.cloning * 10 ** (-self.updates / config.cloning_steps) * cloning
             expected["cloning"] = cloning.item()
         self.actor.optimizer_step(loss, config.clip_gradient)
@@ -86,7 +90,7 @@ class Soft:
     (sac, 1, dict(critics=3, target_rate=0.2)),
     (sac, 2, dict(critics=4, target_critics=3, entropy_backup=False, actor_every=2, critic_warmup=1)),
     (sac_flow, 1, dict(target_rate=0.1)),
-    (rlpd, 1, dict(entropy_backup=True, actor_every=1, critic_warmup=0, cloning_steps=5)),
+    (rlpd, 1, dict(entropy_backup=True, actor_every=1, critic_warmup=0, cloning=0.3, cloning_steps=5)),
     (rlpd, 2, dict(critic_warmup=2)),
     (crossq, 1, dict(renorm_warmup=2, renorm_momentum=0.1, actor_every=1)),
     (crossq, 2, dict(renorm_momentum=0.2))])

@@ -137,38 +137,6 @@ def test_the_actor_climbs_a_lower_bound_of_the_ensemble(actor, random):
         assert learner.value(torch.tensor(values)).numpy() == pytest.approx(expected, abs=1e-12)
 
 
-def test_it_stays_close_to_the_policy_it_began_with_less_and_less(actor, demonstrations, random):
-    """The term's value is computed by NumPy from both policies' most likely actions."""
-    config = rlpd.Config(**SMALL, cloning=0.0, reference=2.0, reference_steps=100, critic_warmup=0, actor_every=1)
-    began, learner = copy.deepcopy(actor), rlpd.Learner(actor, config)
-    for _ in range(30):
-        batch = demonstrations.sample(64, random)
-        tensors = to_tensors(batch)
-        with torch.no_grad():
-            now, before = (np.tanh(policy(tensors)[0].double().numpy()) for policy in (actor, began))
-        learner.updates += 1  # as ``update`` has done where it asks for the term
-        loss, metrics = learner.regularise(tensors, actor(tensors)[0])
-        learner.updates -= 1
-        away = ((now - before) ** 2).sum(axis=1).mean()
-        assert metrics["away"] == pytest.approx(away, abs=1e-6)
-        assert loss.item() == pytest.approx(2.0 * 10 ** (-(learner.updates + 1) / 100) * away, abs=1e-6)
-        learner.update(batch)
-    assert away > 1e-5
-    kept = learner.modules["reference"].parameters()
-    assert all(torch.equal(p, q) for p, q in zip(kept, began.parameters(), strict=True))
-
-    def distance_after(weight):
-        actor.load_state_dict(began.state_dict())
-        learner = rlpd.Learner(actor, config.but(reference=weight, reference_steps=10**6), seed=1)
-        draw = np.random.default_rng(5)
-        for _ in range(60):
-            learner.update(demonstrations.sample(64, draw))
-        with torch.no_grad():
-            return (torch.tanh(actor(tensors)[0]) - torch.tanh(began(tensors)[0])).abs().mean().item()
-
-    assert distance_after(100.0) < 0.5 * distance_after(1e-9)
-
-
 def test_what_is_shipped_is_the_actors_moving_average(actor, demonstrations, random):
     learner = rlpd.Learner(actor, rlpd.Config(**SMALL, averaging=0.25, critic_warmup=2, actor_every=2))
     by_hand, shipped = [p.detach().clone() for p in actor.parameters()], copy.deepcopy(actor)

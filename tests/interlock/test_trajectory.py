@@ -276,15 +276,34 @@ def test_s11_the_nearer_the_slower(distance_m, fraction):
 
 
 @pytest.mark.parametrize("arm, action, wanted", [
-    (place(-0.029), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)), (place(-0.031), (0.01, 0.0, 0.0), (0.0, 0.0, 0.0)),
+    (place(-0.029), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)),
+    (place(-0.031), (0.01, 0.0, 0.0), (-0.005, 0.0, 0.0)), (place(-0.031), (0.01, 0.01, 0.0), (-0.005, 0.1, 0.0)),
+    (place(-0.04), (0.01, -0.01, 0.01), (-0.05, -0.1, 0.1)),
     (place(-0.031), (-0.01, 0.0, 0.0), (-0.1, 0.0, 0.0)), (place(-0.031), (0.0, 0.01, 0.0), (0.0, 0.1, 0.0)),
-    (place(0.031), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)), (place(0.031), (-0.01, 0.0, 0.0), (0.0, 0.0, 0.0)),
+    (place(0.031), (0.01, 0.0, 0.0), (0.1, 0.0, 0.0)), (place(0.031), (-0.01, 0.0, 0.0), (0.005, 0.0, 0.0)),
     (None, (0.01, 0.0, 0.0), (0.1, 0.0, 0.0))])
 def test_s08_a_set_point_that_is_far_from_the_arm_does_not_go_further(arm, action, wanted):
     trajectory, _ = make_trajectory()
     position, turn = trajectory.play(chunk(actions=((*action, 0.0, 0.0, 0.02),)), 0, arm, None)
     assert position == pytest.approx(wanted) and turn[2] != 0.0, "the rotation goes on"
-    assert trajectory.window.limits == ({"divergence"} if not any(wanted) else frozenset())
+    limited = wanted != pytest.approx([10.0 * value for value in action])
+    assert trajectory.window.limits == ({"divergence"} if limited else frozenset())
+
+
+def test_s08_a_tool_that_presses_slides_along_and_no_further_from_the_arm():
+    """Against a floor: the arm follows along it and not into it, while it is asked for both."""
+    rig, floor = Rig(follow=False).arm(), HOME[2]
+    errors = []
+    for number in range(300):
+        if number % 10 == 0:
+            rig.tick(chunk(number + 1, rig.now, ((0.005, 0.0, -0.02),)))
+        else:
+            rig.tick()
+        x, y, z = rig.output.target[:3]
+        rig.pose = (x, y, max(z, floor), *HOME[3:])
+        errors.append(math.dist(rig.output.target[:3], rig.pose[:3]))
+    assert rig.state.mode is Mode.ACTIVE and rig.pose[0] - HOME[0] > 0.08
+    assert max(errors) < 0.03 + 0.015 and max(errors[150:]) < 0.031
 
 
 def test_s08_each_group_stops_for_itself():
@@ -292,7 +311,7 @@ def test_s08_each_group_stops_for_itself():
     position, turn = trajectory.play(chunk(actions=((0.01, 0.0, 0.0, 0.0, 0.02, 0.0),)), 0, place(0.0, 0.31), None)
     assert position == pytest.approx((0.1, 0.0, 0.0)) and turn != (0.0, 0.0, 0.0), "it turns towards the arm"
     position, turn = trajectory.play(chunk(actions=((0.01, 0.0, 0.0, 0.0, -0.02, 0.0),)), 0, place(0.0, 0.31), None)
-    assert position == pytest.approx((0.1, 0.0, 0.0)) and turn == (0.0, 0.0, 0.0), "and not away from it"
+    assert position == pytest.approx((0.1, 0.0, 0.0)) and turn == pytest.approx((0.0, 0.05, 0.0)), "it is drawn back"
 
 
 # S19: other limits

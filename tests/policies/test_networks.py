@@ -75,6 +75,21 @@ def test_features_are_clipped_vectors_and_pictures_between_0_and_1(random):
     assert blind.mean.tolist() == [0] * 3 and blind.std.tolist() == [1] * 3
 
 
+def test_fine_features_tell_small_numbers_apart(random):
+    """A second time each, in NumPy: 1 at one deviation, linear about zero, and never clipped."""
+    encoder = policy("tanh_gaussian", SEEING, fine=20.0).encoder
+    seen = batch(random)
+    seen["vectors"][0] = torch.tensor([100.0, -0.002, 0.0])
+    deviation = np.array([0.5, 2.0, 1.5]) + 1e-4
+    got = encoder(seen).detach().numpy()
+    expected = np.arcsinh(20.0 * seen["vectors"].numpy() / deviation) / np.arcsinh(20.0)
+    assert got.shape == (6, 10) and encoder.size == 10
+    assert got[:, 3:6] == pytest.approx(expected, abs=1e-6) and got[0, 5] == 0
+    assert np.abs(got[0, 3]) > 2 and got[0, 4] == pytest.approx(-20.0 * 0.001 / np.arcsinh(20.0), rel=1e-3)
+    vectors = (seen["vectors"].numpy() - [0.1, -0.2, 0.3]) / deviation
+    assert got[:, :3] == pytest.approx(np.clip(vectors, -5, 5), abs=1e-5)
+
+
 def test_normalisation_has_a_floor_of_a_twentieth_of_the_largest():
     encoder = Encoder(STATE, CONFIG)
     vectors = np.array([[7.0, 0.0, -1.0], [7.0, 0.0, 3.0]])

@@ -129,10 +129,10 @@ def test_at_the_command_line_before_a_folder_is_made(tmp_path, capsys, command, 
 
 def test_overrides_in_hydras_grammar():
     recipe = load_recipe("demo_vision", [
-        "station.observe_cameras=[front]", "++seed=3", "+simulation.randomise={delay_s: 0.1}", "~algorithm.cloning",
+        "station.observe_cameras=[front]", "++seed=3", "+simulation.randomise={delay_s: 0.1}", "~algorithm.critic_warmup",
         "station.name='a_b'", "policy={kind: flow, hidden: [8]}", "simulation.initial_policy='runs/a b, c=d'"])
     assert recipe.station.observe_cameras == ("front",) and recipe.seed == 3 and recipe.station.name == "a_b"
-    assert recipe.simulation.randomise.delay_s == 0.1 and recipe.algorithm.cloning == 0.3
+    assert recipe.simulation.randomise.delay_s == 0.1 and recipe.algorithm.critic_warmup == 500
     assert (recipe.policy.kind, recipe.policy.hidden) == ("flow", (8,))
     assert recipe.simulation.initial_policy == "runs/a b, c=d"
 

@@ -112,8 +112,10 @@ def check_nothing_lost(run):
     ids, data = [episode_id for episode_id, _ in state["intake"]["ids"]], state["data"]
     assert len(ids) == len(set(ids))
     demonstrations = sum(status == "demonstration" for _, status in state["intake"]["ids"])
+    imitated = sum(read_episode(run.folder / "inbox" / episode_id).success
+                   for episode_id, status in state["intake"]["ids"] if status == "online")
     online_ = sum(status in ("online", "stale") for _, status in state["intake"]["ids"])
-    assert (data["demonstrations"]["episodes"], data["online"]["episodes"]) == (demonstrations, online_)
+    assert (data["demonstrations"]["episodes"], data["online"]["episodes"]) == (demonstrations + imitated, online_)
 
 
 def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):

@@ -1,12 +1,15 @@
 """A clock that is told to stop, while the executor has its timer in hand already."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import rclpy
 
+from rlinf.interlock_clock import Lockstep
 from rlinf.phase import PhaseLockedTimer
 from rlinf.workarounds import single_threaded
+from rlinf_core.interlock import Mode
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(60), pytest.mark.domain(99)]
 
@@ -39,3 +42,14 @@ def test_a_timer_that_is_due_when_it_is_stopped_calls_nobody(node, again):
     node.destroy_timer(holding_up)
     assert len(ticks) > 1 and ticks[-1] == "stopped"
     executor.shutdown()
+
+
+def test_a_lockstep_that_is_stopped_ticks_for_nothing_that_comes_after(node):
+    inputs = SimpleNamespace(others={}, pose_stamp_ns=7, pull=lambda: None, look_around=lambda: None)
+    ticks = []
+    clock = Lockstep(node, inputs, 0.01, lambda *now: ticks.append(now), 0.5, lambda: Mode.HOLD, lambda: None)
+    for stop in (lambda node: None, clock.stop):
+        stop(node)
+        clock.pending = True
+        clock.wanted()
+    assert ticks == [(7, 0, 0.0)]

@@ -114,12 +114,17 @@ def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, tmp_path, 
         assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (1, 5 * (status == "online"), 0)
 
 
-@pytest.mark.parametrize("kind, buffers", [("rlpd", (1, 1)), ("sac", (1, 0)), ("crossq", (1, 0))])
-def test_an_operators_correction_becomes_a_demonstration_where_these_fill_half_of_a_batch(kind, buffers, spool, task,
-                                                                                         tmp_path):
-    run = run_of(task, tmp_path / "run", f"algorithm={{name: {kind}}}", algorithm=())
-    shown(run, spool, "o", sources={1: "operator"})
-    assert (run.data.online.episodes, run.data.demonstrations.episodes) == buffers
+@pytest.mark.parametrize("algorithm, sources, success, imitated", [
+    ("name: rlpd, self_imitation: false", {1: "operator"}, True, 1),
+    ("name: rlpd, self_imitation: false", {1: "operator"}, False, 0), ("name: rlpd, self_imitation: false", {}, True, 0),
+    ("name: rlpd", {}, True, 1), ("name: rlpd", {}, False, 0),
+    ("name: sac", {1: "operator"}, True, 0), ("name: crossq", {1: "operator"}, True, 0)])
+def test_corrections_and_successes_are_demonstrations_where_these_fill_half_of_a_batch(
+        algorithm, sources, success, imitated, spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run", f"algorithm={{{algorithm}}}", algorithm=())
+    shown(run, spool, "o", sources=sources, success=success)
+    assert (run.data.online.episodes, run.data.demonstrations.episodes) == (1, imitated)
+    assert (run.counts()["demonstrations"], run.counts()["imitated"]) == (0, imitated)
 
 
 def test_a_refusal_changes_nothing_of_what_was_learned_from(spool, task, tmp_path):
@@ -135,7 +140,7 @@ def test_half_of_a_batch_is_online_and_half_demonstrations(spool, task, tmp_path
     for size in (16, 17):
         run = run_of(task, tmp_path / f"run{size}", f"algorithm.batch_size={size}")
         shown(run, spool, f"d{size}", mode="demonstration", start=1000.0)
-        shown(run, spool, f"o{size}")
+        shown(run, spool, f"o{size}", success=False)
         first = run.data.batch()["vectors"][:, 0]
         assert (first[:size - size // 2] < 1000).all() and (first[size - size // 2:] >= 1000).all() and len(first) == size
 
@@ -186,7 +191,7 @@ def test_both_stages_learn_in_the_recipes_precision_and_what_is_published_is_flo
 
 
 def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(spool, task, tmp_path):
-    run = begun(task, tmp_path / "run", spool)
+    run = begun(task, tmp_path / "run", spool, "algorithm.self_imitation=false")
     run._learn(6)
     run.publish()
     first, second = (load_policy(tmp_path / "run/policies" / policy_name(v)) for v in (1, 2))

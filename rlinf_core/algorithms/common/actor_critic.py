@@ -143,9 +143,9 @@ class ActorCritic(Checkpointed):
         return values
 
     def update_actor(self, batch: Batch) -> dict[str, float]:
-        action, log_probs, mean = self.decide(batch)
+        action, log_probs, decided = self.decide(batch)
         loss = actor_loss(self.value(self.q_values(batch, action)), log_probs, self.temperature().detach())
-        more, metrics = self.regularise(batch, mean)
+        more, metrics = self.regularise(batch, decided)
         optimizer_step(self.optimisers["actor"], loss + more, self.config.clip_gradient)
         if AVERAGED in self.modules:
             polyak_update(self.modules[AVERAGED].parameters(), self.actor.parameters(), self.config.averaging)
@@ -155,11 +155,11 @@ class ActorCritic(Checkpointed):
         return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
 
     def decide(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """A reparameterised action, its log-probability, and the most likely action before any squashing."""
+        """A reparameterised action, its log-probability, and what ``regularise`` takes."""
         action, log_probs = self.actor.sample(batch, self.generator)
         return action, log_probs, action
 
-    def regularise(self, batch: Batch, mean: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
+    def regularise(self, batch: Batch, decided: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
         """A term added to the actor's loss, and what it has to say."""
         return 0.0, {}
 

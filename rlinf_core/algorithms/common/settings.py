@@ -93,6 +93,11 @@ class AlgorithmSettings(Settings):
         return getattr(self, "averaging", 1.0) < 1.0
 
     @property
+    def imitates_itself(self) -> bool:
+        """Whether episodes of its own that succeeded count as demonstrations."""
+        return getattr(self, "self_imitation", False)
+
+    @property
     def summed(self) -> int:
         """Time steps whose rewards a return sums before a value stands for the rest; chunks sum theirs in any case."""
         return getattr(self, "n_step", 1)

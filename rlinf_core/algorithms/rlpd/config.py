@@ -23,11 +23,11 @@ class Config(TargetNetworkSettings):
     entropy_backup: bool = with_default(TargetNetworkSettings, "entropy_backup", False)
     actor_every: int = with_default(TargetNetworkSettings, "actor_every", 2)
     critic_warmup: int = with_default(TargetNetworkSettings, "critic_warmup", 500)
-    cloning: float = Field(0.3, ge=0, description="weight of the cloning term on demonstrations at first")
-    cloning_steps: int = Field(20000, gt=0, description="steps over which it decays to a tenth")
-    reference: float = Field(
-        0.0, ge=0, description="weight of staying close to the policy it began with, in every state it comes to, at first")
-    reference_steps: int = Field(4000, gt=0, description="steps over which that decays to a tenth")
+    cloning: float = Field(0.05, ge=0, description="weight of the demonstrations' likelihood in the actor's loss, at first")
+    cloning_steps: int = Field(10_000, gt=0, description="steps over which it decays to a tenth")
+    cloning_noise: float = Field(
+        0.03, ge=0, description="for that, the demonstrated action is smeared by this much, as by sft.noise_floor")
+    self_imitation: bool = Field(True, description="episodes of its own that succeeded count as demonstrations")
     pessimism: float = Field(
         0.0, ge=0, le=10, description="standard deviations of the ensemble by which the actor climbs less than its mean")
     image_shift: int = with_default(TargetNetworkSettings, "image_shift", 3)

@@ -52,8 +52,8 @@ class Actor(NetworkPolicy):
         return self.chunk(action, log_probs=log_probs)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """-E log pi(a | s) of demonstrated actions (B, H A), clipped just inside the tanh's range."""
-        return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), *self(batch)).mean()
+        """-E log pi(a | s) of demonstrated actions (B, H A)."""
+        return imitation(actions, *self(batch))
 
 
 def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
@@ -61,6 +61,11 @@ def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = 
     """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``executed``."""
     raw = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
     return torch.tanh(raw), log_prob(raw[:, :executed], mean[:, :executed], log_std[:, :executed])
+
+
+def imitation(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """-E log pi(a | s) of actions (B, A), clipped just inside the tanh's range."""
+    return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std).mean()
 
 
 def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
