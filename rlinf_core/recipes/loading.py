@@ -20,14 +20,22 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
 
     Args:
         name: the recipe.
-        overrides: in Hydra's grammar (``rlinf_core.settings.overrides``): ``key.sub=value``.
+        overrides: in Hydra's grammar (``rlinf_core.settings.overrides``): ``key.sub=value``. One that names another
+            algorithm takes none of the recipe's hyper-parameters, as a recipe that is based on another does.
 
     Raises:
         RecipeError: whatever is wrong: its place, what was expected, what came, the nearest known name.
     """
     said = _said(_path(name))
-    for text in overrides:
+    named = [text for text in overrides if text.lstrip("+").startswith("algorithm.name=")]
+    for text in named:
+        before = _algorithm(said)
         override(said, text)
+        if _algorithm(said) != before:
+            said.data["algorithm"] = {"name": said.data["algorithm"]["name"]}  # another one has other hyper-parameters
+    for text in overrides:
+        if text not in named:
+            override(said, text)
     return checked(Recipe, said)
 
 
@@ -64,6 +72,11 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
         under.forget(("algorithm",))  # another one has other hyper-parameters
         del under.data["algorithm"]
     return Document(_merged(under.data, said.data), under.places | said.places)
+
+
+def _algorithm(said: Document) -> str:
+    algorithm = said.data.get("algorithm", {})
+    return _name(algorithm, {}) if isinstance(algorithm, dict) else ""
 
 
 def _name(algorithm: dict[str, Any], under: dict[str, Any]) -> str:

@@ -27,6 +27,16 @@ def test_a_recipe_inherits_and_overrides(tmp_path):
         demo.station.task, demo.algorithm.discount, demo.replay)
 
 
+def test_an_override_that_names_another_algorithm_takes_none_of_the_recipes_hyper_parameters():
+    said = load_recipe("sim_rlpd").algorithm
+    for overrides in (["algorithm.discount=0.5", "algorithm.name=sac"], ["algorithm.name=sac", "algorithm.discount=0.5"]):
+        other = load_recipe("sim_rlpd", overrides).algorithm
+        assert (other.name, other.discount) == ("sac", 0.5)
+        assert said.n_step == 3 and other.n_step == type(other)().n_step == 1
+    assert load_recipe("sim_rlpd", ["algorithm.name=rlpd"]).algorithm == said
+    assert load_recipe("demo_tiny", ["algorithm.name=rlpd"]) == load_recipe("demo_tiny")
+
+
 @pytest.mark.parametrize("text, said", [
     ("name: x\nonline:\n  max_minute: 3\n", "line 3: unknown key 'online.max_minute' (did you mean 'max_minutes'?)"),
     ("name: x\nsede: 3\n", "line 2: unknown key 'sede' (did you mean 'seed'?)"),

@@ -198,7 +198,7 @@ def test_a_player_says_where_latent_noise_was_drawn():
 
 def test_transitions_are_of_what_is_played_of_a_chunk():
     recipe = load_recipe("sim_rlpd", ["policy.horizon=4", "policy.execute=2", "algorithm.discount=0.5",
-                                      "replay.capacity=100", "algorithm.batch_size=32"])
+                                      "replay.capacity=100", "algorithm.batch_size=32", "algorithm.n_step=1"])
     data = ReplayData(recipe, make_policy(SPEC, recipe.policy), Governor(
         updates_per_step=1.0, max_lag_episodes=1, max_staleness=1, steps_per_episode=5))
     times = np.arange(7)

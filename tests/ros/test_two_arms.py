@@ -185,6 +185,7 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
         peer.spin(lambda: stands() == [left, right], what=lambda: f"{left} and {right}, stands {stands()}")
 
     plays()
+    peer.spin(lambda: SafetyState.ACTIVE not in [state for state, _ in stands()], what="the end of that episode")
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
     peer.spin(lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
     reflex.publish(String(data="reflex"))
