@@ -66,5 +66,5 @@ def _words(run: Run) -> str:
     """Where a run stands that stations feed."""
     stations = "; ".join(f"{name}: {seen['episodes']} episodes, {seen['steps']:,} steps" for name, seen in
                          run.data.by_station().items()) or "no station yet"
-    return (f"{run.phase}, {run.counts()['demonstrations']:.0f} demonstrations, {run.updates:,} updates, policy version "
+    return (f"{run.phase}, {run.data.demonstrations.episodes} demonstrations, {run.updates:,} updates, policy version "
             f"{run.version}; {stations}")

@@ -128,9 +128,7 @@ class Data(ABC):
         """Of everything that was taken, in all and by station."""
         by_station = {f"{station}/{name}": float(value) for station, seen in self.by_station().items()
                       for name, value in seen.items()}
-        shown = self.statuses[DEMONSTRATION]
-        return {"steps": float(self.steps), "demonstrations": float(shown),
-                "imitated": float(self.demonstrations.episodes - shown),
+        return {"steps": float(self.steps), "demonstrations": float(self.demonstrations.episodes),
                 "stale": float(self.statuses["stale"]), "evaluations": float(self.statuses["evaluation"]), **by_station}
 
     def by_station(self) -> dict[str, dict[str, int]]:

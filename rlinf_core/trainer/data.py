@@ -55,19 +55,26 @@ class DemonstrationData(Data):
 
 
 class ReplayData(Data):
-    """A replay of the policy's own episodes beside the demonstrations."""
+    """A replay of the policy's own episodes beside the demonstrations.
+
+    Attributes:
+        online: what it played.
+        imitated: what of it succeeded, of a learner that demonstrates to itself.
+    """
 
     config: ActorCriticSettings | ExpertSettings
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
         self.online = ReplayBuffer(policy.spec, recipe.replay.capacity, policy.latent_size)
+        kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
+        self.imitated = ReplayBuffer(policy.spec, kept)
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
     @property
     def buffers(self) -> tuple[ReplayBuffer, ...]:
-        return self.demonstrations, self.online
+        return self.demonstrations, self.online, self.imitated
 
     @property
     def longest(self) -> int:
@@ -85,9 +92,11 @@ class ReplayData(Data):
         self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents)
         if trajectory.station and not self.governor.is_fresh(trajectory.version, newest):
             return "stale"
-        shown = "operator" in trajectory.sources or self.config.imitates_itself
-        if self.config.half_demonstrations and shown and trajectory.success:
-            self._keep(self.demonstrations, trajectory)
+        if self.config.half_demonstrations and trajectory.success:
+            if "operator" in trajectory.sources:
+                self._keep(self.demonstrations, trajectory)
+            elif self.config.imitates_itself:
+                self._keep(self.imitated, trajectory)
         return "online"
 
     def _starts(self, trajectory: Trajectory) -> np.ndarray | None:
@@ -111,12 +120,26 @@ class ReplayData(Data):
         own = self._sampled(self.online, size - demonstrated)
         return mix(own, self.demonstrated(demonstrated)) if demonstrated else own
 
+    def demonstrated(self, size: int) -> Arrays:
+        """A batch of demonstrations, those to itself among them: each transition as likely as any other."""
+        own = len(self.imitated)
+        if not own:
+            return super().demonstrated(size)
+        share = int(self.random.binomial(size, own / (own + len(self.demonstrations))))
+        parts = [self._sampled(buffer, count) for buffer, count in (
+            (self.demonstrations, size - share), (self.imitated, share)) if count]
+        return mix(*parts)
+
+    def counts(self) -> dict[str, float]:
+        return super().counts() | {"imitated": float(self.imitated.episodes)}
+
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"online": self.online.state_dict()}
+        return super().state_dict() | {"online": self.online.state_dict(), "imitated": self.imitated.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.online.load_state_dict(state["online"])
+        self.imitated.load_state_dict(state["imitated"])
 
 
 class LabelledData(ReplayData):

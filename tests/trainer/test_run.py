@@ -114,17 +114,33 @@ def test_each_episode_goes_where_it_belongs_exactly_once(spool, task, tmp_path, 
         assert (counts["a/episodes"], counts["a/steps"], counts["a/sampled"]) == (1, 5 * (status == "online"), 0)
 
 
-@pytest.mark.parametrize("algorithm, sources, success, imitated", [
-    ("name: rlpd, self_imitation: false", {1: "operator"}, True, 1),
-    ("name: rlpd, self_imitation: false", {1: "operator"}, False, 0), ("name: rlpd, self_imitation: false", {}, True, 0),
-    ("name: rlpd", {}, True, 1), ("name: rlpd", {}, False, 0),
-    ("name: sac", {1: "operator"}, True, 0), ("name: crossq", {1: "operator"}, True, 0)])
+OWN, CORRECTED = {}, {1: "operator"}
+
+
+@pytest.mark.parametrize("algorithm, sources, success, kept", [
+    ("rlpd", CORRECTED, True, (1, 0)), ("rlpd", CORRECTED, False, (0, 0)), ("rlpd", OWN, True, (0, 1)),
+    ("rlpd", OWN, False, (0, 0)), ("rlpd, self_imitation: false", OWN, True, (0, 0)),
+    ("rlpd, self_imitation: false", CORRECTED, True, (1, 0)), ("sac", CORRECTED, True, (0, 0)), ("crossq", OWN, True, (0, 0))])
 def test_corrections_and_successes_are_demonstrations_where_these_fill_half_of_a_batch(
-        algorithm, sources, success, imitated, spool, task, tmp_path):
-    run = run_of(task, tmp_path / "run", f"algorithm={{{algorithm}}}", algorithm=())
+        algorithm, sources, success, kept, spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run", f"algorithm={{name: {algorithm}}}", algorithm=())
     shown(run, spool, "o", sources=sources, success=success)
-    assert (run.data.online.episodes, run.data.demonstrations.episodes) == (1, imitated)
-    assert (run.counts()["demonstrations"], run.counts()["imitated"]) == (0, imitated)
+    data = run.data
+    assert (data.online.episodes, data.demonstrations.episodes, data.imitated.episodes) == (1, *kept)
+    assert (run.counts()["demonstrations"], run.counts()["imitated"]) == kept
+
+
+def test_each_demonstrated_transition_is_as_likely_whoever_showed_it(spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run", "algorithm.batch_size=4000")
+    shown(run, spool, "d", mode="demonstration", steps=3, start=1000.0)
+    shown(run, spool, "o", steps=9)
+    drawn = run.data.batch()["vectors"][2000:, 0]
+    values, counts = np.unique(drawn, return_counts=True)
+    assert len(values) == 12 and (values >= 1000).sum() == 3 and np.abs(counts / 2000 - 1 / 12).max() < 0.03
+    state = run.data.state_dict()
+    again = run_of(task, tmp_path / "again", "algorithm.batch_size=4000")
+    again.data.load_state_dict(state)
+    assert np.array_equal(again.data.batch()["vectors"], run.data.batch()["vectors"])
 
 
 def test_a_refusal_changes_nothing_of_what_was_learned_from(spool, task, tmp_path):
@@ -191,7 +207,7 @@ def test_both_stages_learn_in_the_recipes_precision_and_what_is_published_is_flo
 
 
 def test_what_is_published_is_normalised_by_the_demonstrations_and_says_what_it_is(spool, task, tmp_path):
-    run = begun(task, tmp_path / "run", spool, "algorithm.self_imitation=false")
+    run = begun(task, tmp_path / "run", spool)
     run._learn(6)
     run.publish()
     first, second = (load_policy(tmp_path / "run/policies" / policy_name(v)) for v in (1, 2))
