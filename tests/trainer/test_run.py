@@ -120,7 +120,8 @@ OWN, CORRECTED = {}, {1: "operator"}
 @pytest.mark.parametrize("algorithm, sources, success, kept", [
     ("rlpd", CORRECTED, True, (1, 0)), ("rlpd", CORRECTED, False, (0, 0)), ("rlpd", OWN, True, (0, 1)),
     ("rlpd", OWN, False, (0, 0)), ("rlpd, self_imitation: false", OWN, True, (0, 0)),
-    ("rlpd, self_imitation: false", CORRECTED, True, (1, 0)), ("sac", CORRECTED, True, (0, 0)), ("crossq", OWN, True, (0, 0))])
+    ("rlpd, self_imitation: false", CORRECTED, True, (1, 0)), ("sac", CORRECTED, True, (0, 0)),
+    ("crossq", OWN, True, (0, 0))])
 def test_corrections_and_successes_are_demonstrations_where_these_fill_half_of_a_batch(
         algorithm, sources, success, kept, spool, task, tmp_path):
     run = run_of(task, tmp_path / "run", f"algorithm={{name: {algorithm}}}", algorithm=())
