@@ -13,7 +13,7 @@ from rlinf_core.interface import TAKEN
 from rlinf_core.paths import SOURCE, shared
 from rlinf_core.settings.base import Count, Settings
 from rlinf_core.settings.checking import checked
-from rlinf_core.settings.reading import read
+from rlinf_core.settings.reading import Document, read
 from rlinf_core.settings.signature import values
 
 Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
@@ -66,6 +66,12 @@ class Robot(Settings):
                 raise ValueError(f"arms: '{name}' begins the names of other topics. Give the arm another name, e.g. left")
         return self
 
+    def with_options(self, options: dict[str, Any], where: str) -> Robot:
+        """In its simulator with other options; RecipeError if it has none, or they are not of it."""
+        if not self.simulator:
+            raise RecipeError(f"{where}: expected none for a robot that is not simulated, got {', '.join(options)}")
+        return self.but(options=_options(self.simulator, where, Document(self.options | options, {(): where})))
+
     @property
     def interlocks(self) -> dict[str, Path]:
         """The limits of each arm by its name, in the order of actions; an arm alone has none."""
@@ -89,12 +95,16 @@ def load_robot(name: str) -> Robot:
                               "which is not there")
     options: dict[str, Any] = {}
     if robot.simulator:
-        from sim_bridges.simulator import options_of
-
-        options = values(checked(options_of(robot.simulator, said.place(("simulator",))), said.below(("options",))))
+        options = _options(robot.simulator, said.place(("simulator",)), said.below(("options",)))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
     return robot.but(limits=folder / robot.limits if robot.limits else None, options=options, task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
+
+
+def _options(simulator: str, where: str, said: Document) -> dict[str, Any]:
+    from sim_bridges.simulator import options_of
+
+    return values(checked(options_of(simulator, where), said))
 
 
 def robot_folder(name: str) -> Path:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rlinf_core import plugins
-from rlinf_core.errors import RecipeError, RlinfError, SpecError
+from rlinf_core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.interface import arm_of, of_arms, topic
 from rlinf_core.interlock.rotation import to_vector
 from rlinf_core.rewards import REWARD, Success, make_success
@@ -24,7 +24,7 @@ from rlinf_core.rewards.arms import of_each
 from rlinf_core.scripts import SCRIPT
 from rlinf_core.settings.base import Count, Settings
 from rlinf_core.settings.checking import checked
-from rlinf_core.settings.reading import read
+from rlinf_core.settings.reading import Document, read
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 Channels = dict[str, np.ndarray]
@@ -109,6 +109,7 @@ def _tool(source: str) -> str:
     return of_arms("current_pose", [arm] if (arm := arm_of(source)) else [])[0]
 
 
+TERMS = ("reward", "failure", "script")
 SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "torque": 3, "offset": 3}
 
 
@@ -183,11 +184,7 @@ class TaskFile(Settings):
 
 def load_task(path: str | Path) -> Task:
     """Read a task YAML; RecipeError names file, line, key, what was expected and what came."""
-    said = read(path, "task")
-    for part in ("reward", "failure", "script"):
-        plugins.beside(said, (part, "kind"), Path(path).parent)
-        _model_beside(said.data.get(part) if isinstance(said.data, dict) else None, Path(path).parent)
-    file = checked(TaskFile, said)
+    file = checked(TaskFile, _said(Path(path)))
     observation = tuple(ArraySpec(name, item.shape, "float32", item.unit, item.low or (-np.inf,), item.high or (np.inf,),
                                   item.source, item.take) for name, item in file.observation.items())
     dimensions = file.action.dimensions
@@ -196,6 +193,31 @@ def load_task(path: str | Path) -> Task:
     spec = StationSpec(observation, action, file.control_hz, file.instruction)
     failure = of_each(make_success(file.failure), action.arms, any) if file.failure else None
     return Task(spec, of_each(make_success(file.reward), action.arms, all), file.max_steps, failure, script=file.script)
+
+
+def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
+    """What a file says over the task beside it that its ``defaults`` name."""
+    if path.resolve() in below:
+        raise RecipeError(f"task {path}: expected 'defaults' that end somewhere, got a circle")
+    said = read(path, "task")
+    for part in TERMS:
+        plugins.beside(said, (part, "kind"), path.parent)
+        _model_beside(said.data.get(part), path.parent)
+    base = said.data.pop("defaults", None)
+    if base is None:
+        return said
+    beside = path.parent / f"{base}.yaml"
+    if not beside.is_file():
+        known = sorted(other.stem for other in path.parent.glob("*.yaml"))
+        raise RecipeError(f"{said.place(('defaults',))}: 'defaults': expected one of {', '.join(known)}, which lie beside "
+                          f"it; got '{base}'{nearest(str(base), known)}")
+    under = _said(beside, (*below, path.resolve()))
+    for part in TERMS:
+        mine, theirs = said.data.get(part), under.data.get(part)
+        if isinstance(mine, dict) and isinstance(theirs, dict) and mine.get("kind", theirs["kind"]) != theirs["kind"]:
+            under.forget((part,))  # another one has other parameters
+            del under.data[part]
+    return said.over(under)
 
 
 def _model_beside(section: object, folder: Path) -> None:

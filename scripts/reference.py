@@ -24,6 +24,7 @@ from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
 from rlinf_core.policies import kinds, policy_kind  # noqa: E402
+from rlinf_core.recipes.loading import recipes  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
 from rlinf_core.rewards import REWARD  # noqa: E402
 from rlinf_core.robot import Robot, robots  # noqa: E402
@@ -49,7 +50,10 @@ def schemas() -> dict[str, dict[str, Any]]:
     robot = table.schema(Robot, "Robot")
     robot["allOf"] = [{"if": {"properties": {"simulator": {"const": name}}, "required": ["simulator"]},
                        "then": {"properties": {"options": options_of(name).model_json_schema()}}} for name in simulators()]
-    return {"limits": limits_schema(), "recipe": recipe, "robot": robot, "task": table.schema(TaskFile, "Task")}
+    task = table.schema(TaskFile, "Task")
+    task["properties"] |= {"defaults": {"type": "string", "description": "the task beside it that all else is taken from"}}
+    del task["required"]  # likewise
+    return {"limits": limits_schema(), "recipe": recipe, "robot": robot, "task": task}
 
 
 def page() -> str:
@@ -81,9 +85,8 @@ def _below(commands: dict[str, argparse.ArgumentParser]) -> Iterator[tuple[str, 
 
 
 def _recipes() -> list[str]:
-    recipes = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
     return ["## Recipe", "", f"A YAML file; `defaults: <name>` takes everything else from another recipe. Shipped: "
-            f"{', '.join(f'`{name}`' for name in recipes)}. Override with `--set key=value`, in Hydra's "
+            f"{', '.join(f'`{name}`' for name in recipes())}. Override with `--set key=value`, in Hydra's "
             "grammar (`rlinf_core/settings/overrides.py`). `docs/recipe.schema.json` is for editors.", "",
             *HEAD, *_rows(Recipe), ""]
 
@@ -141,7 +144,8 @@ def _robots() -> list[str]:
 
 
 def _tasks() -> list[str]:
-    page = "`configs/tasks/<task>.yaml`, or a file of one's own; `docs/task.schema.json` is for editors."
+    page = ("`configs/tasks/<task>.yaml`, or a file of one's own; `defaults: <name>` takes everything else from the "
+            "task of that name beside it. `docs/task.schema.json` is for editors.")
     lines = ["## Task", "", page,
              "", *HEAD, *_rows(TaskFile), ""]
     for title, key, chosen in (("Rewards", "reward", REWARD), ("Scripts", "script", SCRIPT)):

@@ -180,7 +180,7 @@ def _front_ends(recipe: Recipe, guarded: SimulatedStation, episodes: int, ros: b
               "; ".join(f"{name} {sum(won)} of {len(won)}, {figures[f'{name}_steps_per_s']:.0f} steps/s"
                         for name, won in front_ends.items()), "70 % behind the interlock")
     half = 0.5 * float(np.mean(front_ends["vectorised_interlock"]))
-    yield Row("random actions do not", (chance := _chance(vector, scenes)) <= half, f"{chance:.0%}",
+    yield Row("random actions do not", (by_chance := chance(vector, scenes)) <= half, f"{by_chance:.0%}",
               f"at most {half:.0%}, half of what the script solves")
     if agreed is not None:
         yield Row("what we call success is the simulator's too", agreed >= 0.9, f"{agreed:.0%} of our successes",
@@ -221,7 +221,8 @@ def _agreement(alone: SimulatedStation, scenes: range) -> float | None:
     return float(np.mean(opinions)) if opinions else None
 
 
-def _chance(vector: Environments, scenes: range) -> float:
+def chance(vector: Environments, scenes: range) -> float:
+    """Success of uniform actions."""
     random = np.random.default_rng(0)
 
     def decide(observation: Observation) -> ActionChunk:

@@ -175,7 +175,8 @@ def build(name: str, options: dict[str, Any]) -> Simulator | Arms:
 
 
 def _ours() -> dict[str, str]:
-    return {path.parent.name: f"sim_bridges.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py")}
+    folders = {path.parent.parent.name for path in Path(__file__).parent.glob("*/*/robot.yaml")}
+    return {name: f"sim_bridges.{name}" for name in sorted(folders)}
 
 
 def _tuples(value: Any) -> Any:

@@ -26,7 +26,8 @@ def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_f
                                      text=True).stdout)
     for name, schema in said.items():
         assert json.loads((ROOT / f"docs/{name}.schema.json").read_text()) == schema, "run python scripts/reference.py"
-    kinds = {"recipe": ROOT.glob("configs/*.yaml"), "task": ROOT.glob("configs/tasks/*.yaml"),
+    recipes = [*ROOT.glob("configs/*.yaml"), *ROOT.glob("configs/simulators/*.yaml")]
+    kinds = {"recipe": recipes, "task": ROOT.glob("configs/tasks/*.yaml"),
              **{name: [*ROOT.glob(f"robots/*/{name}.yaml"), *ROOT.glob(f"sim_bridges/*/*/{name}.yaml")]
                 for name in ("robot", "limits")}}
     for name, files in kinds.items():

@@ -23,7 +23,7 @@ CODE = {
     "__init__": "from pathlib import Path\nTASK = Path(__file__).parent / 'task.yaml'\n",
     "parts": """
         from sim_bridges.franka_mujoco import Simulator as Ours
-        from sim_bridges.scripted import ReachOperator
+        from sim_bridges.scripted.reach import ReachOperator
 
         class High:
             '''True when the object is high.

@@ -44,11 +44,18 @@ def resolved(recipe: Recipe) -> str:
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
 
 
+def recipes() -> list[str]:
+    """Names of all that come with rlinf."""
+    folder = shared() / "configs"
+    return sorted(str(path.relative_to(folder).with_suffix("")) for part in ("*.yaml", "simulators/*.yaml")
+                  for path in folder.glob(part))
+
+
 def _path(name: str | Path) -> Path:
     for path in (Path(name), shared() / "configs" / f"{name}.yaml"):
         if path.is_file():
             return path
-    known = sorted(path.stem for path in (shared() / "configs").glob("*.yaml"))
+    known = recipes()
     raise RecipeError(f"recipe '{name}': expected a file or one of {', '.join(known)}{nearest(str(name), known)}")
 
 
@@ -71,7 +78,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     if isinstance(mine, dict) and isinstance(theirs, dict) and _name(mine, theirs) != _name(theirs, {}):
         under.forget(("algorithm",))  # another one has other hyper-parameters
         del under.data["algorithm"]
-    return Document(_merged(under.data, said.data), under.places | said.places)
+    return said.over(under)
 
 
 def _algorithm(said: Document) -> str:
@@ -81,8 +88,3 @@ def _algorithm(said: Document) -> str:
 
 def _name(algorithm: dict[str, Any], under: dict[str, Any]) -> str:
     return str(algorithm.get("name", under.get("name", ALGORITHM.default)))
-
-
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    return base | {key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
-                   for key, value in over.items()}

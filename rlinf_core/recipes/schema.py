@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,6 +40,8 @@ class Station(Settings):
     robot: str = Field(
         "franka_sim", min_length=1, description="a folder of robots/ or of a simulator (sim_bridges/<simulator>/), an "
         "entry point, or the path of one; ./path from the file that says it")
+    options: dict[str, Any] = Field(
+        {}, description="of the robot's simulator, where they are others than in its robot.yaml: {task: PushCube-v1}")
     task: str = Field(
         "peg_insertion", min_length=1, description="a file of configs/tasks/, an entry point, or the path of one, likewise")
     lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")

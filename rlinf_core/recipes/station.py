@@ -22,7 +22,8 @@ def station_robot(recipe: Recipe) -> Robot:
     if recipe.env:
         raise RecipeError(f"env: '{recipe.env}' is no station, and has no robot. rlinf train trains on it; to go on with "
                           "station.robot, leave env out")
-    return load_robot(recipe.station.robot)
+    robot, options = load_robot(recipe.station.robot), recipe.station.options
+    return robot.with_options(options, "station.options") if options else robot
 
 
 def check_recipe(recipe: Recipe) -> None:

@@ -12,7 +12,8 @@ from rlinf_core.settings.signature import parameters, values
 
 OURS = {"classifier": "rlinf_core.rewards.classifier:Classifier", "insertion": "rlinf_core.rewards.insertion:Insertion",
         "outside": "rlinf_core.rewards.outside:Outside", "place": "rlinf_core.rewards.place:Place",
-        "reach": "rlinf_core.rewards.reach:Reach", "external": "rlinf_core.rewards.external:External"}
+        "push": "rlinf_core.rewards.push:Push", "reach": "rlinf_core.rewards.reach:Reach",
+        "stack": "rlinf_core.rewards.stack:Stack", "external": "rlinf_core.rewards.external:External"}
 
 
 class Success(Protocol):

@@ -53,6 +53,10 @@ class Document:
         self.forget(key)
         self.places[key] = place
 
+    def over(self, under: Document) -> Document:
+        """This one's values, and those of another where this one says nothing."""
+        return Document(_merged(under.data, self.data), under.places | self.places)
+
     def forget(self, key: Key) -> None:
         """Drop the places of a value and of all that it holds."""
         self.places = {at: place for at, place in self.places.items() if at[:len(key)] != key}
@@ -82,6 +86,12 @@ def read(path: str | Path, what: str) -> Document:
     except RecursionError:
         raise RecipeError(f"{where}: expected values that do not hold themselves (&name and *name)") from None
     return said
+
+
+def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    both = {key: _merged(under[key], value) for key, value in over.items()
+            if isinstance(value, dict) and isinstance(under.get(key), dict)}
+    return under | over | both
 
 
 def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any:

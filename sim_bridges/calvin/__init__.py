@@ -88,7 +88,7 @@ class Simulator:
         pose, twist = self._link()
         return {"current_pose": pose, "current_twist": twist, "joint_states": self._angles(self._robot.arm_joint_ids),
                 "gripper/state": np.array([self.gripper_width()]), "object_pose": self._block_pose(),
-                "goal_pose": self._goal.copy()}
+                "goal_pose": self._goal.copy(), "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
         """CALVIN's own oracle: the block has left the table and only the robot touches it."""

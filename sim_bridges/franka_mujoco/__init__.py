@@ -75,7 +75,8 @@ class Simulator:
             self._mujoco.mj_step2(self.model, self.data)
 
     def channels(self) -> dict[str, np.ndarray]:
-        return self.arm.channels() | {"object_pose": self._object.copy()}
+        return self.arm.channels() | {"object_pose": self._object.copy(),
+                                      "task/success": np.array([float(self.succeeded())])}
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         self.scene.hidden = (3, 4, 5) if camera == "video" else (1, 2, 4, 5)

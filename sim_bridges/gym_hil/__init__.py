@@ -55,7 +55,8 @@ class Simulator:
         data, block = self.env.data, self.env.data.body("block")
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
                 "joint_states": data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self.scene.pose(block.xpos, block.xquat), "goal_pose": self._goal.copy()}
+                "object_pose": self.scene.pose(block.xpos, block.xquat), "goal_pose": self._goal.copy(),
+                "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
         return bool(self.env._is_success())

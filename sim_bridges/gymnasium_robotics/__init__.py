@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import RecipeError, nearest
 from sim_bridges.mujoco_scene import Scene
 
 PACKAGE, INSTALL = "gymnasium_robotics", "make simulators"
@@ -20,7 +20,7 @@ class Simulator:
     """See ``sim_bridges.simulator.Simulator``; ticks of 50 ms, 25 of MuJoCo's.
 
     Args:
-        task: FetchPickAndPlace-v4, FetchPush-v4 or FetchSlide-v4.
+        task: FetchPickAndPlace-v4, FetchPush-v4, FetchSlide-v4, or FetchReach-v4, which has no object.
     """
 
     tick_s = 0.05
@@ -33,10 +33,12 @@ class Simulator:
         import gymnasium_robotics
 
         gymnasium.register_envs(gymnasium_robotics)
+        tasks = sorted(name for name in gymnasium.registry if name.startswith("Fetch") and "Dense" not in name)
+        if task not in tasks:
+            raise RecipeError(f"gymnasium_robotics: task: expected one of {', '.join(tasks)}; got '{task}'"
+                              f"{nearest(task, tasks)}")
         made: Any = gymnasium.make(task).unwrapped
         self.env = made
-        if not getattr(self.env, "has_object", False):
-            raise RecipeError(f"gymnasium_robotics: expected a Fetch task with an object, got '{task}'")
         self.env.n_substeps = round(self.tick_s / self.env.model.opt.timestep)
         self.env.reset(seed=0)
         base = self.env.data.body("robot0:base_link").xpos.copy()
@@ -44,7 +46,7 @@ class Simulator:
             "front": "external_camera_0", "video": "external_camera_0"})
         self._joints = [self.env.model.joint(name).qposadr[0] for name in self.joint_names]
         self._fingers = [self.env.model.joint(f"robot0:{side}_gripper_finger_joint").qposadr[0] for side in "rl"]
-        self._block = self.env.data.site("object0")
+        self._block = self.env.data.site("object0") if self.env.has_object else None
 
     def reset(self, seed: int) -> None:
         self.env.reset(seed=seed)
@@ -66,14 +68,16 @@ class Simulator:
         return float(max(self.env.data.qpos[self._fingers].sum(), 0.0))
 
     def channels(self) -> dict[str, np.ndarray]:
-        data = self.env.data
-        return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
-                "joint_states": data.qpos[self._joints].copy(), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self.scene.pose_of(self._block),
-                "goal_pose": np.concatenate([self.scene.to_base(self.env.goal), [0.0, 0.0, 0.0, 1.0]])}
+        thing = {} if self._block is None else {"object_pose": self.scene.pose_of(self._block)}
+        return thing | {
+            "current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
+            "joint_states": self.env.data.qpos[self._joints].copy(), "gripper/state": np.array([self.gripper_width()]),
+            "goal_pose": np.concatenate([self.scene.to_base(self.env.goal), [0.0, 0.0, 0.0, 1.0]]),
+            "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
-        return bool(self.env._is_success(self._block.xpos, self.env.goal))
+        moved = self.env.data.site_xpos[self.scene.tool] if self._block is None else self._block.xpos
+        return bool(self.env._is_success(moved, self.env.goal))
 
     def render(self, camera: str, height: int, width: int) -> np.ndarray:
         return self.scene.render(camera, height, width)

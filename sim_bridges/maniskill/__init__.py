@@ -1,4 +1,4 @@
-"""ManiSkill 3: its Panda, under its Cartesian controller, in one of its tasks with a cube and a goal.
+"""ManiSkill 3: its Panda, under its Cartesian controller, in one of its tasks with an object and a goal.
 
 Gu et al. 2023, arXiv 2302.04659; Tao et al. 2024, arXiv 2410.00425. The controller's inverse kinematics and joint drives
 are used directly: its way through tensors of one environment takes five times as long as physics.
@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import RecipeError, nearest
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
+OBJECTS, GOALS = ("cube", "obj", "cubeA", "ball", "peg"), ("goal_site", "goal_region", "bin", "cubeB")
 FINGER_M = 0.04       # largest way of a finger
 SQUEEZED_M = -0.01    # where a closed finger wants to be, so that it presses
 
@@ -21,21 +22,26 @@ class Simulator:
     """See ``sim_bridges.simulator.Simulator``; ticks at ManiSkill's control rate, 20 Hz.
 
     Args:
-        task: a task whose environment has a ``cube`` (or ``obj``) and a ``goal_site``, e.g. PickCube-v1, PushCube-v1.
+        task: one of ManiSkill's for one Panda, by its own name: PickCube-v1, PushCube-v1, ....
+        object: what object_pose is of: an actor, by the name that the environment has for it; default: what is known.
+        goal: what goal_pose is of, likewise.
     """
 
     tick_s = 0.05
     cameras = ("front", "video")
     joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
 
-    def __init__(self, task: str = "PickCube-v1") -> None:
+    def __init__(self, task: str = "PickCube-v1", object: str = "", goal: str = "") -> None:
         import gymnasium
         import mani_skill.envs  # noqa: F401 (registers its tasks)
         import sapien
         import torch
+        from mani_skill.utils.registration import REGISTERED_ENVS
 
         torch.set_num_threads(1)
-        self._sapien = sapien
+        self._sapien, self._names = sapien, (object, goal)
+        if task not in REGISTERED_ENVS:
+            raise RecipeError(f"maniskill: task: expected one of ManiSkill's, got '{task}'{nearest(task, REGISTERED_ENVS)}")
         self.env: Any = gymnasium.make(task, obs_mode="none", reward_mode="none", control_mode="pd_ee_pose",
                                   render_mode="rgb_array", sim_backend="cpu", render_backend="cpu").unwrapped
         self.reset(0)
@@ -45,18 +51,25 @@ class Simulator:
         robot = self.env.agent.robot
         self._robot, self._tool = robot._objs[0], self.env.agent.tcp._objs[0]
         self._base = np.array(self._robot.pose.p, dtype=float)
-        cube = getattr(self.env, "cube", getattr(self.env, "obj", None))
-        if cube is None or not hasattr(self.env, "goal_site"):
-            raise RecipeError(f"maniskill: expected a task with a cube and a goal (PickCube-v1, PushCube-v1, ...), got "
-                              f"{self.env.spec.id}")
-        self._object = cube._objs[0].find_component_by_type(self._sapien.physx.PhysxRigidDynamicComponent)
+        self._object, self._goal = (self._actor(key, name, known) for key, name, known in zip(
+            ("object", "goal"), self._names, (OBJECTS, GOALS), strict=True))
         arm, hand = (self.env.agent.controller.controllers[name] for name in ("arm", "gripper"))
         self._joints = [joint._objs[0] for joint in arm.joints]
         self._fingers = [joint._objs[0] for joint in hand.joints]
         self._kinematics, self._steps = arm.kinematics, self.env._sim_steps_per_control
         self._moved = np.asarray(self._kinematics.qmask, dtype=bool)
-        self._goal = np.array(self.env.goal_site.pose.raw_pose[0].numpy(), dtype=float)
         self._command = self.tcp_pose(), 2 * FINGER_M
+
+    def _actor(self, key: str, name: str, known: tuple[str, ...]) -> Any:
+        """SAPIEN's entity of one of the task's actors."""
+        from mani_skill.utils.structs import Actor
+
+        there = [attribute for attribute, value in vars(self.env).items() if isinstance(value, Actor)]
+        name = name or next((attribute for attribute in known if attribute in there), "")
+        if name not in there:
+            raise RecipeError(f"maniskill: {key}: expected one of {', '.join(there) or 'none'}, as {self.env.spec.id} has; "
+                              f"got '{name}'{nearest(name, there)}. Say it in the robot's options")
+        return getattr(self.env, name)._objs[0]
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         pose, width = self._command = (self._command[0] if target_pose is None else np.array(target_pose),
@@ -82,8 +95,8 @@ class Simulator:
         linear, angular = self._tool.linear_velocity, self._tool.angular_velocity
         return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([linear, angular]).astype(float),
                 "joint_states": self._robot.qpos[:7].astype(float), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self._from_base(self._object.entity_pose),
-                "goal_pose": np.concatenate([self._goal[:3] - self._base, self._goal[[4, 5, 6, 3]]])}
+                "object_pose": self._from_base(self._object.pose), "goal_pose": self._from_base(self._goal.pose),
+                "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
         return bool(self.env.evaluate()["success"][0])

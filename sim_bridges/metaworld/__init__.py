@@ -5,7 +5,7 @@ Yu et al. 2019, arXiv 1910.10897; version 3 by the Farama Foundation. Of its ``s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,11 +30,12 @@ class Simulator:
     joint_names = tuple(f"right_j{i}" for i in range(7))
 
     def __init__(self, task: str = "pick-place-v3") -> None:
+        import mujoco
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS as TASKS
 
         if task not in TASKS:
             raise RecipeError(f"metaworld: expected one of {', '.join(TASKS)}; got '{task}'{nearest(task, TASKS)}")
-        made: Any = TASKS[task]
+        self._mujoco, made = mujoco, cast(Any, TASKS[task])
         self.env = made()
         self.env._freeze_rand_vec, self.env._set_task_called, self.env.seeded_rand_vec = False, True, True
         self.reset(0)
@@ -44,6 +45,7 @@ class Simulator:
     def reset(self, seed: int) -> None:
         self.env.seed(seed % 2**31)
         self.env.reset()
+        self._mujoco.mj_forward(self.env.model, self.env.data)  # what it has just moved is where it is
         self._effort, self._lag = -1.0, self.env.data.mocap_pos[0] - self.env.tcp_center
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
@@ -72,7 +74,8 @@ class Simulator:
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
                 "joint_states": self.env.data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion[[3, 0, 1, 2]]),
-                "goal_pose": np.concatenate([self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]])}
+                "goal_pose": np.concatenate([self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]]),
+                "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
         _, info = self.env.evaluate_state(self.env._get_obs(), np.zeros(4, np.float32))

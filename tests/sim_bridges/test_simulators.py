@@ -98,7 +98,9 @@ def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
 @pytest.mark.parametrize("name, options, said", [
     ("manyskill", {}, "did you mean 'maniskill'"),
     ("metaworld", {"task": "pick-place-v4"}, "did you mean 'pick-place-v3'"),
-    ("gymnasium_robotics", {"task": "FetchReach-v4"}, "expected a Fetch task with an object"),
+    ("gymnasium_robotics", {"task": "FetchReech-v4"}, "did you mean 'FetchReach-v4'"),
+    ("maniskill", {"task": "PushCub-v1"}, "did you mean 'PushCube-v1'"),
+    ("maniskill", {"task": "PushCube-v1", "goal": "goal_site"}, "goal: expected one of obj, goal_region, as"),
     ("gym_hil", {"tusk": 1}, "unknown key 'tusk'"),
     ("franka_mujoco", {"pose_noise": 0.1}, "unknown key 'pose_noise' (did you mean 'pose_noise_m'?)"),
     ("maniskill", {"task": 3}, "'task': expected a text, got int 3"),

@@ -1,0 +1,32 @@
+"""The tool to a place."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from rlinf_core.specs import ActionSpec
+from rlinf_core.task import Channels
+from sim_bridges.scripted.arm import ScriptedArm
+
+
+class ReachOperator(ScriptedArm):
+    """Goes straight to a point above the object, or the goal.
+
+    Args:
+        height: of that point [m].
+        to: of which it is.
+    """
+
+    def __init__(self, action: ActionSpec, height: float = 0.03, to: Literal["object", "goal"] = "object",
+                 **common: Any) -> None:
+        self.height, self.to = height, f"{to}_pose"
+        self.channels = ("current_pose", self.to)
+        super().__init__(action, **common)
+
+    def act(self, channels: Channels) -> np.ndarray:
+        """Normalised action (3,)."""
+        hesitates = self.hesitates()
+        offset = channels[self.to][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.height]
+        return np.clip((0.0 if hesitates else 0.6) * offset / self.scale_m + self._noise, -1, 1)
