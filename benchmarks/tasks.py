@@ -18,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
+import sim_bridges.mujoco_scene  # noqa: E402, F401 (says how MuJoCo renders before any simulator imports it)
 from rlinf_core.cli.train import train_command  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations, wilson  # noqa: E402
@@ -35,7 +36,8 @@ def learn(name: str, seed: int, out: Path) -> dict[str, float]:
     entries = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not entries or entries[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
-        train_command(f"simulators/{name}", overrides, folder, report=False)
+        if train_command(f"simulators/{name}", overrides, folder, report=False):
+            sys.exit(130)
         entries = read_evaluations(folder)
     episodes = recipe.simulation.evaluate_episodes
     after = entries[-1]["success"]

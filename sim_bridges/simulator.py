@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -165,13 +166,25 @@ def make(name: str, **options: object) -> Simulator | Arms:
 def build(name: str, options: dict[str, Any]) -> Simulator | Arms:
     """Build it in this process, with options that are known to be right; raises as ``make``. Needs none of our packages."""
     kind = simulator_class(name)
-    try:
+    with installed(name):
         return kind(**_tuples(options))
+
+
+@contextmanager
+def installed(name: str) -> Iterator[None]:
+    """Where a simulator is made: RlinfError says what must be installed for it."""
+    try:
+        yield
     except ImportError as error:
-        module = sys.modules[kind.__module__]
+        module = sys.modules[simulator_class(name).__module__]
         package, install = getattr(module, "PACKAGE", error.name), getattr(module, "INSTALL", f"pip install {error.name}")
         raise RlinfError(f"simulator '{name}': expected the package {package}, which is not installed ({error}). Run: "
                          f"{install}") from error
+
+
+def batched() -> list[str]:
+    """Names of the simulators that step a batch of environments at once (``<simulator>/batched.py``)."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/batched.py"))
 
 
 def _ours() -> dict[str, str]:

@@ -70,7 +70,9 @@ class Online(Settings):
     max_env_steps: int = Field(20_000, ge=0, description="stop after this many transitions")
     max_minutes: float = Field(60.0, ge=0, description="or after this long, on whatever machine it is")
     stop_at_success: float = Field(
-        1.0, ge=0, le=2, description="or once this fraction of the last 50 training episodes succeeded; 2 never stops")
+        1.0, ge=0, le=2, description="or once this fraction of the last stop_episodes training episodes succeeded; 2 never "
+        "stops")
+    stop_episodes: int = Field(50, gt=0, description="how many those are")
     slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
     first_seed: int = Field(100_000, ge=0, description="of the scenes, where the recipe's seed is 0")
     min_transitions: int = Field(300, ge=0, description="before the first update")
@@ -159,8 +161,9 @@ class Recipe(Settings):
     device: str = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, ...")
     learner: Computing = Computing()
     env: str = Field(
-        "", pattern=r"^(gym:\S+)?$", description="a Gymnasium environment instead of a station: gym: and its id, e.g. "
-        "gym:Pendulum-v1; it has its own task and reward, and no interlock")
+        "", pattern=r"^(\w+:\S+)?$", description="an environment with its own task and reward instead of a station, and no "
+        "interlock: gym: and the id of one of Gymnasium's (gym:Pendulum-v1), or a simulator that steps a batch of them at "
+        "once and its task (maniskill:PickCube-v1, isaaclab:Isaac-Reach-Franka-v0)")
     station: Station = Station()
     collect: Collect = Collect()
     policy: Annotated[PolicySettings, POLICY] = TanhGaussian()
@@ -180,8 +183,9 @@ class Recipe(Settings):
 
     @property
     def gymnasium_id(self) -> str:
-        """Of the environment that it trains on instead of a station; empty where it has a station."""
-        return self.env.removeprefix("gym:")
+        """Of the Gymnasium environment that it trains on; empty where it has a station, or another one."""
+        kind, _, name = self.env.partition(":")
+        return name if kind == "gym" else ""
 
     @model_validator(mode="after")
     def _compiles_whole_weights(self) -> Recipe:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, ROLLOUTS, AlgorithmSettings
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.recipes.schema import Recipe
+from sim_bridges.simulator import batched
 
 SIMULATORS, STATIONS, RECORDINGS = "simulators", "stations", "recordings"
 SOURCES = (SIMULATORS, STATIONS, RECORDINGS)
@@ -63,10 +64,17 @@ def check_source(recipe: Recipe) -> None:
 
 
 def _check_env(recipe: Recipe) -> None:
-    """A Gymnasium environment is trained on by what needs no demonstration, which it has no script for."""
+    """An environment of its own is trained on by what needs no demonstration, which it has no script for."""
     algorithm, simulation = recipe.algorithm, recipe.simulation
     if not recipe.env:
         return
+    kind, in_batches = recipe.env.partition(":")[0], batched()
+    if kind not in ("gym", *in_batches):
+        raise RecipeError(f"env: expected gym:, or one of {', '.join(in_batches)} and a colon, got '{recipe.env}'"
+                          f"{nearest(kind, ['gym', *in_batches])}")
+    if kind != "gym" and algorithm.learns_from == ROLLOUTS and algorithm.rollout.get("group"):
+        raise RecipeError(f"env: '{recipe.env}' steps all of its environments at once: expected an algorithm from parts of "
+                          f"episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, from groups of whole ones")
     if not simulation.environments:
         raise RecipeError(f"env: '{recipe.env}' is no station: expected simulation.environments of at least 1, got 0. "
                           "rlinf train trains on it")

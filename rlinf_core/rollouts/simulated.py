@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
@@ -11,6 +12,7 @@ from rlinf_core.recipes.station import station_robot
 from rlinf_core.task import shaped
 
 if TYPE_CHECKING:
+    from rlinf_core.rollouts.tensors import InArrays
     from sim_bridges.station import SimulatedStation
 
 
@@ -44,5 +46,17 @@ def stations(recipe: Recipe, size: int) -> Any:
     from sim_bridges.gym_plain import plain
 
     if recipe.env:
-        return plain(recipe.gymnasium_id, size)
+        return plain(recipe.gymnasium_id, size) if recipe.gymnasium_id else batch(recipe, size)
     return Environments([StationEnv(simulated_station(recipe)) for _ in range(size)])
+
+
+def batch(recipe: Recipe, size: int) -> InArrays:
+    """So many environments of a simulator that steps a batch at once, on the recipe's device."""
+    from rlinf_core.devices import device_of
+    from rlinf_core.rollouts.tensors import InArrays
+    from sim_bridges.simulator import installed
+
+    simulator, _, task = recipe.env.partition(":")
+    module = importlib.import_module(f"sim_bridges.{simulator}.batched")
+    with installed(simulator):
+        return InArrays(module.Batched(task, size, device_of(recipe.device)), recipe.env)

@@ -184,7 +184,7 @@ class RolloutData(Data):
             return None
         first, self.waiting = reduce(Rollout.concatenated_with, self.waiting), []
         self.steps = 0
-        return self._seen(first).numpy()
+        return self._seen(first).numpy(force=True)
 
     def accepting(self, updates: int) -> bool:
         return True
@@ -206,12 +206,12 @@ class RolloutData(Data):
 
     def learned(self, learner: Learner) -> None:
         self._seen(self.last)
-        learner.normalise(self.moments.mean.numpy(), self.moments.var.sqrt().numpy())
+        learner.normalise(self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True))
 
     def _seen(self, rollout: Rollout) -> torch.Tensor:
         vectors = rollout.observations["vectors"]
         seen = vectors[rollout.mask.expand(vectors.shape[:2]) > 0]
-        self.moments.update(seen)
+        self.moments.to(seen.device).update(seen)
         return seen
 
     def state_dict(self) -> dict[str, Any]:

@@ -187,7 +187,8 @@ TASKS = [
     ("max_steps: 0", "'max_steps': expected above 0"),
     ("control_hz: fast", "'control_hz': expected a number, got str 'fast'"),
     ("reward: {kind: insertio}", "did you mean 'insertion'"),
-    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, reach, "
+    ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, push, reach, "
+                             "stack, "
      "got nothing"),
     ("reward: {kind: insertion, dept: 0.1}", "unknown key 'reward.dept' (did you mean 'depth'?)"),
     ("reward: {kind: insertion, depth: -0.1}", "'reward.depth': expected above 0, got float -0.1"),

@@ -14,6 +14,7 @@ from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.experience import Experience
 from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
+from rlinf_core.rollouts.tensors import InArrays, TensorRollouts
 from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.progress import Clock
 
@@ -40,8 +41,9 @@ class Simulators:
         self.report: dict[str, Any] = {}  # nobody asks
         self.players: InProcess | OnRay | None = None
         if kind:
+            in_tensors = isinstance(env, InArrays) and kind is ChunkRollouts
             self.players = OnRay(recipe, make, kind, policy) if workers else InProcess(
-                kind(env, policy, recipe.seed, recipe.scene(0)))
+                (TensorRollouts if in_tensors else kind)(env, policy, recipe.seed, recipe.scene(0)))
         self.slice: Amount = {} if kind is ChunkRollouts else {"steps": SLICE if workers else 1}
         self.asked = False
 

@@ -29,6 +29,7 @@ from rlinf.standstill import standstill
 TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
 STILL_S = 5.0
+RECENT = 50      # training episodes whose success is shown
 EVALUATIONS = 3  # before giving up to have one in one version
 
 
@@ -51,7 +52,7 @@ class Director(Node):
         self.trainer, self.policy, self.safety = TrainerStatus(accepting=True), PolicyStatus(version=-1), SafetyState()
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = 0
-        self.recent: deque[bool] = deque(maxlen=50)
+        self.recent: deque[bool] = deque(maxlen=RECENT)
         self._seen: set[str] = set()
         self._safe: list[EpisodeEvent] = []  # closed since the last question
         self.active_at = self.moved_at = time.time()
@@ -167,7 +168,7 @@ class Director(Node):
         """Train until a rule of the recipe ends it; returns which, in words."""
         self._enter("online", 0)
         seed, deadline = online["first_seed"], time.time() + 60 * online["max_minutes"]
-        self.recent.clear()
+        self.recent = deque(maxlen=max(RECENT, online["stop_episodes"]))
         while not (ended := self._why_to_end(online, deadline)):
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
@@ -175,12 +176,16 @@ class Director(Node):
         return ended
 
     def _why_to_end(self, online: dict[str, Any], deadline: float) -> str:
-        won, last = sum(self.recent), len(self.recent)
-        if last == self.recent.maxlen and won >= online["stop_at_success"] * last:
-            return f"{won} of the last {last} training episodes succeeded (online.stop_at_success)"
+        last = online["stop_episodes"]
+        if len(self.recent) >= last and (share := self._success_of_last(last)) >= online["stop_at_success"]:
+            return f"{share * last:.0f} of the last {last} training episodes succeeded (online.stop_at_success)"
         if self.env_steps >= online["max_env_steps"]:
             return f"{self.env_steps} time steps were played (online.max_env_steps)"
         return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.time() >= deadline else ""
+
+    def _success_of_last(self, episodes: int) -> float:
+        last = list(self.recent)[-episodes:]
+        return sum(last) / max(len(last), 1)
 
     def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""
@@ -264,7 +269,7 @@ class Director(Node):
         waiting_for = standstill(self.safety, self.get_namespace()) if still_s > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
-            "total": self.total, "successes": self.successes, "recent_success": sum(self.recent) / max(len(self.recent), 1),
+            "total": self.total, "successes": self.successes, "recent_success": self._success_of_last(RECENT),
             "env_steps": self.env_steps, "waiting_for": waiting_for, **told(self.policy, self.trainer, self.safety)}
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))

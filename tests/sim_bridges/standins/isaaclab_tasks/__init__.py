@@ -49,8 +49,30 @@ class ManagerBasedRLEnv(gymnasium.Env):
         self.scene["object"].data = Space(root_pos_w=tensor(world.cube + ORIGIN), root_quat_w=tensor([1, 0, 0, 0]))
 
 
+class Batch(gymnasium.Env):
+    """Environment i of N observes (i, its time step); its episodes end after five, those of the last one by termination."""
+
+    def __init__(self, cfg):
+        self.size, self.device, self.step_dt = cfg.num_envs, cfg.device, 1 / 30
+        self.action_manager = Space(total_action_dim=7)
+
+    def reset(self, seed=None):
+        self.at = torch.zeros(self.size)
+        return self._seen(), {}
+
+    def step(self, actions):
+        self.at += 1
+        ended, last = self.at >= 5, torch.arange(self.size) == self.size - 1
+        self.at[ended] = 0
+        return self._seen(), actions.sum(dim=1), ended & last, ended & ~last, {}
+
+    def _seen(self):
+        return {"policy": torch.stack([torch.arange(self.size).float(), self.at], dim=1)}
+
+
 def tensor(values):
     return torch.tensor(np.asarray(values, np.float32))[None]
 
 
 gymnasium.register("Isaac-Lift-Cube-Franka-IK-Abs-v0", ManagerBasedRLEnv, disable_env_checker=True, order_enforce=False)
+gymnasium.register("Isaac-Reach-Franka-v0", Batch, disable_env_checker=True, order_enforce=False)

@@ -2,7 +2,9 @@ from types import SimpleNamespace as Space
 
 
 def parse_env_cfg(task, device, num_envs):
-    """The parts of ``FrankaCubeLiftEnvCfg`` (IK-Abs) that are changed."""
+    """The parts of ``FrankaCubeLiftEnvCfg`` (IK-Abs) that are changed; of a batch, nothing."""
+    if task == "Isaac-Reach-Franka-v0":
+        return Space(num_envs=num_envs, device=device)
     assert num_envs == 1
     return Space(sim=Space(dt=0.01), decimation=2, episode_length_s=5.0,
                  terminations=Space(time_out=object(), object_dropping=object()),

@@ -1,0 +1,159 @@
+"""Simulators that step a batch of environments at once, on a GPU: what comes of them stays there, as tensors.
+
+Rollouts of on-policy learners are made of their tensors as they are (``TensorRollouts``); evaluations and learners with a
+replay see them as the other environments, in arrays (``InArrays``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.policies.policy import Batch, Observation, Policy
+from rlinf_core.rollouts.experience import Experience
+from rlinf_core.rollouts.rollouts import Rollouts
+from rlinf_core.rollouts.vector_env import Steps
+from rlinf_core.specs import Arrays, StationSpec
+
+
+@dataclass
+class TensorSteps:
+    """One time step of N environments, as ``vector_env.Steps``, in tensors on their device."""
+
+    next_observations: Batch
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    success: Tensor
+    observation: Batch
+
+
+class TensorEnv(Protocol):
+    """N environments of one task, stepped at once; each begins its next episode in the same step."""
+
+    spec: StationSpec
+    size: int
+    device: torch.device
+
+    def reset(self, seeds: Sequence[int]) -> Batch:
+        """Begin an episode of scene ``seeds[i]`` in each; ``vectors`` (N, V), images by name."""
+        ...
+
+    def step(self, actions: Tensor) -> TensorSteps:
+        """Play normalised actions (N, A) for one time step."""
+        ...
+
+    def close(self) -> None:
+        """End what it started."""
+        ...
+
+
+class InArrays:
+    """A ``TensorEnv`` as a ``vector_env.VectorEnv``.
+
+    Attributes:
+        tensors: it.
+    """
+
+    def __init__(self, tensors: TensorEnv, name: str) -> None:
+        self.tensors, self.name, self.spec, self.size = tensors, name, tensors.spec, tensors.size
+
+    def reset(self, seeds: Sequence[int]) -> Arrays:
+        return _arrays(self.tensors.reset([int(seed) for seed in seeds]))
+
+    def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
+        if active is not None and not np.all(active):
+            raise RlinfError(f"env '{self.name}' steps all of its {self.size} at once: none can wait for the others, as "
+                             "learners from groups of episodes need it")
+        steps = self.tensors.step(torch.as_tensor(np.asarray(actions, np.float32), device=self.tensors.device))
+        return Steps(_arrays(steps.next_observations), _array(steps.reward), _array(steps.terminated),
+                     _array(steps.truncated), _array(steps.success), _arrays(steps.observation))
+
+    def expert(self) -> np.ndarray:
+        """There is none."""
+        raise RecipeError(f"env '{self.name}' has no script that could show how it is done")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: it does not say where it is. A resumed run begins new episodes."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is none."""
+
+    def render(self, index: int = 0) -> np.ndarray:
+        """Nothing: a batch is not filmed."""
+        raise RlinfError(f"env '{self.name}' is a batch of environments, which is not filmed")
+
+    def close(self) -> None:
+        self.tensors.close()
+
+
+class TensorRollouts(Rollouts):
+    """``rollouts.ChunkRollouts`` for on-policy learners, without leaving the environments' device; one action is played of
+    each chunk."""
+
+    def __init__(self, env: InArrays, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
+        super().__init__(env, policy, seed, first_scene)
+        self.tensors = env.tensors
+        self.seen: Batch | None = None
+        if policy.config.executed != 1:
+            raise RecipeError(f"policy.execute: expected 1 with env '{env.name}', whose environments are stepped at once, "
+                              f"got {policy.config.executed}")
+
+    def play(self, chunks: int = 0, group: int = 0) -> Experience:
+        """So many time steps of every environment, going on where the last rollout stopped."""
+        if group:
+            raise RlinfError(f"{self.env.size} environments that are stepped at once: expected a learner from parts of "
+                             "episodes (ppo, async_ppo), got one from groups of whole ones")
+        seen = self.tensors.reset(range(self.first_scene, self.first_scene + self.env.size)) \
+            if self.seen is None else self.seen
+        made: list[dict[str, Any]] = []
+        for _ in range(chunks):
+            chunk, seen = self._step(seen)
+            made.append(chunk)
+        self.seen = seen
+        rollout = Rollout(**{name: _stacked([each[name] for each in made]) for name in made[0]})
+        return Experience(rollouts=[rollout], steps=chunks * self.env.size)
+
+    def _step(self, before: Batch) -> tuple[dict[str, Any], Batch]:
+        """One action of each, a rollout's tensors by name without their first axis; and what is observed after it."""
+        images = {name: image for name, image in before.items() if name != "vectors"}
+        observation = Observation(before["vectors"], images, (self.env.spec.instruction,) * self.env.size)
+        chunk = self.policy.act(observation.to(self.policy.device), explore=True, generator=self.generator)
+        if chunk.log_probs is None:
+            raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
+                             "one that has a density (policy.kind)")
+        started = time.perf_counter()
+        steps = self.tensors.step(chunk.actions[:, 0].to(self.tensors.device))
+        self.simulate_s += time.perf_counter() - started
+        ones = torch.ones_like(steps.reward)
+        return {"observations": before, "next_observations": steps.next_observations, "actions": chunk.drawn[:, :1],
+                "log_probs": chunk.log_probs[:, :1], "step_rewards": steps.reward[:, None], "steps": ones,
+                "terminated": steps.terminated, "done": torch.maximum(steps.terminated, steps.truncated), "mask": ones,
+                "versions": self.version * ones}, steps.observation
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its noise; the environments begin new episodes."""
+        return {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state]}
+
+
+def _stacked(values: list[Any]) -> Any:
+    if isinstance(values[0], dict):
+        return {name: _stacked([value[name] for value in values]) for name in values[0]}
+    return torch.stack(values)
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.numpy(force=True).astype(float)
+
+
+def _arrays(values: Batch) -> Arrays:
+    return {name: tensor.numpy(force=True) for name, tensor in values.items()}

@@ -1,0 +1,152 @@
+"""Environments that are stepped at once, in tensors: the same rollouts and the same learning as in arrays."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.policies import make_policy
+from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.rollouts.rollouts import ChunkRollouts
+from rlinf_core.rollouts.simulated import stations
+from rlinf_core.rollouts.tensors import InArrays, TensorRollouts, TensorSteps
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import Points
+
+STANDINS = Path(__file__).parent.parent / "sim_bridges/standins"
+ENV = "env=maniskill:PickCube-v1"
+SMALL = ("simulation.environments=8", "simulation.env_steps=600", "algorithm.chunks=32", "simulation.evaluate_every=300",
+         "simulation.evaluate_episodes=4", "policy.hidden=[16]")
+
+
+class InTensors:
+    """The toy's points, as tensors."""
+
+    def __init__(self, size):
+        self.points, self.size, self.device = Points(size), size, torch.device("cpu")
+        self.spec = self.points.spec
+
+    def reset(self, seeds):
+        return {"vectors": torch.from_numpy(self.points.reset(list(seeds))["vectors"])}
+
+    def step(self, actions):
+        assert isinstance(actions, torch.Tensor) and actions.shape == (self.size, 2)
+        steps = self.points.step(actions.numpy())
+        numbers = [torch.as_tensor(np.asarray(part, np.float32)) for part in (
+            steps.reward, steps.terminated, steps.truncated, steps.success)]
+        return TensorSteps({"vectors": torch.from_numpy(steps.next_observations["vectors"])}, *numbers,
+                           {"vectors": torch.from_numpy(steps.observation["vectors"])})
+
+    def close(self):
+        pass
+
+
+def policy_of(*overrides):
+    torch.manual_seed(0)
+    return make_policy(Points(1).spec, load_recipe("sim_ppo", ["policy.hidden=[16]", *overrides]).policy)
+
+
+def test_a_rollout_is_that_of_the_same_environments_in_arrays():
+    one = TensorRollouts(InArrays(InTensors(6), "toy:points"), policy_of(), seed=3, first_scene=5)
+    other = ChunkRollouts(Points(6), policy_of(), seed=3, first_scene=5)
+    for _ in range(3):
+        (got,), (expected,) = (rollouts.play(chunks=30).rollouts for rollouts in (one, other))
+        assert float(got.done.sum()) > 0
+        for name, value in got.state_dict().items():
+            if name in ("observations", "next_observations"):
+                value, wanted = value["vectors"], expected.state_dict()[name]["vectors"]
+            else:
+                wanted = expected.state_dict()[name]
+            assert value.shape == wanted.shape and torch.allclose(value, wanted, atol=1e-6), name
+
+
+def test_training_in_tensors_is_training_in_arrays(tmp_path):
+    recipe = load_recipe("sim_ppo", SMALL)
+    made = {"tensors": lambda recipe, size: InArrays(InTensors(size), "toy:points"),
+            "arrays": lambda recipe, size: Points(size)}
+    found = {name: train(recipe, tmp_path / name, make=make) for name, make in made.items()}
+    timed = ("seconds", "steps_per_second")
+    kept = [{key: value for key, value in last.items() if not key.startswith(timed)} for last in found.values()]
+    assert kept[0] == pytest.approx(kept[1], rel=1e-4) and kept[0]["env_steps"] >= 600
+
+
+def test_a_replay_is_filled_from_tensors_too(tmp_path):
+    recipe = load_recipe("sim_sac", [
+        "simulation.environments=4", "simulation.env_steps=200", "simulation.start_steps=50",
+        "simulation.evaluate_every=200", "simulation.evaluate_episodes=4", "policy.hidden=[16]"])
+    last = train(recipe, tmp_path, make=lambda recipe, size: InArrays(InTensors(size), "toy:points"))
+    assert last["env_steps"] >= 200
+
+
+def test_maniskills_own_task_is_learned_from_in_tensors(tmp_path):
+    """One environment, as there is no GPU; its own reward, and its success."""
+    recipe = load_recipe("sim_ppo", [ENV, "simulation.environments=1", "simulation.env_steps=200", "algorithm.chunks=100",
+                                     "simulation.evaluate_every=200", "simulation.evaluate_episodes=2", "device=cpu"])
+    check_recipe(recipe)
+    last = train(recipe, tmp_path)
+    assert last["env_steps"] >= 200 and 0.0 < last["return"] < 50.0, "a dense reward, at most 1 a time step"
+    env = stations(recipe, 1)
+    first, again = (env.reset([7])["vectors"] for _ in range(2))
+    assert isinstance(env.tensors.reset([7])["vectors"], torch.Tensor) and np.array_equal(first, again)
+    assert not np.array_equal(first, env.reset([9])["vectors"])
+    steps = [env.step(np.zeros((1, env.spec.action.dim))) for _ in range(50)]
+    assert [float(step.truncated[0]) for step in steps] == [0.0] * 49 + [1.0], "it cuts episodes off after 50"
+    assert not np.allclose(steps[-1].next_observations["vectors"], steps[-1].observation["vectors"])
+    with pytest.raises(RlinfError, match="none can wait for the others"):
+        env.step(np.zeros((1, env.spec.action.dim)), np.array([False]))
+    with pytest.raises(RecipeError, match="has no script"):
+        env.expert()
+    env.close()
+
+
+@pytest.fixture
+def isaac_lab(monkeypatch):
+    """Its stand-in in this process, and nothing of it afterwards."""
+    monkeypatch.syspath_prepend(str(STANDINS))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("isaaclab", "isaaclab_tasks", "world")]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("isaac_lab")
+def test_isaac_labs_own_task_against_a_stand_in():
+    """Its reset comes with the step that ends an episode: what was seen before counts as what came after."""
+    env = stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka-v0", "device=cpu"]), 3)
+    assert env.spec.vector_size == 2 and env.spec.action.dim == 7 and env.spec.control_hz == 30.0
+    seen, ended = env.reset([4, 5, 6])["vectors"], 0
+    for _ in range(10):
+        steps = env.step(np.full((3, 7), 5.0))
+        assert steps.reward == pytest.approx([7.0] * 3), "actions are clipped to 1"
+        done = steps.done > 0
+        assert np.array_equal(steps.next_observations["vectors"][done], seen[done])
+        assert np.array_equal(steps.next_observations["vectors"][~done], steps.observation["vectors"][~done])
+        seen, ended = steps.observation["vectors"], ended + done.sum()
+    assert ended == 6, "each after five steps, and again"
+
+
+@pytest.mark.parametrize("overrides, said", [
+    (["env=manyskill:PickCube-v1"], "env: expected gym:, or one of isaaclab, maniskill and a colon, got "
+                                    "'manyskill:PickCube-v1' (did you mean 'maniskill'?)"),
+    (["env=pick"], "'env'"), ([ENV, "simulation.environments=0"], "expected simulation.environments of at least 1"),
+    ([ENV, "algorithm.name=grpo"], "steps all of its environments at once"),
+    ([ENV, "algorithm.name=rlpd", "policy.kind=tanh_gaussian"], "begins with demonstrations")])
+def test_what_does_not_go_together_is_refused(overrides, said):
+    with pytest.raises(RecipeError) as error:
+        check_recipe(load_recipe("sim_ppo", overrides))
+    assert said in str(error.value)
+
+
+def test_what_only_shows_when_it_is_made_is_said_too():
+    for overrides, said in ((["simulation.environments=4", "device=cpu"], "simulation.environments = 1 on cpu, got 4"),
+                            (["env=maniskill:PickCub-v1", "device=cpu"], "did you mean 'PickCube-v1'")):
+        recipe = load_recipe("sim_ppo", [ENV, "simulation.environments=1", *overrides])
+        with pytest.raises(RecipeError) as error:
+            stations(recipe, recipe.simulation.environments)
+        assert said in str(error.value)
+    with pytest.raises(RlinfError, match="expected the package isaaclab, which is not installed"):
+        stations(load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka-v0"]), 1)
+    with pytest.raises(RecipeError, match="policy.execute: expected 1 with env 'toy:points'"):
+        TensorRollouts(InArrays(InTensors(2), "toy:points"), policy_of("policy.horizon=4", "policy.execute=2"))
