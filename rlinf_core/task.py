@@ -214,7 +214,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     under = _said(beside, (*below, path.resolve()))
     for part in TERMS:
         mine, theirs = said.data.get(part), under.data.get(part)
-        if isinstance(mine, dict) and isinstance(theirs, dict) and mine.get("kind", theirs["kind"]) != theirs["kind"]:
+        if isinstance(mine, dict) and isinstance(theirs, dict) and mine.get("kind", kind := theirs.get("kind")) != kind:
             under.forget((part,))  # another one has other parameters
             del under.data[part]
     return said.over(under)

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.rollouts.vector_env import Steps, VectorEnv
+from rlinf_core.rollouts.vector_env import AtOnce, Steps, VectorEnv
 from rlinf_core.specs import ActionSpec, Arrays, ArraySpec, StationSpec
 from sim_bridges.gym_envs import Environments, stacked
 
@@ -60,11 +60,11 @@ class PlainEnv(gymnasium.Env):
         self.env.close()
 
 
-class OneVector:
+class OneVector(AtOnce):
     """A vector environment of Gymnasium's own, which steps N at once: a ``rlinf_core.rollouts.vector_env.VectorEnv``."""
 
     def __init__(self, name: str, size: int) -> None:
-        self.name, self.size = name, size
+        self.name, self.size = f"gym:{name}", size
         self.env: Any = gymnasium.make_vec(name, num_envs=size, vectorization_mode="vector_entry_point")
         mode = self.env.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
@@ -77,9 +77,7 @@ class OneVector:
         return self._arrays(self.env.reset(seed=[int(seed) for seed in seeds])[0])
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        if active is not None and not np.all(active):
-            raise RlinfError(f"env 'gym:{self.name}' steps all of its {self.size} at once: none can wait for the others, "
-                             "as learners from groups of episodes need it")
+        self.check_all(active)
         played = scaled(self.env.single_action_space, actions)
         seen, reward, terminated, truncated, info = self.env.step(played)
         observation, ended = self._arrays(seen), np.flatnonzero(np.logical_or(terminated, truncated))
@@ -92,21 +90,6 @@ class OneVector:
                     next_observations[name][index] = values
         return Steps(next_observations, np.asarray(reward, float), np.asarray(terminated, float),
                      np.asarray(truncated, float), _told(info, ended, self.size), observation)
-
-    def expert(self) -> np.ndarray:
-        """There is none."""
-        raise RecipeError(f"env 'gym:{self.name}' has no script that could show how it is done")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: it does not say where it is. A resumed run begins new episodes."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is none."""
-
-    def render(self, index: int = 0) -> np.ndarray:
-        """Nothing: one environment alone is filmed."""
-        raise RlinfError(f"env 'gym:{self.name}' is a vector of environments, which is not filmed")
 
     def close(self) -> None:
         self.env.close()

@@ -31,7 +31,7 @@ class Limits:
     speed: float = _limit("m/s", 1e-3, 3.0, "largest speed of the set-point (S8)")
     acceleration: float = _limit("m/s^2", 1e-2, 13.0, "largest acceleration of the set-point, braking included (S8)")
     jerk: float = _limit("m/s^3", 0.1, 6500.0, "largest jerk of the set-point (S8)")
-    divergence: float = _limit("m", 1e-3, 0.5, "the set-point goes no further from the measured pose than this (S8)")
+    divergence: float = _limit("m", 1e-3, 0.5, "beyond this the set-point is moved no further from the measured pose (S8)")
     orientation: tuple[float, ...] = _limit(
         "", -1, 1, "nominal orientation of the tool, quaternion x y z w", None, FIXED, 4)
     cone: float = _limit("rad", 0.01, 2.8, "largest rotation of the tool away from `orientation` (S8)")
@@ -39,7 +39,7 @@ class Limits:
     rotation_acceleration: float = _limit("rad/s^2", 1e-2, 25.0, "largest angular acceleration (S8)", 2.5)
     rotation_jerk: float = _limit("rad/s^3", 0.1, 12500.0, "largest angular jerk (S8)", 25.0)
     rotation_divergence: float = _limit(
-        "rad", 1e-3, 1.0, "the set-point turns no further from the measured orientation than this (S8)", 0.3)
+        "rad", 1e-3, 1.0, "beyond this the set-point is turned no further from the measured orientation (S8)", 0.3)
     joint_names: tuple[str, ...] = field(default=(), metadata={
         "unit": "", "range": ("", ""), "meaning": "names of the joints, in the order of every list of joints (S5)",
         "tighter": FIXED, "size": 0})
@@ -50,7 +50,7 @@ class Limits:
     joint_acceleration: float = _limit("rad/s^2", 1e-2, 15.0, "largest acceleration of any joint's set-point (S8)", 2.5)
     joint_jerk: float = _limit("rad/s^3", 0.1, 7500.0, "largest jerk of any joint's set-point (S8)", 25.0)
     joint_divergence: float = _limit(
-        "rad", 1e-3, 0.5, "the joints' set-point goes no further from the measured joints than this (S8)", 0.1)
+        "rad", 1e-3, 0.5, "beyond this the joints' set-point is moved no further from the measured joints (S8)", 0.1)
     measured_speed: float = _limit(
         "m/s", 0.1, 20.0, "a measured pose that moves faster than this, as no arm can, is no state (S21)", 3.0)
     measured_rotation_speed: float = _limit("rad/s", 0.1, 50.0, "the same for its rotation (S21)", 10.0)

@@ -47,8 +47,8 @@ def resolved(recipe: Recipe) -> str:
 def recipes() -> list[str]:
     """Names of all that come with rlinf."""
     folder = shared() / "configs"
-    return sorted(str(path.relative_to(folder).with_suffix("")) for part in ("*.yaml", "simulators/*.yaml")
-                  for path in folder.glob(part))
+    found = [path.relative_to(folder) for part in ("*.yaml", "simulators/*.yaml") for path in folder.glob(part)]
+    return sorted(str(path.with_suffix("")) for path in found if path.stem != "drill")  # which lists scenarios
 
 
 def _path(name: str | Path) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlinf_core.errors import RlinfError
 from rlinf_core.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
     from rlinf_core.rollouts.evaluation import evaluate
     from rlinf_core.rollouts.simulated import stations
 
+    if frames and recipe.env and not recipe.gymnasium_id:
+        raise RlinfError(f"env '{recipe.env}' is a batch of environments, which is not filmed")
     env = stations(recipe, 1)
     env.goes_on = False
     actor = load_policy(policy, env.spec).to(device_of(recipe.device))

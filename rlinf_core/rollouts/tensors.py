@@ -20,7 +20,7 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies.policy import Batch, Observation, Policy
 from rlinf_core.rollouts.experience import Experience
 from rlinf_core.rollouts.rollouts import Rollouts
-from rlinf_core.rollouts.vector_env import Steps
+from rlinf_core.rollouts.vector_env import AtOnce, Steps
 from rlinf_core.specs import Arrays, StationSpec
 
 
@@ -42,6 +42,7 @@ class TensorEnv(Protocol):
     spec: StationSpec
     size: int
     device: torch.device
+    alone: bool  # whether there can be no second one in the process: what evaluates is then what is learned from
 
     def reset(self, seeds: Sequence[int]) -> Batch:
         """Begin an episode of scene ``seeds[i]`` in each; ``vectors`` (N, V), images by name."""
@@ -56,41 +57,26 @@ class TensorEnv(Protocol):
         ...
 
 
-class InArrays:
+class InArrays(AtOnce):
     """A ``TensorEnv`` as a ``vector_env.VectorEnv``.
 
     Attributes:
         tensors: it.
+        resets: how often somebody began episodes here, who left behind what ``TensorRollouts`` had begun.
     """
 
     def __init__(self, tensors: TensorEnv, name: str) -> None:
-        self.tensors, self.name, self.spec, self.size = tensors, name, tensors.spec, tensors.size
+        self.tensors, self.name, self.spec, self.size, self.resets = tensors, name, tensors.spec, tensors.size, 0
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
+        self.resets += 1
         return _arrays(self.tensors.reset([int(seed) for seed in seeds]))
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        if active is not None and not np.all(active):
-            raise RlinfError(f"env '{self.name}' steps all of its {self.size} at once: none can wait for the others, as "
-                             "learners from groups of episodes need it")
+        self.check_all(active)
         steps = self.tensors.step(torch.as_tensor(np.asarray(actions, np.float32), device=self.tensors.device))
         return Steps(_arrays(steps.next_observations), _array(steps.reward), _array(steps.terminated),
                      _array(steps.truncated), _array(steps.success), _arrays(steps.observation))
-
-    def expert(self) -> np.ndarray:
-        """There is none."""
-        raise RecipeError(f"env '{self.name}' has no script that could show how it is done")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: it does not say where it is. A resumed run begins new episodes."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """There is none."""
-
-    def render(self, index: int = 0) -> np.ndarray:
-        """Nothing: a batch is not filmed."""
-        raise RlinfError(f"env '{self.name}' is a batch of environments, which is not filmed")
 
     def close(self) -> None:
         self.tensors.close()
@@ -104,6 +90,8 @@ class TensorRollouts(Rollouts):
         super().__init__(env, policy, seed, first_scene)
         self.tensors = env.tensors
         self.seen: Batch | None = None
+        self.env: InArrays = env
+        self.resets = env.resets
         if policy.config.executed != 1:
             raise RecipeError(f"policy.execute: expected 1 with env '{env.name}', whose environments are stepped at once, "
                               f"got {policy.config.executed}")
@@ -113,8 +101,10 @@ class TensorRollouts(Rollouts):
         if group:
             raise RlinfError(f"{self.env.size} environments that are stepped at once: expected a learner from parts of "
                              "episodes (ppo, async_ppo), got one from groups of whole ones")
-        seen = self.tensors.reset(range(self.first_scene, self.first_scene + self.env.size)) \
-            if self.seen is None else self.seen
+        if self.seen is None or self.env.resets != self.resets:
+            self.seen = self.tensors.reset(range(self.first_scene, self.first_scene + self.env.size))
+            self.resets = self.env.resets
+        seen = self.seen
         made: list[dict[str, Any]] = []
         for _ in range(chunks):
             chunk, seen = self._step(seen)

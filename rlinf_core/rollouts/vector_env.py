@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk, Observation
 from rlinf_core.rollouts.experience import Trajectory
@@ -79,6 +80,38 @@ class VectorEnv(Protocol):
     def close(self) -> None:
         """End what it started."""
         ...
+
+
+class AtOnce:
+    """What environments have in common that somebody else's code steps all at once.
+
+    Attributes:
+        name: the recipe's ``env``.
+    """
+
+    name: str
+    size: int
+
+    def check_all(self, active: np.ndarray | None) -> None:
+        """RlinfError where one of them would have to wait for the others."""
+        if active is not None and not np.all(active):
+            raise RlinfError(f"env '{self.name}' steps all of its {self.size} at once: none can wait for the others, as "
+                             "learners from groups of episodes need it")
+
+    def expert(self) -> np.ndarray:
+        """There is none."""
+        raise RecipeError(f"env '{self.name}' has no script that could show how it is done")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: it does not say where it is. A resumed run begins new episodes."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """There is none."""
+
+    def render(self, index: int = 0) -> np.ndarray:
+        """Nothing: one environment alone is filmed."""
+        raise RlinfError(f"env '{self.name}' is stepped with others at once, which is not filmed")
 
 
 class Chunks:

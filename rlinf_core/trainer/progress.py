@@ -52,7 +52,7 @@ class Progress:
         self.file = run_dir / "progress.jsonl"
         self.metrics: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
-        self.written_at = 0.0
+        self.written_at = -math.inf
 
     def note(self, metrics: dict[str, float], updates: int) -> None:
         """Take in what an update said; RlinfError if it is not finite."""

@@ -7,6 +7,7 @@ episodes are recorded, also inbox/, refused/ and trained_on.jsonl.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -118,7 +119,7 @@ class Run:
             self._resume(checkpoint.load(found[-1], PARTS))
         else:
             self._begin(source)
-        self.began, self.reported_at, self.saved_at = self.steps, 0.0, time.monotonic()
+        self.began, self.reported_at, self.saved_at = self.steps, -math.inf, time.monotonic()
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
@@ -210,7 +211,7 @@ class Run:
             self.learner.sync()
             self.learner.close()
             self._enter(self.stage + 1)
-            self.next_evaluation, self.saved_at = self.steps, 0.0
+            self.next_evaluation, self.saved_at = self.steps, -math.inf
         if self.source.asynchronous:
             self._publish_if_due()
             if time.monotonic() - self.reported_at > REPORT_S:

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import torch
 
+from rlinf_core.algorithms.common.settings import ROLLOUTS
 from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
+from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
 from rlinf_core.rollouts.evaluation import evaluate
 from rlinf_core.rollouts.experience import Source
 from rlinf_core.rollouts.simulated import stations
+from rlinf_core.rollouts.tensors import InArrays
 from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.recordings import Recordings
@@ -49,12 +52,15 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
             check_placement(recipe.placement, resources())
         env: VectorEnv | None = None
         held_out: VectorEnv | None = None
-        if came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
-            env = held_out = make(recipe, min(simulation.environments or 1, 8))
-            ending.callback(held_out.close)
         if simulation.environments and not recipe.placement.workers:
-            env = make(recipe, simulation.environments)
+            env = held_out = make(recipe, simulation.environments)
             ending.callback(env.close)
+        if isinstance(env, InArrays) and env.tensors.alone:
+            check_alone(recipe)
+        elif came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
+            held_out = make(recipe, min(simulation.environments or 1, 8))
+            ending.callback(held_out.close)
+            env = env or held_out
         run_dir.mkdir(parents=True, exist_ok=True)
         run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
         ending.callback(run.progress.close)
@@ -72,6 +78,13 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         ending.callback(lambda: run.learner.close())
         with _told_to_stop(run):
             return run.loop()
+
+
+def check_alone(recipe: Recipe) -> None:
+    """Evaluations take over an environment that has no second one: RecipeError where that would lose episodes."""
+    if recipe.algorithm.learns_from != ROLLOUTS:
+        raise RecipeError(f"env: '{recipe.env}' can be in a process once, and evaluations take it over: expected an "
+                          f"algorithm that goes on with new episodes (ppo, async_ppo), got {recipe.algorithm.name}")
 
 
 @contextmanager

@@ -27,6 +27,8 @@ class Batched:
         device: cuda or cpu.
     """
 
+    alone = True  # one simulation a process
+
     def __init__(self, task: str, size: int, device: torch.device) -> None:
         from isaaclab.app import AppLauncher
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.errors import RecipeError, RlinfError, nearest
 
 PACKAGE, INSTALL = "mani_skill", "make simulators"
 OBJECTS, GOALS = ("cube", "obj", "cubeA", "ball", "peg"), ("goal_site", "goal_region", "bin", "cubeB")
@@ -42,8 +42,17 @@ class Simulator:
         self._sapien, self._names = sapien, (object, goal)
         if task not in REGISTERED_ENVS:
             raise RecipeError(f"maniskill: task: expected one of ManiSkill's, got '{task}'{nearest(task, REGISTERED_ENVS)}")
-        self.env: Any = gymnasium.make(task, obs_mode="none", reward_mode="none", control_mode="pd_ee_pose",
-                                  render_mode="rgb_array", sim_backend="cpu", render_backend="cpu").unwrapped
+        known = REGISTERED_ENVS[task]
+        if "panda" not in (known.cls.SUPPORTED_ROBOTS or ()):
+            raise RecipeError(f"maniskill: task: expected one for a single Panda, got '{task}', which is for "
+                              f"{known.cls.SUPPORTED_ROBOTS or 'others'}")
+        try:
+            self.env: Any = gymnasium.make(task, robot_uids="panda", obs_mode="none", reward_mode="none",
+                                           control_mode="pd_ee_pose", render_mode="rgb_array", sim_backend="cpu",
+                                           render_backend="cpu").unwrapped
+        except EOFError as error:  # it would ask whether to fetch them
+            raise RlinfError(f"maniskill: '{task}' needs assets that are not here: {', '.join(known.asset_download_ids)}. "
+                             f"Run: python -m mani_skill.utils.download_asset {known.asset_download_ids[0]}") from error
         self.reset(0)
 
     def reset(self, seed: int) -> None:

@@ -26,6 +26,8 @@ class Batched:
         device: cuda or cpu.
     """
 
+    alone = False
+
     def __init__(self, task: str, size: int, device: torch.device) -> None:
         import gymnasium
         import mani_skill.envs  # noqa: F401 (registers its tasks)

@@ -70,7 +70,8 @@ class Simulator:
         return max(float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M, 0.0)
 
     def channels(self) -> dict[str, np.ndarray]:
-        quaternion = np.asarray(self.env._get_quat_objects()).ravel()[:4]  # xyzw
+        quaternion = np.asarray(self.env._get_quat_objects()).ravel()[:4]  # xyzw; zeros, where it says none
+        quaternion = quaternion if quaternion.any() else np.array([0.0, 0.0, 0.0, 1.0])
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
                 "joint_states": self.env.data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion[[3, 0, 1, 2]]),

@@ -78,7 +78,8 @@ class Simulator:
 
     def channels(self) -> dict[str, np.ndarray]:
         return {f"{name}/{channel}": value for name, arm in self._arms.items()
-                for channel, value in (arm.channels() | {"object_pose": self._mark(name)}).items()}
+                for channel, value in (arm.channels() | {"object_pose": self._mark(name)}).items()} | {
+            "task/success": np.array([float(self.succeeded())])}
 
     def succeeded(self) -> bool:
         """Both pegs are above their marks."""

@@ -11,7 +11,7 @@ from rlinf_core.robot import load_robot, robots
 from rlinf_core.task import load_task
 
 
-@pytest.mark.parametrize("name", sorted(set(recipes()) - {"drill"}))
+@pytest.mark.parametrize("name", recipes())
 def test_every_shipped_recipe_loads_and_survives_being_written_down(name, tmp_path):
     recipe = load_recipe(name, ["seed=5"])
     (tmp_path / "again.yaml").write_text(resolved(recipe))

@@ -10,6 +10,7 @@ import torch
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.reports.films import rollout
 from rlinf_core.rollouts.rollouts import ChunkRollouts
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.rollouts.tensors import InArrays, TensorRollouts, TensorSteps
@@ -24,6 +25,8 @@ SMALL = ("simulation.environments=8", "simulation.env_steps=600", "algorithm.chu
 
 class InTensors:
     """The toy's points, as tensors."""
+
+    alone = False
 
     def __init__(self, size):
         self.points, self.size, self.device = Points(size), size, torch.device("cpu")
@@ -125,6 +128,31 @@ def test_isaac_labs_own_task_against_a_stand_in():
         assert np.array_equal(steps.next_observations["vectors"][~done], steps.observation["vectors"][~done])
         seen, ended = steps.observation["vectors"], ended + done.sum()
     assert ended == 6, "each after five steps, and again"
+
+
+@pytest.mark.usefixtures("isaac_lab")
+def test_what_can_be_in_a_process_once_is_evaluated_where_it_is_learned_from(tmp_path):
+    recipe = load_recipe("sim_ppo", ["env=isaaclab:Isaac-Reach-Franka-v0", "device=cpu", *SMALL])
+    assert train(recipe, tmp_path / "run")["env_steps"] >= 600
+    with pytest.raises(RlinfError, match="is a batch of environments, which is not filmed"):
+        next(rollout(recipe, tmp_path / "policy", [0], frames=1))
+
+
+@pytest.mark.usefixtures("isaac_lab")
+def test_what_has_a_replay_would_lose_episodes_there(tmp_path):
+    recipe = load_recipe("sim_sac", ["env=isaaclab:Isaac-Reach-Franka-v0", "device=cpu", "simulation.environments=3"])
+    with pytest.raises(RecipeError, match="evaluations take it over: expected an algorithm .*, got sac"):
+        train(recipe, tmp_path)
+
+
+def test_whoever_begins_episodes_there_leaves_a_rollout_to_begin_anew():
+    env = InArrays(InTensors(2), "toy:points")
+    rollouts = TensorRollouts(env, policy_of(), seed=3, first_scene=5)
+    first = env.tensors.reset([5, 6])["vectors"].clone()
+    begins = lambda: rollouts.play(chunks=3).rollouts[0].observations["vectors"][0]  # noqa: E731
+    assert torch.equal(begins(), first) and not torch.equal(begins(), first)
+    env.reset([1, 2])
+    assert torch.equal(begins(), first) and not torch.equal(begins(), first)
 
 
 @pytest.mark.parametrize("overrides, said", [

@@ -41,7 +41,7 @@ def test_it_is_the_same_as_in_this_process(isolated, monkeypatch):
 
 def test_what_cannot_be_built_there_is_said_here(monkeypatch):
     monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", sys.executable)
-    with pytest.raises(RecipeError, match="task: expected one of FetchPickAndPlace-v1, .*; got 'FetchReech-v4'"):
+    with pytest.raises(RecipeError, match="task: expected one of FetchPickAndPlace-v4, .*; got 'FetchReech-v4'"):
         make("gymnasium_robotics", task="FetchReech-v4")
 
 

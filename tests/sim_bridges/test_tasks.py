@@ -111,6 +111,10 @@ def test_a_task_takes_from_another_what_it_does_not_say(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: below\nreward: {kind: push}\nscript: {kind: push}\n")
     other = load_task(tmp_path / "mine.yaml")
     assert other.success == Push() and dict(other.script)["kind"] == "push", "another kind takes no parameters"
+    (tmp_path / "vague.yaml").write_text((tmp_path / "below.yaml").read_text().replace("kind: place, ", ""))
+    (tmp_path / "mine.yaml").write_text("defaults: vague\nreward: {kind: push}\n")
+    assert load_task(tmp_path / "mine.yaml").success == Push(), "a file that others begin with need not stand alone"
+    (tmp_path / "vague.yaml").unlink()
     for text, said in (("defaults: bellow\n", "'defaults': expected one of below, mine, which lie beside it; got 'bellow'"),
                        ("defaults: mine\n", "expected 'defaults' that end somewhere, got a circle"),
                        ("defaults: below\nmax_step: 3\n", "mine.yaml, line 2: unknown key 'max_step'")):

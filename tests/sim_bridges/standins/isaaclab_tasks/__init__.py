@@ -52,7 +52,12 @@ class ManagerBasedRLEnv(gymnasium.Env):
 class Batch(gymnasium.Env):
     """Environment i of N observes (i, its time step); its episodes end after five, those of the last one by termination."""
 
+    exists = False
+
     def __init__(self, cfg):
+        if Batch.exists:
+            raise RuntimeError("Simulation context already exists. Cannot create a new one.")
+        Batch.exists = True
         self.size, self.device, self.step_dt = cfg.num_envs, cfg.device, 1 / 30
         self.action_manager = Space(total_action_dim=7)
 
