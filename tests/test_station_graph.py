@@ -1,6 +1,7 @@
 """The process graph as data: the launchers only start it."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -39,6 +40,15 @@ def test_only_robot_side_and_interlock_end_the_station(tmp_path):
 def test_a_real_robot_is_never_in_lockstep(tmp_path):
     real = graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
     assert real["interlock"].parameters["lockstep"] is False and real["environment"].parameters["lockstep"] is False
+
+
+def test_a_recipes_options_reach_the_simulator_and_the_arms_interlock_stays(tmp_path):
+    overrides = ["station.robot=panda_maniskill", "station.options.task=PushCube-v1", "station.task=push"]
+    plain, other = graph(tmp_path, overrides[0]), graph(tmp_path, *overrides)
+    before, after = (json.loads(station["sim_bridge"].parameters["options"]) for station in (plain, other))
+    assert before["task"] == "PickCube-v1" and after == before | {"task": "PushCube-v1"}
+    assert other["environment"].parameters["task_file"].endswith("push.yaml")
+    assert other["interlock"].parameters["limits_file"] == plain["interlock"].parameters["limits_file"]
 
 
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
