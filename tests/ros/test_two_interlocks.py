@@ -78,8 +78,9 @@ class Station:
             ("estop/pendant", Bool), ("enable", Bool), ("policy/action", ActionChunk), ("teleop/action", ActionChunk))}
         peer.node.create_timer(0.01, self.hundred_hertz)
         peer.node.create_timer(0.1, self.ten_hertz)
+        (tmp_path / "limits.yaml").write_text(f"extends: {FR3}\nestop_silence: 1.0\n")  # this process is no pendant
         (tmp_path / "robot.yaml").write_text(
-            f"driver: external\narms: {{left: {{limits: {FR3}}}, right: {{limits: {FR3}}}}}\nestops: [pendant]\n")
+            "driver: external\narms: {left: {limits: limits.yaml}, right: {limits: limits.yaml}}\nestops: [pendant]\n")
         self.overrides = (f"station.robot={tmp_path}", "station.task=reach_both")
         self.recipe = tmp_path / "two.yaml"
         self.recipe.write_text(f"defaults: demo\nname: two\nstation: {{robot: {tmp_path}, task: reach_both, operator: "
