@@ -100,6 +100,7 @@ _TAKE: dict[str, Callable[[Channels, ArraySpec], np.ndarray]] = {
     "force": lambda channels, item: channels[item.source][:3],
     "torque": lambda channels, item: channels[item.source][3:6],
     "offset": lambda channels, item: channels[item.source][:3] - channels[_tool(item.source)][:3],
+    "turn": lambda channels, item: np.array([turn_between(channels[_tool(item.source)], channels[item.source])]),
     "image": _image,
 }
 
@@ -109,16 +110,33 @@ def _tool(source: str) -> str:
     return of_arms("current_pose", [arm] if (arm := arm_of(source)) else [])[0]
 
 
+def turn_between(tool: np.ndarray, thing: np.ndarray) -> float:
+    """By how much a tool (7,) would turn about the vertical to lie along a thing (7,), or across it [rad].
+
+    Within a quarter of pi to either side, as if both were square.
+    """
+    turn = _heading(thing) - _heading(tool)
+    return float((turn + np.pi / 4) % (np.pi / 2) - np.pi / 4)
+
+
+def _heading(pose: np.ndarray) -> float:
+    """The direction of its x axis, seen from above [rad]."""
+    x, y, z, w = pose[3:7]
+    return float(np.arctan2(2 * (x * y + z * w), 1 - 2 * (y * y + z * z)))
+
+
 TERMS = ("reward", "failure", "script")
-SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "torque": 3, "offset": 3}
+SIZES = {"position": 3, "rotation": 3, "linear": 3, "angular": 3, "force": 3, "torque": 3, "offset": 3,
+         "turn": 1}
 
 
 class Observed(Settings):
     """One array of the observation."""
 
     source: str = Field(description="the channel it is read from: a topic of the robot side")
-    take: Literal["all", "position", "rotation", "linear", "angular", "force", "torque", "offset"] = Field(
-        description="which part of the channel; offset: its position, less the tool's")
+    take: Literal["all", "position", "rotation", "linear", "angular", "force", "torque", "offset", "turn"] = Field(
+        description="which part of the channel; offset: its position, less the tool's; turn: about the vertical, from the "
+        "tool's sides to its own")
     shape: tuple[Count, ...] = Field(min_length=1, max_length=1, description="how many numbers")
     unit: str = Field("", description="SI unit of its numbers")
     low: tuple[float, ...] = Field((), description="smallest meaningful value, one for each number or one for all")

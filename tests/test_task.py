@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from rlinf_core.errors import RecipeError, SpecError
+from rlinf_core.interlock.rotation import product
 from rlinf_core.rewards.classifier import Network
 from rlinf_core.rewards.step import step_result
 from rlinf_core.task import load_task, observe
@@ -22,6 +23,22 @@ def test_observations_are_taken_from_the_channels_that_the_task_names(task):
     seen = observe(task.spec, channels(depth=0.01, aside=0.02))
     assert seen["tcp_velocity"].tolist() == [0, 1, 2] and seen["force"].tolist() == [10, 11, 12]
     assert seen["socket_offset"] == pytest.approx([-0.02, 0, 0.01])
+
+
+@pytest.mark.parametrize("tool, thing, turn", [
+    (0.0, 0.3, 0.3), (0.3, 0.0, -0.3), (0.0, np.pi / 2 + 0.1, 0.1), (-0.2, np.pi - 0.1, 0.1),
+    (1.0, 1.0 - 3 * np.pi / 2, 0.0)])
+@pytest.mark.parametrize("down", [False, True])
+def test_a_turn_is_the_shortest_that_lays_squares_alongside(tool, thing, turn, down):
+    """However the tool points: one that looks down has its x axis the other way."""
+    def lying(angle, upside_down=False):
+        about_z = [0.0, 0.0, np.sin(angle / 2), np.cos(angle / 2)]
+        return np.array([0.5, 0.0, 0.1, *(product(about_z, [0.0, 1.0, 0.0, 0.0]) if upside_down else about_z)])
+
+    spec = load_task("configs/tasks/peg_insertion_tight.yaml").spec
+    told = channels() | {"current_pose": lying(tool, down), "object_pose": lying(thing)}
+    assert observe(spec, told)["socket_turn"] == pytest.approx([turn], abs=1e-6)
+    assert observe(spec, told)["torque"].tolist() == [13, 14, 15]
 
 
 def test_a_missing_channel_is_named_with_what_to_do(task):

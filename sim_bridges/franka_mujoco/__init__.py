@@ -17,9 +17,10 @@ from rlinf_core.errors import RlinfError
 from sim_bridges.franka_mujoco.arm import JOINTS, PEG_HALF_WIDTH_M, Arm
 
 Metres = Annotated[float, Field(ge=0, lt=1)]
+Clearance = Annotated[float, Field(ge=1e-4, le=0.01)]
+Turn = Annotated[float, Field(ge=0, le=0.7)]
 PACKAGE, INSTALL = "mujoco", "make setup"
 
-CLEARANCE_M = 0.002
 WALL_M = 0.012
 RIM_M = 0.05
 
@@ -28,8 +29,11 @@ class Simulator:
     """See ``sim_bridges.simulator.Simulator``. TCP is the tip of the peg; the table's top is z = 0.
 
     Args:
+        clearance_m: between peg and socket on each side, where the peg is in the middle.
         pose_noise_m: standard deviation of the per-episode error of the reported socket position.
+        turn_noise_rad: and of its orientation about the vertical.
         socket_range_m: the socket's centre is uniform in this square about (0.5, 0).
+        socket_turn_rad: and its turn about the vertical uniform to either side.
         start_range_m: likewise the TCP's start.
         start_height_m: lowest and highest above the table.
     """
@@ -38,14 +42,16 @@ class Simulator:
     cameras = ("front", "wrist", "video")
     joint_names = JOINTS
 
-    def __init__(self, pose_noise_m: Metres = 0.0007, socket_range_m: Metres = 0.06, start_range_m: Metres = 0.04,
+    def __init__(self, clearance_m: Clearance = 0.002, pose_noise_m: Metres = 0.0007, turn_noise_rad: Turn = 0.0,
+                 socket_range_m: Metres = 0.06, socket_turn_rad: Turn = 0.0, start_range_m: Metres = 0.04,
                  start_height_m: tuple[Metres, Metres] = (0.12, 0.17)) -> None:
         import mujoco
 
         self._mujoco = mujoco
-        self.model = mujoco.MjModel.from_xml_string(_scene())
+        self.model = mujoco.MjModel.from_xml_string(_scene(clearance_m))
         self.data = mujoco.MjData(self.model)
-        self.pose_noise_m, self.socket_range_m = pose_noise_m, socket_range_m
+        self.pose_noise_m, self.turn_noise_rad = pose_noise_m, turn_noise_rad
+        self.socket_range_m, self.socket_turn_rad = socket_range_m, socket_turn_rad
         self.start_range_m, self.start_height_m = start_range_m, start_height_m
         self._substeps = round(self.tick_s / self.model.opt.timestep)
         self._socket = self.model.body("socket").mocapid[0]
@@ -61,7 +67,10 @@ class Simulator:
         start = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2),
                                              random.uniform(*self.start_height_m)]
         noise = random.normal(0.0, self.pose_noise_m, 2)
-        self._object = np.concatenate([socket + [*noise, RIM_M], [0.0, 0.0, 0.0, 1.0]])
+        turn = random.uniform(-self.socket_turn_rad, self.socket_turn_rad)
+        self.data.mocap_quat[self._socket] = _turned(turn)[[3, 0, 1, 2]]
+        reported = _turned(turn + random.normal(0.0, self.turn_noise_rad))
+        self._object = np.concatenate([socket + [*noise, RIM_M], reported])
         self.arm.place(start)
         self._mujoco.mj_forward(self.model, self.data)
         self.arm.rest()
@@ -103,10 +112,15 @@ def _assets() -> Path:
     return Path(found.submodule_search_locations[0]) / "assets"
 
 
-def _scene() -> str:
+def _turned(angle: float) -> np.ndarray:
+    """The quaternion xyzw of a turn about the vertical [rad]."""
+    return np.array([0.0, 0.0, np.sin(angle / 2), np.cos(angle / 2)])
+
+
+def _scene(clearance_m: float) -> str:
     """The MJCF of the whole scene: arm, socket and table."""
     root = panda()
-    root.find("worldbody").extend(elements(_WORLD + _socket()))
+    root.find("worldbody").extend(elements(_WORLD + _socket(clearance_m)))
     root.extend(elements(COMMON))
     return xml.tostring(root, encoding="unicode")
 
@@ -196,9 +210,9 @@ _SENSORS = """
 """
 
 
-def _socket() -> str:
+def _socket(clearance_m: float) -> str:
     """Four walls about a square hole, with a 45 degree chamfer at the rim, on a body that resets place."""
-    hole, half, parts = PEG_HALF_WIDTH_M + CLEARANCE_M, WALL_M / 2, []
+    hole, half, parts = PEG_HALF_WIDTH_M + clearance_m, WALL_M / 2, []
     look = ('rgba="0.20 0.42 0.62 1" friction="0.4" contype="1" conaffinity="1" group="0" '
             'solref="0.004 1" solimp="0.95 0.99 0.001"')
     for x, y in ((1, 0), (-1, 0), (0, 1), (0, -1)):

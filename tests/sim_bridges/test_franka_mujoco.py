@@ -3,6 +3,8 @@ import pytest
 
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
+from rlinf_core.interlock.rotation import product as multiply
+from rlinf_core.interlock.rotation import to_quaternion as about
 from rlinf_core.task import load_task
 from sim_bridges.franka_mujoco import Simulator
 from sim_bridges.gym_envs import Environments, StationEnv
@@ -86,6 +88,61 @@ def test_the_reported_socket_is_a_little_wrong_each_episode(simulator):
         simulator.reset(seed)
         errors.append(simulator.channels()["object_pose"][:2] - simulator.data.mocap_pos[0][:2])
     assert 0.0003 < np.std(errors) < 0.0012
+
+
+TIGHT = {"clearance_m": 0.0005, "pose_noise_m": 0.001, "turn_noise_rad": 0.02, "socket_turn_rad": 0.35}
+UPSIDE_DOWN = np.array([0.0, 1.0, 0.0, 0.0])
+
+
+def pressed(simulator, aside=(0.0, 0.0), turned=0.0):
+    """What the tool feels, and how deep it is [m], where it has been pressed down so far from the middle of the hole."""
+    simulator.reset(0)
+    hole = simulator.data.mocap_pos[0] + [*aside, 0.05]
+    down = multiply(about([0.0, 0.0, turned]), UPSIDE_DOWN)
+    for height in np.concatenate([np.linspace(0.06, 0.0, 120), np.full(60, -0.006)]):
+        simulator.advance(np.concatenate([hole + [0.0, 0.0, height], down]))
+    told = simulator.channels()
+    return told["wrench"], hole[2] - told["current_pose"][2]
+
+
+def test_a_tight_socket_takes_the_peg_in_its_middle_alone():
+    tight = Simulator(**TIGHT | {"socket_turn_rad": 0.0})
+    assert pressed(tight)[1] > 0.005 > pressed(tight, (0.0015, 0.0))[1]
+    assert pressed(Simulator(), (0.0015, 0.0))[1] > 0.005, "where there is room it slips in"
+    assert pressed(tight, turned=0.2)[1] < 0.001
+
+
+def test_on_a_rim_the_tool_feels_on_which_side_the_wall_is():
+    tight = Simulator(**TIGHT | {"socket_turn_rad": 0.0})
+    sides = [pressed(tight, aside)[0] for aside in ((0.002, 0.0), (-0.002, 0.0), (0.0, 0.002), (0.0, -0.002))]
+    assert all(wrench[2] > 3.0 for wrench in sides)
+    assert sides[0][4] < -0.03 < 0.03 < sides[1][4] and sides[3][3] < -0.03 < 0.03 < sides[2][3]
+
+
+def test_a_turned_socket_is_reported_almost_as_it_is():
+    tight, turns, errors = Simulator(**TIGHT), [], []
+    for seed in range(40):
+        tight.reset(seed)
+        w, x, y, z = tight.data.mocap_quat[0]
+        turns.append(2 * np.arctan2(z, w))
+        errors.append(2 * np.arctan2(*tight.channels()["object_pose"][5:7]) - turns[-1])
+    assert 0.15 < np.std(turns) < 0.25 and np.abs(turns).max() <= 0.35 and 0.012 < np.std(errors) < 0.03
+
+
+def test_a_script_finds_a_tight_socket_by_touch_more_often_than_one_that_only_looks(limits):
+    task = load_task("configs/tasks/peg_insertion_tight.yaml")
+    tight = SimulatedStation(Simulator(**TIGHT), task, limits)
+    felt = [play(tight, lambda _: tight.expert(), seed) for seed in range(20)]
+    by_eye = [play(tight, lambda _: numb(tight), seed) for seed in range(20)]
+    assert np.mean(felt) >= 0.5 and np.mean(by_eye) <= np.mean(felt) - 0.2
+
+
+def numb(station):
+    """What the script would do if it felt nothing but that it stands on something."""
+    there, station.channels["wrench"] = station.channels["wrench"], station.channels["wrench"] * [0, 0, 1, 0, 0, 0]
+    action = station.expert()
+    station.channels["wrench"] = there
+    return action
 
 
 def test_cameras_see_the_socket_move(simulator):
