@@ -70,16 +70,16 @@ class Online(Settings):
     max_env_steps: int = Field(20_000, ge=0, description="stop after this many transitions")
     max_minutes: float = Field(60.0, ge=0, description="or after this long, on whatever machine it is")
     stop_at_success: float = Field(
-        1.0, ge=0, le=2, description="or once this fraction of the last stop_episodes training episodes succeeded; 2 never "
+        0.98, ge=0, le=2, description="or once this part of the last stop_episodes training episodes succeeded; 2 never "
         "stops")
-    stop_episodes: int = Field(50, gt=0, description="how many those are")
+    stop_episodes: int = Field(100, gt=0, description="how many those are")
     slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
     first_seed: int = Field(100_000, ge=0, description="of the scenes, where the recipe's seed is 0")
     min_transitions: int = Field(300, ge=0, description="before the first update")
     updates_per_step: float = Field(2.0, ge=0, description="gradient updates per online transition")
-    max_lag_episodes: float = Field(4.0, gt=0, description="how far the learner may fall behind before stations pause")
+    max_lag_episodes: float = Field(1.0, gt=0, description="how far the learner may fall behind before stations pause")
     max_staleness: int = Field(50, ge=0, description="versions by which an episode's policy may be older and still count")
-    publish_every_updates: int = Field(400, gt=0, description="how often a policy goes down to the stations")
+    publish_every_updates: int = Field(100, gt=0, description="how often a policy goes down to the stations")
     settle_s: float = Field(30.0, ge=0, description="how long to wait for the learner at the end")
 
 
