@@ -90,13 +90,13 @@ class ReplayData(Data):
         if self.policy.latent_size and trajectory.latents is None:
             return "without latent noise"
         self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents)
+        corrected = np.array([source == "operator" for source in trajectory.sources], bool)
+        if self.config.half_demonstrations and corrected.any():
+            self._keep(self.demonstrations, trajectory, counts=corrected)  # nothing of what made a person take over
         if trajectory.station and not self.governor.is_fresh(trajectory.version, newest):
             return "stale"
-        if self.config.half_demonstrations and trajectory.success:
-            if "operator" in trajectory.sources:
-                self._keep(self.demonstrations, trajectory)
-            elif self.config.imitates_itself:
-                self._keep(self.imitated, trajectory)
+        if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
+            self._keep(self.imitated, trajectory)
         return "online"
 
     def _starts(self, trajectory: Trajectory) -> np.ndarray | None:

@@ -118,7 +118,7 @@ OWN, CORRECTED = {}, {1: "operator"}
 
 
 @pytest.mark.parametrize("algorithm, sources, success, kept", [
-    ("rlpd", CORRECTED, True, (1, 0)), ("rlpd", CORRECTED, False, (0, 0)), ("rlpd", OWN, True, (0, 1)),
+    ("rlpd", CORRECTED, True, (1, 0)), ("rlpd", CORRECTED, False, (1, 0)), ("rlpd", OWN, True, (0, 1)),
     ("rlpd", OWN, False, (0, 0)), ("rlpd, self_imitation: false", OWN, True, (0, 0)),
     ("rlpd, self_imitation: false", CORRECTED, True, (1, 0)), ("sac", CORRECTED, True, (0, 0)),
     ("crossq", OWN, True, (0, 0))])
@@ -129,6 +129,18 @@ def test_corrections_and_successes_are_demonstrations_where_these_fill_half_of_a
     data = run.data
     assert (data.online.episodes, data.demonstrations.episodes, data.imitated.episodes) == (1, *kept)
     assert (run.counts()["demonstrations"], run.counts()["imitated"]) == kept
+    assert len(data.demonstrations) == kept[0], "the operator's one transition, whatever came of it"
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_of_a_corrected_episode_what_the_operator_did_is_demonstrated_and_nothing_else(success, spool, task, tmp_path):
+    run = run_of(task, tmp_path / "run", "algorithm.batch_size=400")
+    shown(run, spool, "d", mode="demonstration", steps=2, start=1000.0)
+    run.version = 8
+    assert shown(run, spool, "o", steps=9, sources={3: "operator", 4: "operator"}, success=success) == "stale"
+    vectors = run.data.batch()["vectors"][:, 0]
+    assert set(np.unique(vectors[200:])) == {1000.0, 1001.0, 3.0, 4.0}, "a person's correction is never stale"
+    assert len(np.unique(vectors[:200])) == 9
 
 
 def test_each_demonstrated_transition_is_as_likely_whoever_showed_it(spool, task, tmp_path):
