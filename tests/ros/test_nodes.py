@@ -3,6 +3,8 @@
 import os
 import pty
 import subprocess
+import time
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from sensor_msgs.msg import Image
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import fill_observation
+from rlinf.operator import KeyboardOperator
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import operator_process, station_processes
@@ -22,6 +25,7 @@ from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.task import load_task
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -198,6 +202,30 @@ def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
         person.wait(10)
     assert asked == [True, False] and len(chunks) == 1
     assert chunks[0].source == "operator" and list(chunks[0].data) == pytest.approx([0.01, 0, 0])
+
+
+@pytest.mark.parametrize("name, keys, others", [
+    ("peg_insertion", "wsadrf", "ljikuovc"), ("pick_cube", "wsadrfvc", "ljikuo"),
+    ("peg_insertion_tight", "wsadrfljikuo", "vc")])
+def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monkeypatch):
+    """Half a step of the task to either side: forward is x, left y and up z; a turn to the left is one about z."""
+    terminal, inside = pty.openpty()
+    monkeypatch.setattr("sys.stdin", os.fdopen(inside))
+    node, told = MagicMock(), []
+    node.get_logger.return_value.info = told.append
+    spec = load_task(f"configs/tasks/{name}.yaml").spec
+    person = KeyboardOperator(node, [], spec)
+    moves = {}
+    for key in keys + others:
+        person.key, person.key_at = key, time.monotonic()
+        moves[key] = person.answer(TimeStep(mode="train")).tolist()
+    axes = 0.5 * np.eye(spec.action.dim)
+    assert [moves[key] for key in keys] == [row.tolist() for axis in axes for row in (axis, -axis)]
+    assert not any(any(moves[key]) for key in others)
+    assert ("u/o turn left/right" in told[0], "v/c open/close the gripper" in told[0]) == ("u" in keys, "v" in keys)
+    person.key_at -= 1.0
+    assert person.answer(TimeStep(mode="train")) is None and not person.answer(TimeStep(mode="demonstration")).any()
+    os.close(terminal)
 
 
 def test_the_keyboard_needs_a_terminal(tmp_path):

@@ -24,13 +24,22 @@ from rlinf.qos import profile
 from rlinf.scripted_operator import ScriptedOperator
 from rlinf.spinning import run
 from rlinf_core.errors import RlinfError
-from rlinf_core.specs import StationSpec
+from rlinf_core.specs import ActionSpec, StationSpec
 from rlinf_core.task import load_task
 
-KEYS = {"w": (1, 0, 0), "s": (-1, 0, 0), "a": (0, 1, 0), "d": (0, -1, 0), "r": (0, 0, 1), "f": (0, 0, -1)}
+PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
+         "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
 KEY_HELD_S = 0.4
-HELP = "w/s forward/back, a/d left/right, r/f up/down; e arms, q disarms. You beat the policy while a key is held."
+HELP = "{}; e arms, q disarms. You beat the policy while a key is held."
 CHOOSE = " Keys move arm {}; choose by number: {}. The others rest, and e and q are for all."
+
+
+def axes(action: ActionSpec) -> dict[str, int]:
+    """Those of ``PAIRS`` that one arm's actions have, in their order: where each stands in them."""
+    if action.control_mode != "tcp_delta":
+        return {"x": 0, "y": 1, "z": 2}
+    arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
+    return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
 
 
 class KeyboardOperator:
@@ -48,12 +57,14 @@ class KeyboardOperator:
         self.key, self.key_at = "", 0.0
         self.arms = dict(zip("123456789", spec.action.arms, strict=False))
         self.arm = self.arms.get("1", "")
+        self.axes = axes(spec.action.of_arm(self.arm) if self.arm else spec.action)
         self._help()
         node.create_timer(0.02, self._read_keys)
 
     def _help(self) -> None:
         numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
-        self.node.get_logger().info(HELP + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
+        keys = ", ".join(f"{pair[0]}/{pair[1]} {way}" for pair, way in map(PAIRS.__getitem__, self.axes))
+        self.node.get_logger().info(HELP.format(keys) + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
 
     def _read_keys(self) -> None:
         while select.select([sys.stdin], [], [], 0)[0]:
@@ -75,8 +86,9 @@ class KeyboardOperator:
         if not holding and step.mode != "demonstration":
             return None
         action = np.zeros(self.spec.action.dim)
-        action[self.spec.action.rows(self.arm)][:3] = 0.5 * np.array(
-            KEYS.get(self.key, (0, 0, 0)) if holding else (0, 0, 0))
+        for axis, place in self.axes.items() if holding else ():
+            action[self.spec.action.rows(self.arm)][place] = 0.5 * ((self.key == PAIRS[axis][0][0])
+                                                                    - (self.key == PAIRS[axis][0][1]))
         return action
 
 
