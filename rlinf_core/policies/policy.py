@@ -116,7 +116,7 @@ class Policy(Protocol):
         ...
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """A chunk for each observation, without gradients; deterministic unless it explores."""
+        """A chunk for each observation, without gradients; deterministic unless it explores, or is ``config.sampled``."""
         ...
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -160,6 +160,10 @@ class NetworkPolicy(nn.Module):
     def executed_size(self) -> int:
         """Leading numbers of what is drawn that are played before the next chunk: critics see these."""
         return self.latent_size or self.spec.action.dim * self.config.executed
+
+    def draws(self, explore: bool) -> bool:
+        """Whether it draws its actions rather than taking the most likely ones."""
+        return explore or self.config.sampled
 
     def chunk(self, actions: Tensor, drawn: Tensor | None = None, log_probs: Tensor | None = None) -> ActionChunk:
         """The chunk of actions (B, H A) or (B, H, A)."""

@@ -25,6 +25,9 @@ class PolicySettings(Settings):
     channels: Annotated[tuple[Count, ...], Field(max_length=8)] = Field(
         (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2")
     image_weights: str = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
+    sampled: bool = Field(
+        False, description="draw actions where it does not explore, too, as in training: where an observation does not "
+        "tell all, one that always does the same stays where it is stuck")
     horizon: int = Field(1, gt=0, le=1000, description="actions of a chunk that are predicted together")
     execute: int = Field(0, ge=0, le=1000, description="of them that are played before the next chunk; 0 for all")
 

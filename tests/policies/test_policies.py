@@ -115,6 +115,19 @@ def test_a_batch_is_answered_as_its_observations_one_by_one(kind, task, random):
     assert drawn.log_probs is not None and len(drawn.log_probs) == len(drawn.drawn) == 5
 
 
+@pytest.mark.parametrize("kind", kinds())
+def test_one_that_is_sampled_draws_where_it_does_not_explore(kind, task, random):
+    def chunk(sampled, explore, seed=1):
+        torch.manual_seed(0)
+        policy = make_policy(task.spec, policy_kind(kind).Config(hidden=(16,), sampled=sampled))
+        seen = Observation.of_one(task.spec, {item.name: np.zeros(item.shape, np.float32) for item in task.spec.vectors})
+        return policy.act(seen, explore, torch.Generator().manual_seed(seed)).actions.numpy()
+
+    assert np.array_equal(chunk(True, False), chunk(False, True))
+    assert not np.array_equal(chunk(True, False), chunk(True, False, 2))
+    assert np.array_equal(chunk(False, False), chunk(False, False, 2))
+
+
 def test_an_observation_that_is_not_the_specs_is_refused_by_name(task, random):
     spec = task.with_images({"front": (16, 16)}).spec
     arrays = {"vectors": np.zeros((2, spec.vector_size), np.float32), "front": np.zeros((2, 16, 15, 3), np.uint8)}

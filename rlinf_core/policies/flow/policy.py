@@ -78,7 +78,7 @@ class FlowActor(NetworkPolicy):
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions; without exploring, from the noise's middle along the path without noise."""
-        if not explore:
+        if not self.draws(explore):
             return self.chunk(self.decode(observation.batch, torch.zeros(len(observation), self.size, device=self.device)))
         action, log_probs = self.sample(observation.batch, generator)
         return self.chunk(action, log_probs=log_probs)

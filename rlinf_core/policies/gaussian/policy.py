@@ -51,7 +51,8 @@ class GaussianActor(NetworkPolicy):
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions, clipped to [-1, 1]; ``drawn`` holds them as they were drawn (B, H, A)."""
-        drawn, log_probs = self.sample(observation.batch, generator) if explore else (self(observation.batch)[0], None)
+        draws = self.draws(explore)
+        drawn, log_probs = self.sample(observation.batch, generator) if draws else (self(observation.batch)[0], None)
         return self.chunk(drawn.clamp(-1.0, 1.0), drawn, log_probs)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:

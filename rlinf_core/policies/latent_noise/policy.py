@@ -39,7 +39,7 @@ class LatentNoiseActor(NetworkPolicy):
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions; ``drawn`` holds the latent noise behind them (B, H A)."""
-        noise = self.noise_policy.act(observation, explore, generator)
+        noise = self.noise_policy.act(observation, self.draws(explore), generator)
         latent = noise.actions.flatten(1)
         return self.chunk(self.decode(observation.batch, latent), latent, noise.log_probs)
 

@@ -46,7 +46,7 @@ class Actor(NetworkPolicy):
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions, the most likely ones unless it explores."""
-        if not explore:
+        if not self.draws(explore):
             return self.chunk(torch.tanh(self._outputs(observation.batch)[0]))
         action, log_probs = self.sample(observation.batch, generator)
         return self.chunk(action, log_probs=log_probs)
