@@ -76,7 +76,6 @@ class Station:
         self.left, self.right = self.sides = [Side(peer, name) for name in ARMS]
         self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
             ("estop/pendant", Bool), ("enable", Bool), ("policy/action", ActionChunk), ("teleop/action", ActionChunk))}
-        peer.node.create_timer(0.01, self.hundred_hertz)
         peer.node.create_timer(0.1, self.ten_hertz)
         (tmp_path / "limits.yaml").write_text(f"extends: {FR3}\nestop_silence: 1.0\n")  # this process is no pendant
         (tmp_path / "robot.yaml").write_text(
@@ -86,8 +85,8 @@ class Station:
         self.recipe.write_text(f"defaults: demo\nname: two\nstation: {{robot: {tmp_path}, task: reach_both, operator: "
                                "{kind: keyboard}}\n")
         self.over = threading.Event()
-        self.held = threading.Thread(target=self.pendant, daemon=True)
-        self.held.start()
+        self.live = threading.Thread(target=self.hundred_hertz, daemon=True)
+        self.live.start()
         self.memory = {name: tmp_path / f"{name}.memory" for name in ARMS}
         for name in ARMS:
             self.start(name)
@@ -96,13 +95,11 @@ class Station:
         start(self.peer, f"interlock_{name}", *self.overrides, latch_file=str(self.memory[name]))
 
     def hundred_hertz(self):
-        for side in self.sides:
-            side.speak(self.peer.node.get_clock().now().to_msg())
-        self.say["enable"].publish(Bool(data=True))
-
-    def pendant(self):
-        """It is heard while this test's own process waits for its turn, too."""
-        while not self.over.wait(0.03):
+        """Arms and people are heard while the test starts processes or waits for its turn, too."""
+        while not self.over.wait(0.01):
+            for side in self.sides:
+                side.speak(self.peer.node.get_clock().now().to_msg())
+            self.say["enable"].publish(Bool(data=True))
             self.say["estop/pendant"].publish(Bool(data=self.pressed))
 
     def ten_hertz(self):
@@ -149,7 +146,7 @@ def station(peer, tmp_path):
     peer.spin(lambda: all(side.targets and side.states for side in station.sides), what="both interlocks")
     yield station
     station.over.set()
-    station.held.join()
+    station.live.join()
 
 
 @pytest.mark.domain(155)
