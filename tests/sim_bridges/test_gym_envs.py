@@ -144,7 +144,7 @@ def test_rlinf_learns_in_one(tmp_path):
     class Chance:
         config, device = recipe.policy, "cpu"
 
-        def act(self, observation, explore):
+        def act(self, observation, explore, generator=None):
             from rlinf_core.rollouts.vector_env import single
             return single(random.uniform(-1, 1, (len(observation), 1)))
 
