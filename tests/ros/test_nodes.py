@@ -4,6 +4,8 @@ import os
 import pty
 import subprocess
 import time
+import tty
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -25,6 +27,7 @@ from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.specs import ActionSpec
 from rlinf_core.task import load_task
 from tests.ros.stand import listen, start
 
@@ -225,6 +228,26 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     assert ("u/o turn left/right" in told[0], "v/c open/close the gripper" in told[0]) == ("u" in keys, "v" in keys)
     person.key_at -= 1.0
     assert person.answer(TimeStep(mode="train")) is None and not person.answer(TimeStep(mode="demonstration")).any()
+    os.close(terminal)
+
+
+def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
+    """The left arm turns and grips, the right one does neither."""
+    terminal, inside = pty.openpty()
+    tty.setcbreak(inside)
+    monkeypatch.setattr("sys.stdin", os.fdopen(inside))
+    node, told, ways = MagicMock(), [], ("dx", "dy", "dz", "drx", "dry", "drz", "grip")
+    node.get_logger.return_value.info = told.append
+    names = (*(f"left/{way}" for way in ways), *(f"right/{way}" for way in ways[:3]))
+    spec = replace(load_task("configs/tasks/reach_both.yaml").spec, action=ActionSpec(
+        "tcp_delta", names, (0.02,) * 10, ("m",) * 10))
+    person = KeyboardOperator(node, [], spec)
+    for chosen, key, expected in ((b"1", "v", {6: 0.5}), (b"2", "v", {}), (b"2", "r", {9: 0.5}), (b"1", "o", {5: -0.5})):
+        os.write(terminal, chosen)
+        person._read_keys()
+        person.key, person.key_at = key, time.monotonic()
+        assert {place: value for place, value in enumerate(person.answer(TimeStep(mode="train"))) if value} == expected
+    assert "gripper" in told[1] and "gripper" not in told[2]
     os.close(terminal)
 
 

@@ -57,9 +57,13 @@ class KeyboardOperator:
         self.key, self.key_at = "", 0.0
         self.arms = dict(zip("123456789", spec.action.arms, strict=False))
         self.arm = self.arms.get("1", "")
-        self.axes = axes(spec.action.of_arm(self.arm) if self.arm else spec.action)
         self._help()
         node.create_timer(0.02, self._read_keys)
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Of the arm that the keys move; another arm may have others."""
+        return axes(self.spec.action.of_arm(self.arm) if self.arm else self.spec.action)
 
     def _help(self) -> None:
         numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
@@ -87,8 +91,8 @@ class KeyboardOperator:
             return None
         action = np.zeros(self.spec.action.dim)
         for axis, place in self.axes.items() if holding else ():
-            action[self.spec.action.rows(self.arm)][place] = 0.5 * ((self.key == PAIRS[axis][0][0])
-                                                                    - (self.key == PAIRS[axis][0][1]))
+            keys = PAIRS[axis][0]
+            action[self.spec.action.rows(self.arm)][place] = 0.5 * ((self.key == keys[0]) - (self.key == keys[1]))
         return action
 
 
