@@ -211,7 +211,7 @@ _SENSORS = """
 
 
 def _socket(clearance_m: float) -> str:
-    """Four walls about a square hole, with a 45 degree chamfer at the rim, on a body that resets place."""
+    """Four walls about a square hole, on a body that resets place."""
     hole, half, parts = PEG_HALF_WIDTH_M + clearance_m, WALL_M / 2, []
     look = ('rgba="0.20 0.42 0.62 1" friction="0.4" contype="1" conaffinity="1" group="0" '
             'solref="0.004 1" solimp="0.95 0.99 0.001"')

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import threading
 import time
 
 import pytest
@@ -21,6 +22,16 @@ class Peer:
         self.node = rclpy.create_node("peer", namespace="/station_a", context=self.context)
         self.executor = rclpy.executors.SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
+        self._over, self._live = threading.Event(), []
+
+    def every(self, seconds, do):
+        """From now on, also while the test starts processes or waits for its turn: as an arm or a pendant goes on."""
+        def repeat():
+            while not self._over.wait(seconds):
+                do()
+
+        self._live.append(threading.Thread(target=repeat, daemon=True))
+        self._live[-1].start()
 
     def spin(self, until, timeout_s=20.0, what="it"):
         """Until it holds; ``what`` is awaited, or a function that says so, and how it stands, when it has not come."""
@@ -36,6 +47,9 @@ class Peer:
 
     def close(self):
         self.supervisor.stop()
+        self._over.set()
+        for thread in self._live:
+            thread.join()
         self.executor.shutdown()
         self.node.destroy_node()
         rclpy.try_shutdown(context=self.context)

@@ -52,8 +52,8 @@ class Arm:
         self.pose.header.frame_id = "base_link"
         self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
         self.pose.pose.orientation.w = 0.0
-        peer.node.create_timer(0.01, self.hundred_hertz)
         peer.node.create_timer(0.1, self.ten_hertz)
+        peer.every(0.01, self.hundred_hertz)
 
     def hundred_hertz(self):
         self.pose.header.stamp = self.peer.node.get_clock().now().to_msg()

@@ -164,7 +164,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
         value = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
         return ask(setting, SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=value)])).results[0]
 
-    peer.node.create_timer(0.01, hundred_hertz)
+    peer.every(0.01, hundred_hertz)
     start(peer, "interlock", "station.robot=franka_fr3", limits_file=str(tmp_path / "limits.yaml"), latch_file="")
     peer.spin(lambda: ask(arming, SetBool.Request(data=True)).success, what="arming")
     peer.spin(lambda: targets and openings and targets[-1].position[0] > 0.01 and openings[-1].data > 0.041, what="motion")

@@ -4,7 +4,6 @@ import math
 import os
 import pty
 import subprocess
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -84,9 +83,7 @@ class Station:
         self.recipe = tmp_path / "two.yaml"
         self.recipe.write_text(f"defaults: demo\nname: two\nstation: {{robot: {tmp_path}, task: reach_both, operator: "
                                "{kind: keyboard}}\n")
-        self.over = threading.Event()
-        self.live = threading.Thread(target=self.hundred_hertz, daemon=True)
-        self.live.start()
+        peer.every(0.01, self.hundred_hertz)
         self.memory = {name: tmp_path / f"{name}.memory" for name in ARMS}
         for name in ARMS:
             self.start(name)
@@ -95,12 +92,10 @@ class Station:
         start(self.peer, f"interlock_{name}", *self.overrides, latch_file=str(self.memory[name]))
 
     def hundred_hertz(self):
-        """Arms and people are heard while the test starts processes or waits for its turn, too."""
-        while not self.over.wait(0.01):
-            for side in self.sides:
-                side.speak(self.peer.node.get_clock().now().to_msg())
-            self.say["enable"].publish(Bool(data=True))
-            self.say["estop/pendant"].publish(Bool(data=self.pressed))
+        for side in self.sides:
+            side.speak(self.peer.node.get_clock().now().to_msg())
+        self.say["enable"].publish(Bool(data=True))
+        self.say["estop/pendant"].publish(Bool(data=self.pressed))
 
     def ten_hertz(self):
         if self.action is not None:
@@ -144,9 +139,7 @@ class Station:
 def station(peer, tmp_path):
     station = Station(peer, tmp_path)
     peer.spin(lambda: all(side.targets and side.states for side in station.sides), what="both interlocks")
-    yield station
-    station.over.set()
-    station.live.join()
+    return station
 
 
 @pytest.mark.domain(155)
