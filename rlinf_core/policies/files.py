@@ -54,7 +54,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
     import torch
     from safetensors import SafetensorError, safe_open
 
-    from rlinf_core.policies import make_policy
+    from rlinf_core.policies import policy_kind
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -67,7 +67,9 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
                               f"({error}). Copy it again, or use an earlier version") from error
     if metadata.get("format") != FORMAT:
         raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
-    actor = make_policy(StationSpec.from_dict(json.loads(metadata["spec"])), _config(path, metadata["config"]))
+    described = {key: json.loads(value) for key, value in metadata.items() if key not in ("format", "config")}
+    config = _config(path, metadata["config"])
+    actor = policy_kind(config.kind).Policy.rebuilt(StationSpec.from_dict(described["spec"]), config, described)
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:

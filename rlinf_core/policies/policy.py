@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.errors import SpecError
+from rlinf_core.policies import instructions
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import StationSpec
 
@@ -34,7 +35,9 @@ class Observation:
     @classmethod
     def of_arrays(cls, spec: StationSpec, arrays: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
                   instruction: str | None = None) -> Observation:
-        """From a vector of environments: ``vectors`` and images, each (B, ...); the spec's instruction, if none is given.
+        """From a vector of environments: ``vectors`` and images, each (B, ...).
+
+        The instruction is the one given, or those that the environments say (``instructions``), or the spec's.
 
         Raises:
             SpecError: an image is missing, or a shape is not the spec's.
@@ -46,8 +49,11 @@ class Observation:
             if got != (size, *shape):
                 raise SpecError(f"observation '{name}': expected shape {(size, *shape)}, got {got}")
         tensors = {name: torch.as_tensor(np.ascontiguousarray(arrays[name]), device=device) for name in shapes}
-        words = spec.instruction if instruction is None else instruction
-        return cls(tensors.pop("vectors").float(), tensors, (words,) * size)
+        if instruction is None and instructions.NAME in arrays:
+            words = instructions.decoded(arrays[instructions.NAME])
+        else:
+            words = (spec.instruction if instruction is None else instruction,) * size
+        return cls(tensors.pop("vectors").float(), tensors, words)
 
     @classmethod
     def of_one(cls, spec: StationSpec, named: Mapping[str, np.ndarray], device: torch.device | str = "cpu",
@@ -104,15 +110,21 @@ class Policy(Protocol):
         spec: of the stations that it fits.
         config: its sizes.
         latent_size: 0 where learners learn actions; else the size of the latent noise that they learn instead.
+        reads_instructions: whether learners must give it those, too.
     """
 
     spec: StationSpec
     config: PolicySettings
     latent_size: int
+    reads_instructions: bool
 
     @property
     def device(self) -> torch.device:
         """Where its weights are, and its observations and generators must be."""
+        ...
+
+    def seen(self, observation: Observation) -> Batch:
+        """What its networks and its learners take of an observation, by name."""
         ...
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
@@ -132,6 +144,7 @@ class NetworkPolicy(nn.Module):
     """What policies that are one network have in common."""
 
     latent_size = 0
+    reads_instructions = False
     config: PolicySettings
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
@@ -145,6 +158,13 @@ class NetworkPolicy(nn.Module):
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """See ``Policy``."""
         raise NotImplementedError
+
+    def seen(self, observation: Observation) -> Batch:
+        """See ``Policy``."""
+        if not self.reads_instructions:
+            return observation.batch
+        words = torch.from_numpy(instructions.encoded(observation.instruction))  # stays here, where it is read
+        return observation.batch | {instructions.NAME: words}
 
     @property
     def device(self) -> torch.device:
@@ -169,6 +189,11 @@ class NetworkPolicy(nn.Module):
         """The chunk of actions (B, H A) or (B, H, A)."""
         actions = actions.reshape(len(actions), self.config.horizon, -1)
         return ActionChunk(actions, self.config.executed, actions if drawn is None else drawn, log_probs)
+
+    @classmethod
+    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> NetworkPolicy:
+        """Without weights yet, from what ``describe`` said."""
+        return cls(spec, config)
 
     def describe(self) -> dict[str, Any]:
         """What a policy file must say to rebuild this module."""

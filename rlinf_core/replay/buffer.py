@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.errors import SpecError
+from rlinf_core.policies.instructions import NAME as INSTRUCTION
+from rlinf_core.policies.instructions import WIDTH, encoded
 from rlinf_core.specs import Arrays, StationSpec
 
 
@@ -20,9 +22,10 @@ class ReplayBuffer:
         spec: the station's specs, which give every array its shape.
         capacity: slots, i.e. time steps.
         latent: numbers of latent noise that are learned instead of actions, as ``Policy.latent_size`` says.
+        instructions: keep what was asked for at every time step; the station's own, where an episode does not say it.
     """
 
-    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0) -> None:
+    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False) -> None:
         self.spec, self.capacity = spec, capacity
         self._arrays: Arrays = {
             "vectors": np.zeros((capacity, spec.vector_size), np.float32),
@@ -34,6 +37,7 @@ class ReplayBuffer:
             "origin": np.zeros(capacity, np.uint8),
             **({"latent": np.zeros((capacity, latent), np.float32)} if latent else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
+            **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8)} if instructions else {}),
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
         self.sampled = np.zeros(256, np.int64)  # transitions, by origin
@@ -48,7 +52,8 @@ class ReplayBuffer:
         """Add an episode of T transitions.
 
         Args:
-            observations: {"vectors": (T + 1, V), image name: (T + 1, H, W, 3)}.
+            observations: {"vectors": (T + 1, V), image name: (T + 1, H, W, 3), "instruction": (T + 1, WIDTH)}; others
+                are not kept.
             actions: (T, A) normalised.
             rewards: (T,).
             discounts: (T,); 0 where the task ended, 1 at a time limit.
@@ -64,6 +69,9 @@ class ReplayBuffer:
         if length == 0 or length + 1 > self.capacity:
             raise SpecError(f"episode of {length} transitions: expected 1 to {self.capacity - 1} (the replay's capacity)")
         slots = (self._next + np.arange(length + 1)) % self.capacity
+        observations = {name: observations[name] for name in self._observed if name in observations}
+        if INSTRUCTION in self._arrays and INSTRUCTION not in observations:
+            observations[INSTRUCTION] = np.repeat(encoded([self.spec.instruction]), length + 1, axis=0)
         self._check(observations, length + 1)
         steps: dict[str, Any] = {"action": actions, "reward": rewards, "discount": discounts}
         steps |= {"latent": latents} if "latent" in self._arrays else {}
@@ -110,8 +118,8 @@ class ReplayBuffer:
         spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
-        batch = {name: self._arrays[name][index] for name in ("vectors", *self._image_names)}
-        batch |= {f"next/{name}": self._arrays[name][following] for name in ("vectors", *self._image_names)}
+        batch = {name: self._arrays[name][index] for name in self._observed}
+        batch |= {f"next/{name}": self._arrays[name][following] for name in self._observed}
         batch["discount"] = self._arrays["discount"][last]
         if max(horizon, longest) == 1:
             batch |= {name: self._arrays[name][index] for name in ("action", "reward")}
@@ -133,8 +141,9 @@ class ReplayBuffer:
         return self._arrays["vectors"][self._arrays["starts"]]
 
     @property
-    def _image_names(self) -> list[str]:
-        return [image.name for image in self.spec.images]
+    def _observed(self) -> list[str]:
+        names = ["vectors", *(image.name for image in self.spec.images), INSTRUCTION]
+        return [name for name in names if name in self._arrays]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on: the arrays (only what is filled) and the counters."""

@@ -191,14 +191,15 @@ class ChunkRollouts(Rollouts):
 
         Whose chunk is cut short waits until the others have played theirs.
         """
-        before, before_it = Observation.of_arrays(self.env.spec, observation, self.policy.device), observation
+        before = Observation.of_arrays(self.env.spec, observation, self.policy.device)
+        seen = {name: values.numpy(force=True) for name, values in self.policy.seen(before).items()}
         chunk = self.policy.act(before, explore=True, generator=self.generator)
         if chunk.log_probs is None:
             raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
                              "one that has a density (policy.kind)")
         played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
         rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
-        steps, next_observations = np.zeros(size), dict(observation)
+        steps, next_observations = np.zeros(size), dict(seen)
         self.schedule.decided(alive > 0)
         for index in range(execute):
             still = ~self.schedule.due
@@ -207,8 +208,8 @@ class ChunkRollouts(Rollouts):
             result = self.step(played[:, index], still)
             rewards[:, index] = result.reward * still
             terminated = np.maximum(terminated, result.terminated * still)
-            next_observations = {name: np.where(_like(still, values), values, next_observations[name])
-                         for name, values in result.next_observations.items()}
+            next_observations |= {name: np.where(_like(still, values), values, next_observations[name])
+                                  for name, values in result.next_observations.items() if name in seen}
             done = np.maximum(done, result.done * still)
             steps += still
             self.schedule.advance(still)
@@ -216,8 +217,8 @@ class ChunkRollouts(Rollouts):
             if result.held is not None:
                 self.schedule.cut(result.held & still)
             observation = result.observation
-        made = {"observations": {name: before_it[name] for name in before.batch}, "step_rewards": rewards, "steps": steps,
-                "next_observations": {name: next_observations[name] for name in before.batch}, "terminated": terminated,
+        made = {"observations": seen, "step_rewards": rewards, "steps": steps,
+                "next_observations": next_observations, "terminated": terminated,
                 "actions": chunk.drawn[:, :execute].numpy(force=True), "done": done, "mask": alive,
                 "log_probs": chunk.log_probs[:, :execute].numpy(force=True),
                 "versions": np.full(size, float(self.version))}

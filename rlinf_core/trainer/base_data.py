@@ -40,7 +40,8 @@ class Data(ABC):
         self.recipe, self.config, self.policy, self.governor = recipe, recipe.algorithm, policy, governor
         self.random = np.random.default_rng(recipe.seed)
         capacity = recipe.replay.capacity
-        self.demonstrations = ReplayBuffer(policy.spec, min(capacity, DEMONSTRATIONS_KEPT))
+        self.demonstrations = ReplayBuffer(policy.spec, min(capacity, DEMONSTRATIONS_KEPT),
+                                           instructions=policy.reads_instructions)
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})

@@ -66,9 +66,9 @@ class ReplayData(Data):
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
-        self.online = ReplayBuffer(policy.spec, recipe.replay.capacity, policy.latent_size)
+        self.online = ReplayBuffer(policy.spec, recipe.replay.capacity, policy.latent_size, policy.reads_instructions)
         kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
-        self.imitated = ReplayBuffer(policy.spec, kept)
+        self.imitated = ReplayBuffer(policy.spec, kept, instructions=policy.reads_instructions)
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 

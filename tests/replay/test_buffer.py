@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from rlinf_core.errors import SpecError
+from rlinf_core.policies.instructions import decoded, encoded
 from rlinf_core.replay import ReplayBuffer, mix
 
 
@@ -139,3 +140,20 @@ def test_a_chunk_longer_than_the_return_sums_its_own(spec, random):
     assert all(np.array_equal(alone[name], with_return[name]) for name in alone)
     longer = buffer.sample(50, np.random.default_rng(1), horizon=2, gamma=0.9, execute=1, n_step=5)
     assert longer["action"].shape == (50, 2 * spec.action.dim) and longer["steps"].max() == 5
+
+
+def test_what_was_asked_for_is_kept_with_each_time_step(spec, random):
+    said = ReplayBuffer(spec, 50, instructions=True)
+    told = {"push": 0.0, "pull": 100.0}
+    for word, start in told.items():
+        observations, *rest = episode(spec, 5, start)
+        said.insert_episode(observations | {"instruction": np.repeat(encoded([word]), 6, axis=0)}, *rest)
+    said.insert_episode(*episode(spec, 5, 200.0))  # does not say it: the station's own
+    batch = said.sample(200, random)
+    expected = [["push", "pull", spec.instruction][int(number) // 100] for number in batch["vectors"][:, 0]]
+    assert list(decoded(batch["instruction"])) == list(decoded(batch["next/instruction"])) == expected
+    assert len(set(expected)) == 3
+    observations, *rest = episode(spec, 5, 0.0)
+    plain = ReplayBuffer(spec, 50)
+    plain.insert_episode(observations | {"instruction": np.repeat(encoded(["push"]), 6, axis=0)}, *rest)
+    assert "instruction" not in plain.sample(10, random)

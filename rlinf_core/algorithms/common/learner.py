@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.algorithms.common.data_parallel import like, synchronised, whole
-from rlinf_core.policies.encoder import Encoder
+from rlinf_core.policies.normalisation import Normalisation
 
 if TYPE_CHECKING:
     from rlinf_core.algorithms.common.on_policy import Rollout
@@ -92,9 +92,9 @@ class Checkpointed(Learner, ABC):
         for encoder in self._encoders():
             encoder.normalise(mean, std)
 
-    def _encoders(self) -> Iterator[Encoder]:
+    def _encoders(self) -> Iterator[Normalisation]:
         for module in self.modules.values():
-            yield from (part for part in module.modules() if isinstance(part, Encoder))
+            yield from (part for part in module.modules() if isinstance(part, Normalisation))
 
     def sync(self) -> None:  # noqa: B027 (nothing to do in one process)
         """Bring the weights into the policy of this process, where they are already; a group of learners must."""

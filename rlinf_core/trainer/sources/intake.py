@@ -14,6 +14,7 @@ from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.policies import instructions
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import TRAIN, Trajectory
 from rlinf_core.rollouts.recorded import rollout_of
@@ -100,6 +101,7 @@ def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = Fals
     names = [item.name for item in spec.vectors]
     observations = {"vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(np.float32)}
     observations |= {image.name: episode.observations[image.name] for image in spec.images}
+    observations[instructions.NAME] = np.repeat(instructions.encoded([episode.instruction]), len(episode) + 1, axis=0)
     si = episode.executed if use_executed else episode.requested
     chunks, length, rollout = episode.chunks, len(episode), None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
