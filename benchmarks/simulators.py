@@ -45,7 +45,7 @@ def bare(name: str) -> Callable[[int], None]:
         env.reset(seed=0)
         return lambda i: [env.step(np.array([0.1 * np.sin(0.2 * i), 0, 0, 1.0], np.float32)) for _ in range(2)]
     simulator = make(name)
-    if name == "franka_mujoco":
+    if name in ("franka_mujoco", "franka_marks"):
         target = simulator.tcp_pose()
         return lambda i: [simulator.advance(target + [0.02 * np.sin(0.2 * i), 0, 0, 0, 0, 0, 0]) for _ in range(10)]
     if name == "two_frankas":

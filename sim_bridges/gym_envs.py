@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rlinf_core.errors import SpecError
+from rlinf_core.policies import instructions
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robot import load_robot
 from rlinf_core.rollouts.simulated import simulated_station
@@ -38,8 +39,11 @@ class StationEnv(gymnasium.Env):
 
     def __init__(self, station: SimulatedStation) -> None:
         self.station, self.specs = station, station.task.spec
+        self._told = hasattr(station.simulator, "instruction")  # which scene by scene asks for something else
         seen: dict[str, gymnasium.Space] = {"vectors": Box(-np.inf, np.inf, (self.specs.vector_size,), np.float32)}
         seen |= {image.name: Box(0, 255, image.shape, np.uint8) for image in self.specs.images}
+        if self._told:
+            seen[instructions.NAME] = Box(0, 255, (instructions.WIDTH,), np.uint8)
         self.observation_space = spaces.Dict(seen)
         self.action_space = Box(-1.0, 1.0, (self.specs.action.dim,), np.float32)
 
@@ -71,8 +75,9 @@ class StationEnv(gymnasium.Env):
             self.station.simulator.close()
 
     def _arrays(self, observation: Arrays) -> Arrays:
+        told = {instructions.NAME: instructions.encoded([self.station.instruction])[0]} if self._told else {}
         return {"vectors": self.specs.flatten(observation),
-                **{image.name: observation[image.name] for image in self.specs.images}}
+                **{image.name: observation[image.name] for image in self.specs.images}, **told}
 
 
 def station(robot: str, task: str = "", overrides: Sequence[str] = (), render_mode: str | None = None) -> StationEnv:

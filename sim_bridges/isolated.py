@@ -72,6 +72,11 @@ class IsolatedSimulator:
     def gripper_width(self) -> float | None:
         return self._state["gripper_width"]
 
+    @property
+    def instruction(self) -> str:
+        """Of the present scene; empty where the task says it."""
+        return self._state["instruction"]
+
     def channels(self) -> dict[str, np.ndarray]:
         return {name: np.array(values, dtype=float) for name, values in self._ask("channels").items()}
 
@@ -140,7 +145,8 @@ def serve(make: Callable[[], Any], file: Any) -> None:
             elif isinstance(value, dict):
                 value = {name: item.tolist() if isinstance(item, np.ndarray) else item for name, item in value.items()}
             state: dict[str, Any] = {} if simulator is None else {
-                "tcp_pose": simulator.tcp_pose().tolist(), "gripper_width": simulator.gripper_width()}
+                "tcp_pose": simulator.tcp_pose().tolist(), "gripper_width": simulator.gripper_width(),
+                "instruction": getattr(simulator, "instruction", "")}
             reply = {"value": value, "state": state}
         except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
             words = str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"

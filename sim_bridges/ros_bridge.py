@@ -114,7 +114,8 @@ class SimBridge(ControlNode):
         self.now_ns = self.now_ns + self.tick_ns if self.lockstep else self.get_clock().now().nanoseconds
         self._publish()
         handle.succeed()
-        return ResetScene.Result(success=True, stamp=to_stamp(self.now_ns))
+        return ResetScene.Result(success=True, stamp=to_stamp(self.now_ns),
+                                 instruction=getattr(self.simulator, "instruction", ""))
 
     def _publish(self) -> None:
         """The pose at every tick, first; at control ticks cameras and the rest, then the clock, which says: all is out."""

@@ -36,6 +36,9 @@ class Simulator(Protocol):
         tick_s: simulated time of one tick [s].
         cameras: names that ``render`` takes; one of them is ``video``, for people.
         joint_names: of the channel joint_states.
+
+    One that asks for other things in other scenes has an ``instruction``, too: what it asks for in the present one; else
+    the task says it.
     """
 
     tick_s: float

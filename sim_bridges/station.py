@@ -100,6 +100,11 @@ class SimulatedStation:
         self._progress = result.progress
         return observe(self.task.spec, self.channels), result
 
+    @property
+    def instruction(self) -> str:
+        """What is asked for in the present scene."""
+        return getattr(self.simulator, "instruction", "") or self.task.spec.instruction
+
     def expert(self) -> np.ndarray:
         """What the task's script would do now, (dim,)."""
         if self.script is None:

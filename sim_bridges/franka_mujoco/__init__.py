@@ -120,7 +120,7 @@ def _turned(angle: float) -> np.ndarray:
 def _scene(clearance_m: float) -> str:
     """The MJCF of the whole scene: arm, socket and table."""
     root = panda()
-    root.find("worldbody").extend(elements(_WORLD + _socket(clearance_m)))
+    root.find("worldbody").extend(elements(WORLD + _socket(clearance_m)))
     root.extend(elements(COMMON))
     return xml.tostring(root, encoding="unicode")
 
@@ -172,7 +172,7 @@ _HAND = f"""
 </body>
 """
 
-_WORLD = """
+WORLD = """
 <geom name="table" type="box" size="0.45 0.6 0.02" pos="0.45 0 -0.02" rgba="0.78 0.72 0.64 1" friction="0.4" group="0"
   contype="1" conaffinity="1"/>
 <geom name="floor" type="plane" size="4 4 0.1" pos="0 0 -0.75" material="floor" group="1" contype="0" conaffinity="0"/>

@@ -39,7 +39,8 @@ class RobotSide:
     def reset(self, handle):
         self.go_on.wait(20.0)
         (handle.succeed if self.success else handle.abort)()
-        return ResetScene.Result(success=self.success, message="" if self.success else "the peg is lost", stamp=to_stamp(7))
+        return ResetScene.Result(success=self.success, message="" if self.success else "the peg is lost", stamp=to_stamp(7),
+                                 instruction="push the red cube")
 
     def close(self):
         self.go_on.set()
@@ -78,7 +79,7 @@ def test_a_scene_that_takes_longer_than_one_is_patient_is_waited_for(peer, robot
     assert not answers and side.asked == [3], "asked once"
     side.go_on.set()
     peer.spin(lambda: answers, what="the answer")
-    assert answers == [(to_stamp(7), "")]
+    assert answers == [(to_stamp(7), "")] and scene.instruction == "push the red cube"
 
 
 def test_an_answer_that_is_lost_is_asked_for_again(peer, robot_side):

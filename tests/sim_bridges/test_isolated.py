@@ -37,6 +37,18 @@ def test_it_is_the_same_as_in_this_process(isolated, monkeypatch):
     assert all(np.array_equal(far[name], near[name]) for name in far)
     assert rest[:2] == expected[:2]
     assert np.array_equal(rest[2], expected[2])
+    assert isolated.instruction == "", "the task says it"
+
+
+def test_what_a_scene_asks_for_is_said_here(monkeypatch):
+    monkeypatch.setenv("RLINF_PYTHON_FRANKA_MARKS", sys.executable)
+    simulator = make("franka_marks")
+    said = []
+    for seed in (0, 1):  # a blue one and a red one
+        simulator.reset(seed)
+        said.append(simulator.instruction)
+    simulator.close()
+    assert said == ["go to the blue mark", "go to the red mark"]
 
 
 def test_what_cannot_be_built_there_is_said_here(monkeypatch):

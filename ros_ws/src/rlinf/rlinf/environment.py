@@ -238,7 +238,7 @@ class Environment(ControlNode):
         message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
                            terminated=result.terminated, truncated=result.truncated, success=result.success,
                            failure=result.failure, episode_id=self.episode_id, step_index=index,
-                           instruction=self.task.spec.instruction)
+                           instruction=self.scene.instruction or self.task.spec.instruction)
         set_stamp(message.header.stamp, stamp_ns)
         fill_observation(message, self.task.spec, observation)
         self.steps.publish(message)

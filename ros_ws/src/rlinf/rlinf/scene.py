@@ -34,7 +34,12 @@ class Scene:
     Args:
         node: whose routines ask.
         patience_s: after that a question counts as lost: the middleware drops an answer whose asker it has not met yet.
+
+    Attributes:
+        instruction: what is asked for in the present scene; empty where the robot side does not say it.
     """
+
+    instruction = ""
 
     def __init__(self, node: Node, patience_s: float) -> None:
         self.node, self.patience_s = node, patience_s
@@ -54,4 +59,5 @@ class Scene:
                 return None, f"{GONE} It went while it reset the scene"
             answer = handle.get_result_async()
         result = answer.result().result
+        self.instruction = result.instruction
         return (result.stamp, "") if result.success else (None, f"the scene was not reset: {result.message}")
