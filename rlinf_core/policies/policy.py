@@ -198,3 +198,15 @@ class NetworkPolicy(nn.Module):
     def describe(self) -> dict[str, Any]:
         """What a policy file must say to rebuild this module."""
         return {"spec": self.spec.to_dict(), "config": self.config.model_dump()}
+
+
+class OnPolicyActor(NetworkPolicy):
+    """One with a density of what it draws, which on-policy learners train."""
+
+    def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what was drawn (B, ...), for each action that is played, and its entropy, both (B, E)."""
+        raise NotImplementedError
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """What the encoder of a value function may begin with: weights, or normalisation alone."""
+        raise NotImplementedError

@@ -240,3 +240,78 @@ def test_sentences_come_back_as_they_went():
     assert instructions.decoded(instructions.encoded(said)) == said
     with pytest.raises(SpecError, match="without NUL"):
         instructions.encoded(["a\0b"])
+
+
+def test_with_noise_on_the_way_the_log_densities_are_those_of_the_formula():
+    """Step by step and number by number, from the network's own velocities."""
+    policy = pi0(sde_noise=0.7)
+    seen = policy.seen(observation("push", "pull it"))
+    with torch.no_grad():
+        path, log_probs = policy.sample(seen, torch.Generator().manual_seed(2))
+    assert path.shape == (2, 4, 4, 4) and log_probs.shape == (2, 4)
+    inputs, expected = policy.inputs(seen), np.zeros((2, 4))
+    for k, time in enumerate((1.0, 2 / 3, 1 / 3)):
+        x, then = path[:, k].double().numpy(), path[:, k + 1].double().numpy()
+        with torch.no_grad():
+            v = policy.network(**inputs, noise=path[:, k], timestep=torch.full((2,), time)).logits.double().numpy()
+        score = -(x + (1 - time) * v) / time
+        g = 0.7 * time ** 0.5
+        mean, std = x - v / 3 + 0.5 * g ** 2 * score / 3, g * 3 ** -0.5
+        assert then[..., 2:] == pytest.approx((x - v / 3)[..., 2:], abs=1e-5), "without noise beyond our numbers"
+        off = ((then - mean) / std)[..., :2]
+        expected += (-0.5 * off ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
+    assert log_probs.numpy() == pytest.approx(expected, abs=2e-4)
+
+
+def test_what_a_learner_computes_again_is_what_was_drawn_with():
+    policy, seen = pi0(sde_noise=0.5, execute=3), observation("push", "pull it")
+    chunk = policy.act(seen, True, torch.Generator().manual_seed(2))
+    assert chunk.drawn.shape == (2, 1, 4 * 4 * 4) and chunk.log_probs.shape == (2, 4)
+    log_probs, entropy = policy.log_probs(policy.seen(seen), chunk.drawn)
+    assert torch.allclose(log_probs, chunk.log_probs[:, :3], atol=1e-4) and log_probs.requires_grad
+    spread = [0.5 * (1 - k / 3) ** 0.5 * 3 ** -0.5 for k in range(3)]
+    by_hand = 2 * sum(0.5 * np.log(2 * np.pi * np.e * std ** 2) for std in spread)
+    assert entropy.detach().numpy() == pytest.approx(np.full((2, 3), by_hand), abs=1e-5)
+    assert policy.act(seen, False).log_probs is None and pi0().act(seen, True).log_probs is None
+
+
+def test_noise_on_the_way_changes_no_marginal():
+    """A network whose velocity is known: actions are N(0.5, 0.3^2), whichever way they are drawn."""
+    policy = pi0(sde_noise=1.0, flow_steps=60)
+    mu, s = 0.5, 0.3
+
+    def velocity(inputs, cache, x, time):  # E[z - a | x] of x = t z + (1 - t) a
+        t = time[:, None, None]
+        return ((t - (1 - t) * s ** 2) * (x - (1 - t) * mu) / (t ** 2 + (1 - t) ** 2 * s ** 2)) - mu
+
+    policy._velocity = velocity
+    seen = policy.seen(observation(*["push"] * 2000))
+    with torch.no_grad():
+        path, _ = policy.sample(seen, torch.Generator().manual_seed(0))
+        policy.config = policy.config.but(sde_noise=1e-6)
+        still, _ = policy.sample(seen, torch.Generator().manual_seed(0))
+    noisy, straight = path[:, -1, :, :2], still[:, -1, :, :2]
+    assert (path[:, 1:-1, :, :2] - still[:, 1:-1, :, :2]).abs().mean() > 0.1, "another path"
+    for actions in (noisy, straight):  # of 16,000 numbers
+        assert actions.mean().item() == pytest.approx(mu, abs=0.015) and actions.std().item() == pytest.approx(s, abs=0.015)
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_learners_from_rollouts_raise_what_pays(name):
+    """A bandit: what lies above 0 in its first number pays, whatever was seen."""
+    from rlinf_core.algorithms import algorithm
+    from rlinf_core.algorithms.common.on_policy import Rollout
+
+    policy = pi0(sde_noise=0.5, horizon=1)
+    config = {"ppo": {"minibatches": 2}, "grpo": {"group": 16, "minibatches": 2}}[name]
+    learner = algorithm(name).Learner(policy, algorithm(name).Config(epochs=2, learning_rate=3e-3, **config), 0)
+    draw, mean = torch.Generator().manual_seed(0), []
+    seen = observation(*["push"] * 64)
+    batch = {key: value.unsqueeze(0) for key, value in policy.seen(seen).items()}
+    for _ in range(25):
+        chunk = policy.act(seen, True, draw)
+        paid, one = (chunk.actions[:, :, 0] > 0).float(), torch.ones(1, 64)
+        mean.append(paid.mean().item())
+        learner.update(Rollout(batch, batch, chunk.drawn.unsqueeze(0), chunk.log_probs.unsqueeze(0), paid.unsqueeze(0), one,
+                               one, one, one, 0 * one))
+    assert np.mean(mean[:2]) < 0.75 and np.mean(mean[-5:]) > 0.85, mean

@@ -15,7 +15,7 @@ from rlinf_core.algorithms.common.clipped import masked_mean, policy_loss, to_le
 from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step
 from rlinf_core.algorithms.common.settings import OnPolicySettings
 from rlinf_core.policies.encoder import Batch
-from rlinf_core.policies.gaussian.policy import GaussianActor
+from rlinf_core.policies.policy import OnPolicyActor
 from rlinf_core.sharding import mean, shard
 
 
@@ -108,7 +108,7 @@ def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]
 
 
 class OnPolicy(Checkpointed):
-    """Learner of a Gaussian actor; ``update`` takes one rollout. A subclass says what the advantages are.
+    """Learner of an actor with a density; ``update`` takes one rollout. A subclass says what the advantages are.
 
     Args:
         policy: the actor.
@@ -116,7 +116,7 @@ class OnPolicy(Checkpointed):
         seed: of minibatches.
     """
 
-    def __init__(self, policy: GaussianActor, config: OnPolicySettings, seed: int = 0) -> None:
+    def __init__(self, policy: OnPolicyActor, config: OnPolicySettings, seed: int = 0) -> None:
         torch.manual_seed(seed)
         self.policy, self.config, self.updates = policy, config, 0
         self.modules = {"policy": policy} | self.more_modules()

@@ -26,7 +26,7 @@ class Learner(OnPolicy):
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
         self.value = Value(self.policy.spec, self.policy.config)
-        self.value.encoder.load_state_dict(self.policy.encoder.state_dict())
+        self.value.encoder.load_state_dict(self.policy.encoder_state(), strict=False)
         self.returns = RunningReturn(self.config.discount)
         return {"value": self.value, "returns": self.returns}
 

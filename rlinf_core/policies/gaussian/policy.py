@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlinf_core.policies.encoder import Encoder, Head
 from rlinf_core.policies.gaussian.config import Config
-from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.sharding import noise
 from rlinf_core.specs import StationSpec
@@ -20,7 +20,7 @@ from rlinf_core.specs import StationSpec
 _LOG_2_PI = float(np.log(2.0 * np.pi))
 
 
-class GaussianActor(NetworkPolicy):
+class GaussianActor(OnPolicyActor):
     """pi(a | s) = N(mean(s), exp(log_std)^2) over chunks of H normalised actions."""
 
     config: Config
@@ -35,6 +35,10 @@ class GaussianActor(NetworkPolicy):
         """Mean (B, H, A) and log standard deviation (A,)."""
         mean = self.mean(self.encoder(batch)).unflatten(-1, (self.config.horizon, self.spec.action.dim))
         return mean, self.log_std
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """See ``OnPolicyActor``."""
+        return self.encoder.state_dict()
 
     def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density of each action of the chunks (B, H, A), or of their beginnings, and its entropy, both (B, H)."""

@@ -8,6 +8,7 @@ are pictures, beginning, sentence, newline; vectors are normalised and filled up
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from rlinf_core.policies import instructions
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.pi0.config import Config
 from rlinf_core.policies.pi0.network import Tokenizer, built, from_checkpoint, from_scratch, tokenizer_of
-from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
+from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.specs import StationSpec
 
+_LOG_2_PI = math.log(2.0 * math.pi)
 
-class Pi0(NetworkPolicy):
+
+class Pi0(OnPolicyActor):
     """a_1 ~ N(0, 1); from t = 1 to 0, a -= v(pictures, sentence, state, a, t) dt; chunks of H normalised actions."""
 
     config: Config
@@ -110,6 +113,76 @@ class Pi0(NetworkPolicy):
             self._tokens[row] = [begin, *self.tokenizer.ids(f"{sentence}\n")][:self.config.tokens]
         return self._tokens[row]
 
+    def encoder_state(self) -> dict[str, Tensor]:
+        """See ``OnPolicyActor``: its normalisation."""
+        return self.normalisation.state_dict()
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The points (B, K + 1, H, M) of a noisy path, M being the numbers the network has an action; log-densities (B, H).
+
+        dx = v dt loses no marginal when noise of a standard deviation g(t) enters and the score draws it back:
+        x' = x - v d + g^2 s d / 2 + g sqrt(d) e, with s = -(x + (1 - t) v) / t (Flow-GRPO, Liu et al. 2025, arXiv
+        2505.05470; for pi0: pi_RL, arXiv 2510.25889). Here g = sde_noise sqrt(t), which is nowhere singular. What the
+        network has beyond our numbers goes without noise.
+        """
+        inputs = self.inputs(batch)
+        cache = self._prefix(inputs)
+        points = [self.noise(len(inputs["state"]), generator)]
+        log_probs: list[Tensor] = []
+        for k in range(self.config.flow_steps):
+            time = torch.full((len(points[0]),), 1.0 - k / self.config.flow_steps, device=self.device)
+            mean, std = self._step(points[-1], self._velocity(inputs, cache, points[-1], time), time)
+            drawn = mean + std * self._own(self.noise(len(mean), generator))
+            log_probs.append(self._density(drawn, mean, std))
+            points.append(drawn)
+        return torch.stack(points, dim=1), sum(log_probs, torch.zeros_like(log_probs[0]))
+
+    def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Of paths (B, 1, ...) as ``act`` has drawn them, and their entropy, both (B, E)."""
+        steps, size = self.config.flow_steps, len(actions)
+        points = actions.reshape(size, steps + 1, self.config.horizon, -1)
+        inputs = self.inputs(batch)
+        cache = self._prefix(inputs)
+        cache.batch_repeat_interleave(steps)
+        repeated = {name: value.repeat_interleave(steps, dim=0) for name, value in inputs.items()}
+        before, after = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
+        time = (1.0 - torch.arange(steps, device=points.device) / steps).repeat(size)
+        mean, std = self._step(before, self._velocity(repeated, cache, before, time), time)
+        log_probs = self._density(after, mean, std).view(size, steps, -1).sum(dim=1)[:, :self.config.executed]
+        entropy = (0.5 + 0.5 * _LOG_2_PI + std.log()).view(size, steps).sum(dim=1, keepdim=True) * self.spec.action.dim
+        return log_probs, entropy.expand(log_probs.shape)
+
+    def _prefix(self, inputs: Batch) -> Any:
+        """What the action expert attends to: keys and values of pictures and sentences."""
+        model, mask = self.network.model, inputs["attention_mask"]
+        embeds = model.embed_prefix(inputs["input_ids"], inputs["pixel_values"], inputs["pixel_attention_mask"])
+        return model.vlm(inputs_embeds=embeds, attention_mask=mask, position_ids=mask.cumsum(-1) - 1,
+                         token_type_ids=torch.zeros_like(embeds)[:, :, 0], use_cache=True).past_key_values
+
+    def _velocity(self, inputs: Batch, cache: Any, point: Tensor, time: Tensor) -> Tensor:
+        length = cache.get_seq_length()
+        velocity = self.network(state=inputs["state"], noise=point, timestep=time, attention_mask=inputs["attention_mask"],
+                                pixel_attention_mask=inputs["pixel_attention_mask"], past_key_values=cache).logits
+        cache.crop(length - cache.get_seq_length())  # the prefix alone is kept
+        return velocity
+
+    def _step(self, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (B, H, M) of the next point, and its standard deviation (B, 1, 1)."""
+        time, d, noise = time[:, None, None], 1.0 / self.config.flow_steps, self.config.sde_noise
+        back = 0.5 * noise ** 2 * d * (point + (1.0 - time) * velocity)
+        return point - d * velocity - self._own(back), noise * (time * d).sqrt()
+
+    def _own(self, values: Tensor) -> Tensor:
+        """(B, H, M) with zeros where no numbers of ours are."""
+        ours = self.spec.action.dim
+        return F.pad(values[..., :ours], (0, values.shape[-1] - ours))
+
+    def _density(self, point: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Log-density (B, H) of our numbers of each action."""
+        ours = self.spec.action.dim
+        off = ((point - mean)[..., :ours] / std) ** 2
+        return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
+
     def decode(self, batch: Batch, noise: Tensor) -> Tensor:
         """The actions (B, H A) that noise (B, H, as many as the network has) is carried to."""
         actions = self.network.sample_actions(**self.inputs(batch), noise=noise, num_steps=self.config.flow_steps)
@@ -134,7 +207,14 @@ class Pi0(NetworkPolicy):
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
-        """Chunks of actions from noise that is drawn; from its middle, where nothing is to be drawn."""
+        """Chunks of actions from noise that is drawn; from its middle, where nothing is to be drawn.
+
+        Where it explores with ``sde_noise``, ``drawn`` is the path (B, 1, ...).
+        """
+        if explore and self.config.sde_noise:
+            path, log_probs = self.sample(self.seen(observation), generator)
+            actions = path[:, -1, :, :self.spec.action.dim].clamp(-1.0, 1.0)
+            return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(self.decode(self.seen(observation), noise if self.draws(explore) else torch.zeros_like(noise)))
 
