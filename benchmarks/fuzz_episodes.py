@@ -22,6 +22,7 @@ import shutil
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +32,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from rlinf_core.bridge.client import BridgeClient  # noqa: E402
+from rlinf_core.bridge.client import BridgeClient, described, parts  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
 from rlinf_core.episodes import Episode, read_episode  # noqa: E402
 from rlinf_core.episodes.checksums import SUMS, seal  # noqa: E402
@@ -223,15 +224,22 @@ def flipped(r: Random, data: bytes) -> bytes:
 # Parts on the way
 def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
     at = r.randrange(len(parts))
-    how = r.choice(["flip", "cut", "drop", "repeat", "shuffle", "end", "rename", "hash", "id"])
-    if how in ("flip", "cut"):
-        parts[at].data = flipped(r, parts[at].data) if how == "flip" else parts[at].data[:-1]
+    how = r.choice(["flip", "cut", "drop", "repeat", "shuffle", "end", "place", "rename", "hash", "id", "size"])
+    episode, file = parts[0].episode, r.randrange(len(parts[0].episode.files))
+    if how in ("flip", "cut") and at:
+        chunk = parts[at].chunk
+        chunk.data = flipped(r, chunk.data) if how == "flip" else chunk.data[:-1]
+        chunk.crc32 = r.choice([chunk.crc32, zlib.crc32(chunk.data)])  # damaged on the way, or by a peer's own fault
+    elif how == "place" and at:
+        parts[at].chunk.file, parts[at].chunk.offset = r.choice([0, 1, 99]), r.choice([0, 1, 1 << 40])
     elif how == "rename":
-        parts[at].file = r.choice(["../x", "x", "", SUMS, "." * 300])
+        episode.files[file].name = r.choice(["../x", "x", "", SUMS, "." * 300])
     elif how == "hash":
-        parts[at].sha256 = r.choice(["", "0" * 64, "x" * 100_000])
+        episode.files[file].sha256 = r.choice(["", "0" * 64, "x" * 100_000])
     elif how == "id":
-        parts[at].episode_id = r.choice(["", "../x", "journal.sqlite-wal", "other"])
+        episode.id = r.choice(["", "../x", ".part-x", "other"])
+    elif how == "size":
+        episode.files[file].size = r.choice([0, 1, 1 << 62])
     return {"drop": parts[:at] + parts[at + 1:], "repeat": [*parts, parts[at]], "shuffle": r.sample(parts, len(parts)),
             "end": parts[:at]}.get(how, parts)
 
@@ -304,12 +312,14 @@ def one(r: Random, way: Way, name: str, place: str) -> str:
         with contextlib.suppress(Exception):  # what cannot even be sealed goes on as it is
             seal(folder)
     if place == "way":
-        reply = way.client._stub.Upload(iter(spoil_parts(r, list(way.client._parts(name, sorted(folder.iterdir()))))))
+        episode = described(folder)
+        spoiled = spoil_parts(r, list(parts(folder, episode, [0] * len(episode.files))))
+        reply = way.client._call(way.client._stub.Upload, iter(spoiled), 60.0)
         if reply.stored == bool(reply.error):
             raise RuntimeError(f"neither stored nor refused by name: {reply}")
     way.send()
     if place == "inbox":
-        how(r, way.server.inbox / name, way.other)
+        how(r, way.server.inbox.folder / name, way.other)
     way.take()
     return verdict(way.intake.taken, original)
 

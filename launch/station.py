@@ -27,6 +27,7 @@ ARGUMENTS = {
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
     "operator": ("", ["", "scripted", "keyboard"], "who demonstrates and arms: a script in simulation, else a keyboard"),
     "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
+    "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
@@ -61,7 +62,8 @@ def _start(context: LaunchContext) -> list:
     recipe = load_recipe(value["recipe"], [
         f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",
         f"station.lockstep={value['lockstep']}", f"station.operator.kind={value['operator']}",
-        f"bridge.host={host}", f"bridge.port={port}"])
+        f"bridge.host={host}", f"bridge.port={port}",
+        *([f"bridge.credentials={Path(value['credentials']).resolve()}"] if value["credentials"] else [])])
     run_dir = Path(value["run_dir"]).resolve()
     actions: list = [SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
                      SetEnvironmentVariable("FASTRTPS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml"))]

@@ -35,7 +35,8 @@ def test_help_of_every_command_teaches(capsys):
 
 
 COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "teleop", "status", "arm", "disarm",
-            "fault reset", "show a", "eval a", "identify a", "drill", "check sim x", "messages", "doctor"]
+            "fault reset", "show a", "eval a", "identify a", "drill", "check sim x", "messages", "doctor",
+            "fleet enroll a --out b", "fleet revoke a", "fleet list"]
 
 
 @pytest.mark.parametrize("said", COMMANDS)
@@ -166,6 +167,20 @@ def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
     rows = dict(display.Display(recipe, tmp_path, quiet=True)._rows(status))
     assert rows["policy"].startswith("version 55, held for this evaluation")
     assert rows["waiting for you"] == "disarmed; arm it again"
+    assert "spool" not in rows and "set aside" not in rows
+
+
+def test_the_display_says_what_was_set_aside_and_when_the_spool_is_filling_up(tmp_path):
+    trainer = {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True, "set_aside": 2, "spool_full": 0.6}
+    status = {"phase": "online", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
+              "inference_p50_ms": 1.0, "recent_success": 0.5, "env_steps": 9, "trainer": trainer,
+              "safety": {"state": "ARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0}}
+    show = display.Display(load_recipe("demo"), tmp_path, quiet=True)
+    rows = dict(show._rows(status))
+    assert rows["set aside"] == "2 episodes that the trainer refused; why is in spool/refused"
+    assert rows["spool"] == "60% full"
+    trainer["spool_full"] = 1.01
+    assert dict(show._rows(status))["spool"] == "101% full: nothing is played or recorded until the trainer takes episodes"
 
 
 @pytest.mark.timeout(120)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, station_processes
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_station
@@ -49,6 +50,20 @@ def test_a_recipes_options_reach_the_simulator_and_the_arms_interlock_stays(tmp_
     assert before["task"] == "PickCube-v1" and after == before | {"task": "PushCube-v1"}
     assert other["environment"].parameters["task_file"].endswith("push.yaml")
     assert other["interlock"].parameters["limits_file"] == plain["interlock"].parameters["limits_file"]
+
+
+def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_name(tmp_path):
+    with pytest.raises(RecipeError, match="bridge.credentials: expected a folder, since bridge.host is 'trainer.lab'"):
+        graph(tmp_path, "bridge.host=trainer.lab")
+    assert graph(tmp_path, "bridge.host=trainer.lab", "bridge.insecure=true")["uplink"].parameters["credentials"] == ""
+    with pytest.raises(RlinfError, match="rlinf fleet enroll station_a"):
+        graph(tmp_path, "bridge.host=trainer.lab", f"bridge.credentials={tmp_path}")
+    Fleet(tmp_path / "fleet").enroll("station_b", tmp_path / "b")
+    with pytest.raises(RlinfError, match="expected the certificate of station 'station_a' .* got that of 'station_b'"):
+        graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}")
+    processes = graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}", "station.name=station_b", "station.spool_gb=3.0")
+    assert processes["uplink"].parameters["credentials"] == str(tmp_path / "b")
+    assert processes["uplink"].parameters["spool_gb"] == processes["recorder"].parameters["spool_gb"] == 3.0
 
 
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):

@@ -1,3 +1,8 @@
 """The bridge: episodes up, policies down, over gRPC; acknowledged only once they are durable."""
 
 PORT = 50551  # where a trainer listens, unless its recipe says otherwise
+VERSION = 2   # of the protocol: the number in bridge.proto's package
+PART_BYTES = 1 << 19
+MAX_MESSAGE_BYTES = 1 << 20
+SERVED_AS = "trainer.rlinf"  # whom a trainer's certificate is for, whatever its address
+STATION, INSTANCE = "rlinf-station", "rlinf-instance"  # metadata of each call

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erlinf_core/bridge/bridge.proto\x12\x0frlinf.bridge.v1\"^\n\x0b\x45pisodePart\x12\x0f\n\x07station\x18\x01 \x01(\t\x12\x12\n\nepisode_id\x18\x02 \x01(\t\x12\x0c\n\x04\x66ile\x18\x03 \x01(\t\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\x12\x0e\n\x06sha256\x18\x05 \x01(\t\"P\n\x0bUploadReply\x12\x0e\n\x06stored\x18\x01 \x01(\x08\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x01(\x08\"F\n\rPolicyRequest\x12\x0f\n\x07station\x18\x01 \x01(\t\x12\x14\n\x0chave_version\x18\x02 \x01(\x03\x12\x0e\n\x06wait_s\x18\x03 \x01(\x01\";\n\nPolicyPart\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"I\n\rStationReport\x12\x0f\n\x07station\x18\x01 \x01(\t\x12\x0f\n\x07\x62\x61\x63klog\x18\x02 \x01(\r\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x03\"\x96\x02\n\rTrainerReport\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x04\x12\x13\n\x0btransitions\x18\x05 \x01(\x04\x12\x14\n\x0cupdate_ratio\x18\x06 \x01(\x01\x12\x11\n\taccepting\x18\x07 \x01(\x08\x12<\n\x07metrics\x18\x08 \x03(\x0b\x32+.rlinf.bridge.v1.TrainerReport.MetricsEntry\x12\x0f\n\x07message\x18\t \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x32\xe7\x01\n\x06\x42ridge\x12\x46\n\x06Upload\x12\x1c.rlinf.bridge.v1.EpisodePart\x1a\x1c.rlinf.bridge.v1.UploadReply(\x01\x12K\n\nNextPolicy\x12\x1e.rlinf.bridge.v1.PolicyRequest\x1a\x1b.rlinf.bridge.v1.PolicyPart0\x01\x12H\n\x06Report\x12\x1e.rlinf.bridge.v1.StationReport\x1a\x1e.rlinf.bridge.v1.TrainerReportb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erlinf_core/bridge/bridge.proto\x12\x0frlinf.bridge.v2\";\n\x07\x45pisode\x12\n\n\x02id\x18\x01 \x01(\t\x12$\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x15.rlinf.bridge.v2.File\"2\n\x04\x46ile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"j\n\nUploadPart\x12+\n\x07\x65pisode\x18\x01 \x01(\x0b\x32\x18.rlinf.bridge.v2.EpisodeH\x00\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x16.rlinf.bridge.v2.ChunkH\x00\x42\x06\n\x04part\"B\n\x05\x43hunk\x12\x0c\n\x04\x66ile\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x04 \x01(\x07\"_\n\x0c\x45pisodeReply\x12\x0e\n\x06stored\x18\x01 \x01(\x08\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\r\n\x05\x65rror\x18\x03 \x01(\t\x12\x0f\n\x07refused\x18\x04 \x01(\x08\x12\x0c\n\x04have\x18\x05 \x03(\x04\"5\n\rPolicyRequest\x12\x14\n\x0chave_version\x18\x01 \x01(\x03\x12\x0e\n\x06wait_s\x18\x02 \x01(\x01\";\n\nPolicyPart\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0e\n\x06sha256\x18\x03 \x01(\t\"q\n\rStationReport\x12\x0f\n\x07\x62\x61\x63klog\x18\x01 \x01(\r\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x11\n\tset_aside\x18\x03 \x01(\r\x12\x12\n\nspool_full\x18\x04 \x01(\x02\x12\x10\n\x08software\x18\x05 \x01(\t\"\x96\x02\n\rTrainerReport\x12\r\n\x05phase\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x03\x12\x0f\n\x07updates\x18\x03 \x01(\x04\x12\x10\n\x08\x65pisodes\x18\x04 \x01(\x04\x12\x13\n\x0btransitions\x18\x05 \x01(\x04\x12\x14\n\x0cupdate_ratio\x18\x06 \x01(\x01\x12\x11\n\taccepting\x18\x07 \x01(\x08\x12<\n\x07metrics\x18\x08 \x03(\x0b\x32+.rlinf.bridge.v2.TrainerReport.MetricsEntry\x12\x0f\n\x07message\x18\t \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x32\xa9\x02\n\x06\x42ridge\x12@\n\x05Offer\x12\x18.rlinf.bridge.v2.Episode\x1a\x1d.rlinf.bridge.v2.EpisodeReply\x12\x46\n\x06Upload\x12\x1b.rlinf.bridge.v2.UploadPart\x1a\x1d.rlinf.bridge.v2.EpisodeReply(\x01\x12K\n\nNextPolicy\x12\x1e.rlinf.bridge.v2.PolicyRequest\x1a\x1b.rlinf.bridge.v2.PolicyPart0\x01\x12H\n\x06Report\x12\x1e.rlinf.bridge.v2.StationReport\x1a\x1e.rlinf.bridge.v2.TrainerReportb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,20 +33,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRAINERREPORT_METRICSENTRY']._loaded_options = None
   _globals['_TRAINERREPORT_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_EPISODEPART']._serialized_start=51
-  _globals['_EPISODEPART']._serialized_end=145
-  _globals['_UPLOADREPLY']._serialized_start=147
-  _globals['_UPLOADREPLY']._serialized_end=227
-  _globals['_POLICYREQUEST']._serialized_start=229
-  _globals['_POLICYREQUEST']._serialized_end=299
-  _globals['_POLICYPART']._serialized_start=301
-  _globals['_POLICYPART']._serialized_end=360
-  _globals['_STATIONREPORT']._serialized_start=362
-  _globals['_STATIONREPORT']._serialized_end=435
-  _globals['_TRAINERREPORT']._serialized_start=438
-  _globals['_TRAINERREPORT']._serialized_end=716
-  _globals['_TRAINERREPORT_METRICSENTRY']._serialized_start=670
-  _globals['_TRAINERREPORT_METRICSENTRY']._serialized_end=716
-  _globals['_BRIDGE']._serialized_start=719
-  _globals['_BRIDGE']._serialized_end=950
+  _globals['_EPISODE']._serialized_start=51
+  _globals['_EPISODE']._serialized_end=110
+  _globals['_FILE']._serialized_start=112
+  _globals['_FILE']._serialized_end=162
+  _globals['_UPLOADPART']._serialized_start=164
+  _globals['_UPLOADPART']._serialized_end=270
+  _globals['_CHUNK']._serialized_start=272
+  _globals['_CHUNK']._serialized_end=338
+  _globals['_EPISODEREPLY']._serialized_start=340
+  _globals['_EPISODEREPLY']._serialized_end=435
+  _globals['_POLICYREQUEST']._serialized_start=437
+  _globals['_POLICYREQUEST']._serialized_end=490
+  _globals['_POLICYPART']._serialized_start=492
+  _globals['_POLICYPART']._serialized_end=551
+  _globals['_STATIONREPORT']._serialized_start=553
+  _globals['_STATIONREPORT']._serialized_end=666
+  _globals['_TRAINERREPORT']._serialized_start=669
+  _globals['_TRAINERREPORT']._serialized_end=947
+  _globals['_TRAINERREPORT_METRICSENTRY']._serialized_start=901
+  _globals['_TRAINERREPORT_METRICSENTRY']._serialized_end=947
+  _globals['_BRIDGE']._serialized_start=950
+  _globals['_BRIDGE']._serialized_end=1247
 # @@protoc_insertion_point(module_scope)

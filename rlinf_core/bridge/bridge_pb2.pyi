@@ -1,46 +1,70 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class EpisodePart(_message.Message):
-    __slots__ = ("station", "episode_id", "file", "data", "sha256")
-    STATION_FIELD_NUMBER: _ClassVar[int]
-    EPISODE_ID_FIELD_NUMBER: _ClassVar[int]
-    FILE_FIELD_NUMBER: _ClassVar[int]
-    DATA_FIELD_NUMBER: _ClassVar[int]
-    SHA256_FIELD_NUMBER: _ClassVar[int]
-    station: str
-    episode_id: str
-    file: str
-    data: bytes
-    sha256: str
-    def __init__(self, station: _Optional[str] = ..., episode_id: _Optional[str] = ..., file: _Optional[str] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+class Episode(_message.Message):
+    __slots__ = ("id", "files")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    files: _containers.RepeatedCompositeFieldContainer[File]
+    def __init__(self, id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[File, _Mapping]]] = ...) -> None: ...
 
-class UploadReply(_message.Message):
-    __slots__ = ("stored", "duplicate", "error", "refused")
+class File(_message.Message):
+    __slots__ = ("name", "size", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    size: int
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class UploadPart(_message.Message):
+    __slots__ = ("episode", "chunk")
+    EPISODE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    episode: Episode
+    chunk: Chunk
+    def __init__(self, episode: _Optional[_Union[Episode, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("file", "offset", "data", "crc32")
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    CRC32_FIELD_NUMBER: _ClassVar[int]
+    file: int
+    offset: int
+    data: bytes
+    crc32: int
+    def __init__(self, file: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ...) -> None: ...
+
+class EpisodeReply(_message.Message):
+    __slots__ = ("stored", "duplicate", "error", "refused", "have")
     STORED_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
     stored: bool
     duplicate: bool
     error: str
     refused: bool
-    def __init__(self, stored: _Optional[bool] = ..., duplicate: _Optional[bool] = ..., error: _Optional[str] = ..., refused: _Optional[bool] = ...) -> None: ...
+    have: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stored: _Optional[bool] = ..., duplicate: _Optional[bool] = ..., error: _Optional[str] = ..., refused: _Optional[bool] = ..., have: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PolicyRequest(_message.Message):
-    __slots__ = ("station", "have_version", "wait_s")
-    STATION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("have_version", "wait_s")
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
-    station: str
     have_version: int
     wait_s: float
-    def __init__(self, station: _Optional[str] = ..., have_version: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
 
 class PolicyPart(_message.Message):
     __slots__ = ("version", "data", "sha256")
@@ -53,14 +77,18 @@ class PolicyPart(_message.Message):
     def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class StationReport(_message.Message):
-    __slots__ = ("station", "backlog", "policy_version")
-    STATION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("backlog", "policy_version", "set_aside", "spool_full", "software")
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
-    station: str
+    SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
+    SPOOL_FULL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     backlog: int
     policy_version: int
-    def __init__(self, station: _Optional[str] = ..., backlog: _Optional[int] = ..., policy_version: _Optional[int] = ...) -> None: ...
+    set_aside: int
+    spool_full: float
+    software: str
+    def __init__(self, backlog: _Optional[int] = ..., policy_version: _Optional[int] = ..., set_aside: _Optional[int] = ..., spool_full: _Optional[float] = ..., software: _Optional[str] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
     __slots__ = ("phase", "policy_version", "updates", "episodes", "transitions", "update_ratio", "accepting", "metrics", "message")

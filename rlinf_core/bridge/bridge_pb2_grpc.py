@@ -34,18 +34,23 @@ class BridgeStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Offer = channel.unary_unary(
+                '/rlinf.bridge.v2.Bridge/Offer',
+                request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.Episode.SerializeToString,
+                response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.EpisodeReply.FromString,
+                _registered_method=True)
         self.Upload = channel.stream_unary(
-                '/rlinf.bridge.v1.Bridge/Upload',
-                request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.EpisodePart.SerializeToString,
-                response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.UploadReply.FromString,
+                '/rlinf.bridge.v2.Bridge/Upload',
+                request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.UploadPart.SerializeToString,
+                response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.EpisodeReply.FromString,
                 _registered_method=True)
         self.NextPolicy = channel.unary_stream(
-                '/rlinf.bridge.v1.Bridge/NextPolicy',
+                '/rlinf.bridge.v2.Bridge/NextPolicy',
                 request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.PolicyRequest.SerializeToString,
                 response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.PolicyPart.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
-                '/rlinf.bridge.v1.Bridge/Report',
+                '/rlinf.bridge.v2.Bridge/Report',
                 request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.StationReport.SerializeToString,
                 response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.TrainerReport.FromString,
                 _registered_method=True)
@@ -54,16 +59,24 @@ class BridgeStub:
 class BridgeServicer:
     """Missing associated documentation comment in .proto file."""
 
+    def Offer(self, request, context):
+        """What of an episode does the trainer have? `stored` where it has all of it, else `have`, else why not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Upload(self, request_iterator, context):
-        """One closed episode, file by file. The reply comes once the trainer has it on its disk.
+        """First the episode as it was offered, then its missing bytes: file by file, without a gap, in chunks of at most 512 KiB,
+        no more than 30 s apart. One upload at a time for each station. `stored` once it is flushed to the trainer's disk and
+        stands in its journal; at any time the trainer may end it with another reply, and the station offers it again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def NextPolicy(self, request, context):
-        """The newest policy as soon as it is newer than the one the station has; ends empty after wait_s without one, or
-        at once where too many wait already.
+        """The newest policy as soon as it is newer than the one the station has; ends empty after wait_s (30 at most) without one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -79,10 +92,15 @@ class BridgeServicer:
 
 def add_BridgeServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Offer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Offer,
+                    request_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.Episode.FromString,
+                    response_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.EpisodeReply.SerializeToString,
+            ),
             'Upload': grpc.stream_unary_rpc_method_handler(
                     servicer.Upload,
-                    request_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.EpisodePart.FromString,
-                    response_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.UploadReply.SerializeToString,
+                    request_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.UploadPart.FromString,
+                    response_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.EpisodeReply.SerializeToString,
             ),
             'NextPolicy': grpc.unary_stream_rpc_method_handler(
                     servicer.NextPolicy,
@@ -96,14 +114,41 @@ def add_BridgeServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'rlinf.bridge.v1.Bridge', rpc_method_handlers)
+            'rlinf.bridge.v2.Bridge', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('rlinf.bridge.v1.Bridge', rpc_method_handlers)
+    server.add_registered_method_handlers('rlinf.bridge.v2.Bridge', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
 class Bridge:
     """Missing associated documentation comment in .proto file."""
+
+    @staticmethod
+    def Offer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rlinf.bridge.v2.Bridge/Offer',
+            rlinf__core_dot_bridge_dot_bridge__pb2.Episode.SerializeToString,
+            rlinf__core_dot_bridge_dot_bridge__pb2.EpisodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Upload(request_iterator,
@@ -119,9 +164,9 @@ class Bridge:
         return grpc.experimental.stream_unary(
             request_iterator,
             target,
-            '/rlinf.bridge.v1.Bridge/Upload',
-            rlinf__core_dot_bridge_dot_bridge__pb2.EpisodePart.SerializeToString,
-            rlinf__core_dot_bridge_dot_bridge__pb2.UploadReply.FromString,
+            '/rlinf.bridge.v2.Bridge/Upload',
+            rlinf__core_dot_bridge_dot_bridge__pb2.UploadPart.SerializeToString,
+            rlinf__core_dot_bridge_dot_bridge__pb2.EpisodeReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -146,7 +191,7 @@ class Bridge:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/rlinf.bridge.v1.Bridge/NextPolicy',
+            '/rlinf.bridge.v2.Bridge/NextPolicy',
             rlinf__core_dot_bridge_dot_bridge__pb2.PolicyRequest.SerializeToString,
             rlinf__core_dot_bridge_dot_bridge__pb2.PolicyPart.FromString,
             options,
@@ -173,7 +218,7 @@ class Bridge:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/rlinf.bridge.v1.Bridge/Report',
+            '/rlinf.bridge.v2.Bridge/Report',
             rlinf__core_dot_bridge_dot_bridge__pb2.StationReport.SerializeToString,
             rlinf__core_dot_bridge_dot_bridge__pb2.TrainerReport.FromString,
             options,

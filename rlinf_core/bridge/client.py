@@ -4,29 +4,48 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+import uuid
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 
+from rlinf_core import __version__
 from rlinf_core.atomic_io import publish_file
+from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, STATION, VERSION, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.bridge import bridge_pb2_grpc
-from rlinf_core.bridge.server import PART_BYTES
-from rlinf_core.episodes.checksums import episode_files, verify
+from rlinf_core.bridge.fleet import Credentials
+from rlinf_core.episodes.checksums import SUMS, file_sha256, verify
 from rlinf_core.errors import BridgeError, RefusedError
 from rlinf_core.policies.files import policy_name
 
 SLOWEST_BYTES_PER_S = 1e6
+OPTIONS = [
+    ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
+NO_TLS = ("andshake", "Socket closed")  # what gRPC says where TLS fails; neither side is told why
+THIS_PROCESS = f"i{uuid.uuid4().hex}"
 
 
 class BridgeClient:
-    """Connects lazily and reconnects by itself; every call has a deadline."""
+    """Connects lazily and reconnects by itself; every call has a deadline.
 
-    def __init__(self, address: str, station: str) -> None:
+    Args:
+        address: of the trainer.
+        station: the station's name.
+        credentials: the folder that ``rlinf fleet enroll`` has made for it; None talks in the clear.
+        instance: which process it is; all of one process are one station.
+    """
+
+    def __init__(self, address: str, station: str, credentials: Path | None = None, instance: str = THIS_PROCESS) -> None:
         self.address, self.station = address, station
-        self._channel = grpc.insecure_channel(address, options=[("grpc.max_reconnect_backoff_ms", 2000)])
+        self.credentials = Credentials(credentials, station) if credentials else None
+        self._channel = (grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
+                         if self.credentials else grpc.insecure_channel(address, options=OPTIONS))
         self._stub = bridge_pb2_grpc.BridgeStub(self._channel)
+        self._who = ((STATION, station), (INSTANCE, instance))
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
         """Send a closed episode; returns whether the trainer already had it. Returns only once it is durable there.
@@ -34,29 +53,25 @@ class BridgeClient:
         Raises:
             EpisodeError: it is not what was closed.
             RefusedError: the trainer will never take it.
-            BridgeError: not now; try again.
+            BridgeError: not now; try again, and what was sent need not be sent again.
         """
-        verify(folder)
-        files = episode_files(folder)
-        timeout_s += sum(file.stat().st_size for file in files) / SLOWEST_BYTES_PER_S
-        try:
-            reply = self._stub.Upload(self._parts(folder.name, files), timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise BridgeError(f"trainer at {self.address}: {error.code().name.lower()}: {error.details()}") from error
+        episode = described(folder)
+        reply = self._answer(self._call(self._stub.Offer, episode, timeout_s), episode)
         if not reply.stored:
-            kind = RefusedError if reply.refused else BridgeError
-            raise kind(f"trainer at {self.address} refused episode {folder.name}: {reply.error}")
+            left = sum(file.size for file in episode.files) - sum(reply.have)
+            missing = parts(folder, episode, list(reply.have))
+            reply = self._answer(self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S), episode)
         return reply.duplicate
 
     def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0) -> tuple[int, Path, str] | None:
         """Wait for a newer policy and keep it in ``folder``: (version, path, sha256), or None if there is none yet."""
         folder.mkdir(parents=True, exist_ok=True)
-        request = pb.PolicyRequest(station=self.station, have_version=have_version, wait_s=wait_s)
+        request = pb.PolicyRequest(have_version=have_version, wait_s=wait_s)
         aside, version, told = folder / f".policy.{os.getpid()}.part", -1, ""
         sha = hashlib.sha256()
         try:
             with open(aside, "wb") as out:
-                for part in self._stub.NextPolicy(request, timeout=wait_s + 60.0):
+                for part in self._call(self._stub.NextPolicy, request, wait_s + 60.0):
                     out.write(part.data)
                     sha.update(part.data)
                     version, told = part.version, part.sha256
@@ -66,32 +81,57 @@ class BridgeClient:
                 raise BridgeError(f"policy {version} from {self.address} was cut short on the way; it is fetched again")
             return version, publish_file(aside, folder / policy_name(version)), told
         except grpc.RpcError as error:
-            raise BridgeError(f"trainer at {self.address}: {error.code().name.lower()}: {error.details()}") from error
+            raise self._error(error) from error
         finally:
             aside.unlink(missing_ok=True)
 
-    def report(self, backlog: int, policy_version: int, timeout_s: float = 2.0) -> pb.TrainerReport:
-        """Tell how the station stands and hear how the trainer does."""
-        request = pb.StationReport(station=self.station, backlog=backlog, policy_version=policy_version)
-        try:
-            return self._stub.Report(request, timeout=timeout_s)
-        except grpc.RpcError as error:
-            raise BridgeError(f"trainer at {self.address}: {error.code().name.lower()}: {error.details()}") from error
+    def report(self, backlog: int, policy_version: int, timeout_s: float = 2.0, **more: Any) -> pb.TrainerReport:
+        """Tell how the station stands and hear how the trainer does; ``more`` are further fields of a StationReport."""
+        request = pb.StationReport(backlog=backlog, policy_version=policy_version, software=__version__, **more)
+        return self._call(self._stub.Report, request, timeout_s)
 
     def close(self) -> None:
         """Close the connection."""
         self._channel.close()
 
-    def _parts(self, episode_id: str, files: list[Path]) -> Iterator[pb.EpisodePart]:
-        first = True
-        for file in files:
-            sha, size, sent = hashlib.sha256(), file.stat().st_size, 0
-            with open(file, "rb") as source:
-                while sent < size or sent == 0:
-                    data = source.read(PART_BYTES)
-                    sha.update(data)
-                    yield pb.EpisodePart(
-                        station=self.station if first else "", episode_id=episode_id if first else "",
-                        file=file.name if sent == 0 else "", data=data,
-                        sha256=sha.hexdigest() if sent + len(data) >= size else "")
-                    first, sent = False, sent + max(len(data), 1)
+    def _call(self, method: Callable[..., Any], request: Any, timeout_s: float) -> Any:
+        try:
+            return method(request, timeout=timeout_s, metadata=self._who)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
+        """A reply, unless it says no."""
+        if not reply.error:
+            return reply
+        kind = RefusedError if reply.refused else BridgeError
+        raise kind(f"trainer at {self.address} refused episode {episode.id}: {reply.error}")
+
+    def _error(self, error: grpc.RpcError) -> BridgeError:
+        """A call that did not come through, with what may help."""
+        code, details = error.code(), error.details() or ""
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            details = (f"expected version {VERSION} of the bridge's protocol, which this station speaks, got a trainer "
+                       f"that does not know it ({details}). Install the same version of rlinf at trainer and stations")
+        if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
+            details += "; " + (self.credentials.advice() if self.credentials else (
+                "if it listens with bridge.fleet, this station needs bridge.credentials (docs/fleet.md)"))
+        return BridgeError(f"trainer at {self.address}: {code.name.lower()}: {details}")
+
+
+def described(folder: Path) -> pb.Episode:
+    """A closed episode as it is offered; EpisodeError if it is not what was closed."""
+    sums = verify(folder) | {SUMS: file_sha256(folder / SUMS)}
+    return pb.Episode(id=folder.name, files=[
+        pb.File(name=name, size=(folder / name).stat().st_size, sha256=sha) for name, sha in sorted(sums.items())])
+
+
+def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.UploadPart]:
+    """What the trainer has not got, if it has so many bytes of each file."""
+    yield pb.UploadPart(episode=episode)
+    for number, (file, offset) in enumerate(zip(episode.files, have, strict=True)):
+        with open(folder / file.name, "rb") as source:
+            source.seek(offset)
+            while data := source.read(PART_BYTES):
+                yield pb.UploadPart(chunk=pb.Chunk(file=number, offset=offset, data=data, crc32=zlib.crc32(data)))
+                offset += len(data)

@@ -1,92 +1,118 @@
-"""One upload on its way in: parts become files, within bounds, and the files an episode with its seal."""
+"""One upload on its way in: chunks become files, within what was offered, and the files an episode with its seal."""
 
 from __future__ import annotations
 
 import hashlib
+import re
+import zlib
 from pathlib import Path
 from typing import BinaryIO
 
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.episodes.checksums import MAX_BYTES, MAX_FILES, SUMS, check_listing, is_plain, told
+from rlinf_core.episodes.checksums import (
+    MAX_BYTES,
+    MAX_FILES,
+    MAX_SUMS_BYTES,
+    SUMS,
+    check_listing,
+    file_sha256,
+    is_plain,
+    told,
+)
 from rlinf_core.errors import BridgeError, RefusedError
 
-MAX_PARTS = 8192
-RESERVED = "journal.sqlite"  # lies in the inbox, and SQLite names more files after it
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def check_offer(station: str, episode: pb.Episode) -> None:
+    """What can never be an episode is refused before a byte of it is taken: RefusedError names station, field and bound."""
+    what, files = f"station '{station}': offered episode {episode.id[:200]!r}", episode.files
+    for field, name in (("id", episode.id), *((f"files[{n}].name", file.name) for n, file in enumerate(files))):
+        if not is_plain(name):
+            raise RefusedError(f"{what}: {field}: expected a plain name (up to 128 of A-Z a-z 0-9 _ . + = -, no dot "
+                               f"first), got {name[:200]!r}")
+    size, names = sum(file.size for file in files), {file.name for file in files}
+    if len(files) > MAX_FILES or size > MAX_BYTES:
+        raise RefusedError(f"{what}: files: expected at most {MAX_FILES} files of {MAX_BYTES >> 20} MiB in all, got "
+                           f"{len(files)} of {size >> 20} MiB. Record smaller images, or shorter episodes")
+    if len(names) < len(files) or not all(SHA256.fullmatch(file.sha256) for file in files):
+        raise RefusedError(f"{what}: files: expected each once and with its SHA-256 in hex, got "
+                           f"{', '.join(f'{file.name} {file.sha256[:70]}' for file in files)}")
+    if not any(file.name == SUMS and file.size <= MAX_SUMS_BYTES for file in files):
+        raise RefusedError(f"{what}: files: expected a {SUMS} among them, got {', '.join(sorted(names)) or 'none'}. "
+                           "Only closed episodes are taken")
 
 
 class Receiving:
-    """Writes the parts of one episode into ``aside``.
+    """Writes an offered episode's chunks to a folder of its own, and goes on with what an earlier upload has left there.
 
     Raises RefusedError where the same upload can never succeed, and BridgeError where the next try may.
     """
 
-    def __init__(self, aside: Path) -> None:
-        self.aside, self.station, self.episode_id = aside, "", ""
-        self.files: dict[str, str] = {}  # name to SHA-256, of those that have arrived whole
-        self._parts = self._bytes = 0
-        self._name, self._sha = "", hashlib.sha256()
-        self._out: BinaryIO | None = None
+    def __init__(self, folder: Path, station: str, episode: pb.Episode) -> None:
+        self.folder, self.station, self.episode = folder, station, episode
+        self._what = f"station '{station}': upload of {episode.id}"
+        self._sums: dict[str, str] = {}  # of files that were hashed on their way
+        self._at, self._out, self._sha = -1, None, hashlib.sha256()  # type: int, BinaryIO | None, hashlib._Hash
 
-    def take(self, part: pb.EpisodePart) -> None:
-        """The next part."""
-        self._count(part)
-        if self._parts == 1:
-            self.station, self.episode_id = _plain(part.station, "station"), _plain(part.episode_id, "episode id")
-            if self.episode_id.casefold().startswith(RESERVED):
-                raise RefusedError(f"upload: expected a plain episode id other than {RESERVED}*, got {self.episode_id!r}")
-        elif part.station or part.episode_id:
-            raise RefusedError(f"upload of {self.episode_id}: expected its id in the first part alone")
-        if part.file:
-            self._begin(_plain(part.file, "file name"))
-        self._write(part)
+    @property
+    def sums(self) -> dict[str, str]:
+        """{file name: SHA-256}, as offered."""
+        return {file.name: file.sha256 for file in self.episode.files}
 
-    def finish(self) -> tuple[str, str, dict[str, str]]:
-        """Station, episode id and {file name: SHA-256}, once all parts are there and the seal fits."""
-        if self._out is not None or not self.files:
-            raise BridgeError(f"upload of '{self.episode_id}': expected whole files, got {len(self.files)}; "
-                              "it is sent again")
-        if SUMS not in self.files:
-            raise RefusedError(f"upload of {self.episode_id}: expected a {SUMS} among its files, got "
-                               f"{', '.join(sorted(self.files))}. Only closed episodes are taken")
-        sums = {name: sha for name, sha in self.files.items() if name != SUMS}
-        check_listing(f"upload of {self.episode_id}", sums, told(self.aside / SUMS))
-        return self.station, self.episode_id, self.files
+    def have(self) -> list[int]:
+        """Bytes of each file that are here; of one that is longer than it may be, none."""
+        found = [self.folder / file.name for file in self.episode.files]
+        sizes = [path.stat().st_size if path.exists() else 0 for path in found]
+        return [size if size <= file.size else 0 for size, file in zip(sizes, self.episode.files, strict=True)]
+
+    def take(self, chunk: pb.Chunk) -> None:
+        """The next chunk."""
+        if not self._at <= chunk.file < len(self.episode.files):
+            raise RefusedError(f"{self._what}: chunk.file: expected file by file, from {max(self._at, 0)} to "
+                               f"{len(self.episode.files) - 1}, got {chunk.file}")
+        name = self.episode.files[chunk.file].name
+        if zlib.crc32(chunk.data) != chunk.crc32:
+            raise BridgeError(f"{self._what}: '{name}' was damaged on the way at byte {chunk.offset}: chunk.crc32: "
+                              f"expected {zlib.crc32(chunk.data)}, got {chunk.crc32}; it is sent again from there")
+        out = self._out if chunk.file == self._at and self._out else self._open(chunk.file)
+        if chunk.offset != out.tell() or chunk.offset + len(chunk.data) > self.episode.files[chunk.file].size:
+            raise BridgeError(f"{self._what}: '{name}': chunk.offset: expected {out.tell()}, and at most "
+                              f"{self.episode.files[chunk.file].size} bytes in all, got {len(chunk.data)} from "
+                              f"{chunk.offset} on; it is offered again")
+        out.write(chunk.data)
+        self._sha.update(chunk.data)
+
+    def finish(self) -> None:
+        """All files are here, and are those that were offered, and the seal fits."""
+        self.close()
+        for file, have in zip(self.episode.files, self.have(), strict=True):
+            path = self.folder / file.name
+            path.touch()  # one without a byte needs no chunk
+            if have < file.size:
+                raise BridgeError(f"{self._what}: expected {file.size} bytes of '{file.name}', got {have}; the rest is "
+                                  "sent again")
+            if self._sums.get(file.name, "") != file.sha256 and file_sha256(path) != file.sha256:
+                path.unlink()
+                raise BridgeError(f"{self._what}: '{file.name}' was damaged on the way; it is sent again")
+        sums = self.sums
+        del sums[SUMS]
+        check_listing(self._what, sums, told(self.folder / SUMS))
 
     def close(self) -> None:
-        """Let go of a file that did not arrive whole."""
+        """Let go of the file at hand; what is written of it stays."""
         if self._out is not None:
             self._out.close()
-
-    def _count(self, part: pb.EpisodePart) -> None:
-        self._parts += 1
-        self._bytes += len(part.data)
-        if self._parts > MAX_PARTS or self._bytes > MAX_BYTES or len(self.files) + bool(part.file) > MAX_FILES:
-            raise RefusedError(f"upload of {self.episode_id}: expected at most {MAX_FILES} files, {MAX_BYTES >> 20} MiB "
-                               f"in all and {MAX_PARTS} parts, got more. Record smaller images, or shorter episodes")
-
-    def _begin(self, name: str) -> None:
-        if self._out is not None or name in self.files:
-            raise RefusedError(f"upload of {self.episode_id}: expected each file once and with its SHA-256, got '{name}' "
-                               f"{'again' if name in self.files else f'before the end of {self._name!r}'}")
-        self._name, self._sha = name, hashlib.sha256()
-        self._out = open(self.aside / name, "xb")  # noqa: SIM115 (closed at the file's last part)
-
-    def _write(self, part: pb.EpisodePart) -> None:
-        if self._out is None:
-            raise RefusedError(f"upload of {self.episode_id}: expected a part that names its file first")
-        self._out.write(part.data)
-        self._sha.update(part.data)
-        if part.sha256:
-            self._out.close()
             self._out = None
-            if self._sha.hexdigest() != part.sha256:
-                raise BridgeError(f"upload of {self.episode_id}: '{self._name}' was damaged on the way; it is sent again")
-            self.files[self._name] = part.sha256
+            self._sums[self.episode.files[self._at].name] = self._sha.hexdigest()
 
-
-def _plain(name: str, what: str) -> str:
-    """A name that stays inside its folder."""
-    if not is_plain(name):
-        raise RefusedError(f"upload: expected a plain {what} (up to 128 of A-Z a-z 0-9 _ . + = -, no dot first), "
-                           f"got {name[:200]!r}")
-    return name
+    def _open(self, number: int) -> BinaryIO:
+        """A file to write on; what is there of it is hashed once more."""
+        self.close()
+        path, self._at, self._sha = self.folder / self.episode.files[number].name, number, hashlib.sha256()
+        self._out = open(path, "a+b" if self.have()[number] else "wb")  # noqa: SIM115 (closed by close())
+        if self._out.readable():
+            self._out.seek(0)
+            while data := self._out.read(1 << 20):
+                self._sha.update(data)
+        return self._out

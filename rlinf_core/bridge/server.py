@@ -1,183 +1,181 @@
-"""The trainer's end of the bridge: takes episodes into the inbox, serves policies, answers reports."""
+"""The trainer's end of the bridge: takes episodes into the inbox, serves policies, answers reports. For 200 stations.
+
+Whoever waits is a coroutine, not a thread: a station that waits for a policy, or sends slowly, costs a few kilobytes. Only
+what touches the disk runs in threads, of which there are few.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import ipaddress
-import shutil
-import tempfile
-import threading
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterator
-from concurrent import futures
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from rlinf_core.atomic_io import flush_folder, make_folder, move
+from rlinf_core.atomic_io import make_folder
+from rlinf_core.bridge import MAX_MESSAGE_BYTES, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.bridge import bridge_pb2_grpc
-from rlinf_core.bridge.journal import Journal
+from rlinf_core.bridge.admission import MOST, Admission, OtherVersions, Refusal
+from rlinf_core.bridge.event_loop import run, to_its_end
+from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.bridge.inbox import MIN_FREE_MB, Inbox
+from rlinf_core.bridge.newest import Newest
 from rlinf_core.bridge.receiving import Receiving
-from rlinf_core.episodes.checksums import MAX_BYTES
+from rlinf_core.episodes.journal import Journal
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
-from rlinf_core.policies.files import policy_version
 
-PART_BYTES = 1 << 20
-UPLOADS = 16   # at a time,
-UPLOAD_S = 60.0 + MAX_BYTES / 1e6  # each no longer than this
-FETCHES = 40   # calls for a policy at a time,
-WAITING = 32   # of which so many may wait for one
-THREADS = UPLOADS + FETCHES + 8  # the rest are for reports, and to say that there are too many
-POLL_S = 0.1
-MIN_FREE_MB = 200.0
-
-
-def digest(files: dict[str, str]) -> str:
-    """One SHA-256 over an episode's {file name: SHA-256}."""
-    return hashlib.sha256("\n".join(f"{name} {sha}" for name, sha in sorted(files.items())).encode()).hexdigest()
-
-
-def exposure(address: str) -> str:
-    """A warning in words where others than this machine can reach ``address``; empty for loopback."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
-        loopback = False
-    return "" if loopback else (
-        f"bridge: listens on {address}, without encryption and without asking who calls: anyone on that network can feed "
-        "the training and fetch policies. Keep that network to yourself, or tunnel to bridge.host=127.0.0.1 (ssh -L)")
+UPLOADS = 64           # at a time, one of each station; further ones wait for their turn
+FETCHES = 16           # policies on their way at a time
+WAIT_S = 30.0          # for a turn, for a part of an upload, for a newer policy
+SLOWEST_BYTES_PER_S = 20e3  # an upload that is slower is cut, and goes on with the next
+CALLS = 2000
+OPTIONS = [
+    ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_metadata_size", 1 << 14),
+    ("grpc.http2.lookahead_bytes", 1 << 20), ("grpc.http2.bdp_probe", 0),  # of an upload that nobody reads yet, no more
+    ("grpc.max_concurrent_streams", 16), ("grpc.max_allowed_incoming_connections", 1000),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # for TLS and the first words of HTTP/2
+    ("grpc.max_connection_idle_ms", 300_000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000)]
 
 
 class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     """Serves on ``address`` ("127.0.0.1:port"; port 0 picks one) until ``stop``.
 
     Args:
-        inbox: where episodes land, one folder each; its journal lies beside them.
+        address: to listen on.
+        inbox: where episodes land, one folder each.
         policies: folder whose newest ``policy-<version>.safetensors`` is served.
         on_episode: called with the folder of each new episode, after it is durable.
         report: returns the fields of a TrainerReport.
+        journal: of what arrived; one beside the inbox if none is given.
+        fleet: folder of the fleet whose stations may call, over TLS; None serves whoever calls, in the clear.
         min_free_mb: with less free disk than this, episodes wait at their stations.
     """
 
     def __init__(self, address: str, inbox: Path, policies: Path, on_episode: Callable[[Path], None],
-                 report: Callable[[], dict[str, Any]], min_free_mb: float = MIN_FREE_MB) -> None:
-        make_folder(inbox)
-        make_folder(policies)
-        self.inbox, self.policies, self.on_episode, self.report = inbox, policies, on_episode, report
-        self.min_free_mb = min_free_mb
-        self.journal = Journal(inbox / "journal.sqlite")
-        for left in inbox.glob(".part-*"):
-            shutil.rmtree(left)
-        self._storing = threading.Lock()
-        self._stopping = threading.Event()
-        self._uploads, self._fetches, self._waiting = map(threading.Semaphore, (UPLOADS, FETCHES, WAITING))
-        self._server = grpc.server(futures.ThreadPoolExecutor(THREADS), options=[
-            ("grpc.so_reuseport", 0), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)])
+                 report: Callable[[], dict[str, Any]], journal: Journal | None = None, fleet: Path | None = None,
+                 min_free_mb: float = MIN_FREE_MB) -> None:
+        self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
+        self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
+        self.policies, self.report = make_folder(policies), report
+        self.stations: dict[str, tuple[float, pb.StationReport]] = {}  # when, and what each told last
+        self.fleet = Fleet(fleet) if fleet else None
+        self._admission, self._newest = Admission(self.fleet), Newest(policies)
+        self._sending: set[str] = set()
+        self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), asyncio.Semaphore(FETCHES)
+        self.port = run(self._start(address))
+
+    async def _start(self, address: str) -> int:
+        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS)
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)
+        self._server.add_generic_rpc_handlers((OtherVersions(),))
         try:
-            self.port = self._server.add_insecure_port(address)
+            port = (self._server.add_secure_port(address, self.fleet.server_credentials()) if self.fleet else
+                    self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise BridgeError(f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, or choose "
                               "another with bridge.port=<number> in the recipe") from error
-        self._server.start()
+        await self._server.start()
+        self._watching = asyncio.ensure_future(self._newest.watch())
+        return port
 
     def stop(self) -> None:
-        """Stop serving; uploads under way are cut and will be sent again."""
-        self._stopping.set()
-        self._server.stop(grace=0.5).wait()
+        """Stop serving; uploads under way are cut and will go on with the next trainer."""
+        self._watching.get_loop().call_soon_threadsafe(self._watching.cancel)
+        run(self._server.stop(grace=0.5))
+
+    async def _admit(self, context: grpc.aio.ServicerContext) -> str:
+        """The calling station's name; whoever may not call hears why, and nothing else."""
+        try:
+            return self._admission.admit(context)
+        except Refusal as refusal:
+            await context.abort(refusal.code, refusal.why)
+        except BridgeError as error:  # of the fleet's own files
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        raise AssertionError("abort raises")
 
     # Episodes up
-    def Upload(self, parts: Iterator[pb.EpisodePart], context: grpc.ServicerContext) -> pb.UploadReply:  # noqa: N802
-        if not self._uploads.acquire(blocking=False):
-            return pb.UploadReply(error=f"expected at most {UPLOADS} uploads at a time; it is sent again")
-        patience = threading.Timer(UPLOAD_S, context.cancel)  # one that stalls makes room in the end
-        patience.start()
-        try:
-            return pb.UploadReply(stored=True, duplicate=self._upload(parts))
-        except (RefusedError, EpisodeError) as error:
-            return pb.UploadReply(error=str(error), refused=True)
-        except (BridgeError, OSError) as error:
-            return pb.UploadReply(error=str(error))
-        finally:
-            patience.cancel()
-            self._uploads.release()
+    async def Offer(self, request: pb.Episode, context: grpc.aio.ServicerContext) -> pb.EpisodeReply:  # noqa: N802
+        station = await self._admit(context)
+        return await _replied(to_its_end(self.inbox.offer, station, request))
 
-    def _upload(self, parts: Iterator[pb.EpisodePart]) -> bool:
-        """Receive and store one episode; returns whether it was here already."""
-        free_mb = shutil.disk_usage(self.inbox).free / 1e6
-        if free_mb < self.min_free_mb:
-            raise BridgeError(f"inbox {self.inbox}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} "
-                              "MB. Free the trainer's disk")
-        aside = Path(tempfile.mkdtemp(prefix=".part-", dir=self.inbox))
-        receiving = Receiving(aside)
+    async def Upload(self, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext  # noqa: N802
+                     ) -> pb.EpisodeReply:
+        station = await self._admit(context)
+        return await _replied(self._upload(station, parts))
+
+    async def _upload(self, station: str, parts: AsyncIterator[pb.UploadPart]) -> pb.EpisodeReply:
+        if station in self._sending:
+            raise BridgeError(f"station '{station}': expected one upload at a time, got another; it is offered again")
+        self._sending.add(station)
         try:
-            for part in parts:
-                receiving.take(part)
-            return self._store(*receiving.finish(), aside)
+            await asyncio.wait_for(self._uploads.acquire(), WAIT_S)
+            try:
+                return await self._receive(station, parts)
+            finally:
+                self._uploads.release()
+        finally:
+            self._sending.discard(station)
+
+    async def _receive(self, station: str, parts: AsyncIterator[pb.UploadPart]) -> pb.EpisodeReply:
+        """Take one episode, or the rest of it."""
+        first = await asyncio.wait_for(anext(parts, pb.UploadPart()), WAIT_S)
+        if not first.HasField("episode"):
+            raise RefusedError(f"station '{station}': upload: expected the episode as it was offered in the first part, "
+                               f"got {first.WhichOneof('part') or 'nothing'}")
+        receiving = await to_its_end(self.inbox.receive, station, first.episode)
+        if receiving is None:
+            return pb.EpisodeReply(stored=True, duplicate=True)
+        try:
+            await _take_all(receiving, parts)
+            return pb.EpisodeReply(stored=True, duplicate=await to_its_end(self.inbox.store, receiving))
         finally:
             receiving.close()
-            shutil.rmtree(aside, ignore_errors=True)
-
-    def _store(self, station: str, episode_id: str, files: dict[str, str], aside: Path) -> bool:
-        content, folder = digest(files), self.inbox / episode_id
-        flush_folder(aside)
-        with self._storing:
-            known = self.journal.content(episode_id)
-            if known == content:
-                return True
-            if known is not None:
-                raise RefusedError(f"episode {episode_id} from {station}: another recording with this id has already "
-                                   "arrived. Give every station its own name")
-            shutil.rmtree(folder, ignore_errors=True)  # left by a crash between rename and journal
-            move(aside, folder)
-            self.journal.add(episode_id, station, content)
-        self.on_episode(folder)
-        return False
 
     # Policies down
-    def NextPolicy(self, request: pb.PolicyRequest, context: grpc.ServicerContext) -> Iterator[pb.PolicyPart]:  # noqa: N802
-        if not self._fetches.acquire(blocking=False):
-            return
-        try:
-            newest = self._newer_policy(request, context)
-            if newest is not None:
-                yield from _policy_parts(*newest)
-        finally:
-            self._fetches.release()
-
-    def _newer_policy(self, request: pb.PolicyRequest, context: grpc.ServicerContext) -> tuple[int, Path] | None:
-        """Wait for a policy that is newer than the station's; where too many wait, look once."""
-        may_wait = self._waiting.acquire(blocking=False)
-        deadline = time.monotonic() + (min(request.wait_s, 30.0) if may_wait else 0.0)
-        try:
-            while not self._stopping.is_set() and context.is_active():
-                newest = self.newest_policy()
-                if newest is not None and newest[0] > request.have_version:
-                    return newest
-                if not time.monotonic() < deadline:  # so that NaN is no wait
-                    return None
-                self._stopping.wait(POLL_S)
-            return None
-        finally:
-            if may_wait:
-                self._waiting.release()
-
-    def newest_policy(self) -> tuple[int, Path] | None:
-        """Version and path of the newest policy file."""
-        files = sorted(self.policies.glob("policy-*.safetensors"))
-        return (policy_version(files[-1]), files[-1]) if files else None
+    async def NextPolicy(self, request: pb.PolicyRequest, context: grpc.aio.ServicerContext  # noqa: N802
+                         ) -> AsyncIterator[pb.PolicyPart]:
+        await self._admit(context)
+        policy = await self._newest.after(request.have_version, min(max(0.0, request.wait_s), WAIT_S))
+        if policy is not None:
+            async with self._fetches:
+                for part in policy.parts():
+                    yield part
 
     # Status
-    def Report(self, request: pb.StationReport, context: grpc.ServicerContext) -> pb.TrainerReport:  # noqa: N802
-        return pb.TrainerReport(**self.report())
+    async def Report(self, request: pb.StationReport, context: grpc.aio.ServicerContext) -> pb.TrainerReport:  # noqa: N802
+        station = await self._admit(context)
+        self.stations.pop(station, None)
+        self.stations[station] = time.time(), request
+        if len(self.stations) > MOST:
+            del self.stations[next(iter(self.stations))]  # of whom nothing was heard for longest
+        report = self.report()
+        own = {name: value for name, value in report.get("metrics", {}).items()
+               if "/" not in name or name.startswith(f"{station}/")}  # those of the others are nobody else's business
+        return pb.TrainerReport(**report | {"metrics": own})
 
 
-def _policy_parts(version: int, path: Path) -> Iterator[pb.PolicyPart]:
-    data = path.read_bytes()
-    sha = hashlib.sha256(data).hexdigest()
-    for start in range(0, len(data), PART_BYTES):
-        end = start + PART_BYTES
-        yield pb.PolicyPart(version=version, data=data[start:end], sha256=sha if end >= len(data) else "")
+async def _take_all(receiving: Receiving, parts: AsyncIterator[pb.UploadPart]) -> None:
+    """Every chunk, none of which may take too long, and neither all of them together."""
+    left = sum(file.size for file in receiving.episode.files) - sum(receiving.have())
+    deadline = time.monotonic() + 2 * WAIT_S + left / SLOWEST_BYTES_PER_S
+    with contextlib.suppress(StopAsyncIteration):
+        while True:
+            part = await asyncio.wait_for(anext(parts), min(WAIT_S, deadline - time.monotonic()))
+            await to_its_end(receiving.take, part.chunk)
+
+
+async def _replied(work: Awaitable[pb.EpisodeReply]) -> pb.EpisodeReply:
+    """What became of an episode, whatever became of it."""
+    try:
+        return await work
+    except (RefusedError, EpisodeError) as error:
+        return pb.EpisodeReply(error=str(error), refused=True)
+    except asyncio.TimeoutError:
+        return pb.EpisodeReply(error=f"expected the next part of an upload, or a turn for one, within {WAIT_S:.0f} s; what "
+                               "has come is kept, and the rest is offered again")
+    except (BridgeError, OSError) as error:
+        return pb.EpisodeReply(error=str(error))

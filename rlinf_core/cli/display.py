@@ -13,6 +13,7 @@ from rlinf_core.recipes import Recipe
 PHASES = {"start": "starting the station", "collect": "collecting demonstrations", "sft": "supervised fine-tuning",
           "evaluate_before": "evaluating before RL", "online": "improving online (RLPD)",
           "drain": "letting the learner catch up", "evaluate_after": "evaluating after RL", "done": "done"}
+NEARLY_FULL, FULL = 0.5, ": nothing is played or recorded until the trainer takes episodes"
 
 
 class Display:
@@ -74,6 +75,10 @@ class Display:
             rows.append(("SFT steps left", f"{trainer.get('sft_left', 0):.0f}"))
         if trainer["backlog"]:
             rows.append(("backlog", f"{trainer['backlog']} episodes"))
+        if trainer.get("set_aside"):
+            rows.append(("set aside", f"{trainer['set_aside']} episodes that the trainer refused; why is in spool/refused"))
+        if trainer.get("spool_full", 0.0) > NEARLY_FULL:
+            rows.append(("spool", f"{trainer['spool_full']:.0%} full{FULL if trainer['spool_full'] >= 1.0 else ''}"))
         if not trainer["connected"]:
             rows.append(("trainer", "starting" if status["phase"] in ("start", "collect") else "away; nothing is lost"))
         return rows

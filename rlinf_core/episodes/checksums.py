@@ -29,10 +29,11 @@ def seal(folder: Path) -> None:
     (folder / SUMS).write_text(listing({file.name: file_sha256(file) for file in _files(folder)}))
 
 
-def verify(folder: Path) -> None:
-    """Compare an episode with its seal; EpisodeError says what differs."""
+def verify(folder: Path) -> dict[str, str]:
+    """Compare an episode with its seal; returns {file name: SHA-256}. EpisodeError says what differs."""
     sums = {file.name: file_sha256(file) for file in _files(folder)}
     check_listing(f"episode {folder}", sums, _told(folder))
+    return sums
 
 
 def check_listing(what: str, sums: dict[str, str], told: str) -> None:

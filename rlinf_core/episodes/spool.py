@@ -5,6 +5,9 @@
     sent/<id>/     acknowledged by the trainer; the oldest are removed when there are too many
     broken/<id>/   interrupted or aborted; kept for a person to look at, never trained on
     refused/<id>/  the trainer does not want it, or it is no episode; why is in refused/<id>.reason.txt
+
+It is bounded. What is in sent/ goes first, oldest first: the trainer has it. Nothing else is ever removed: a spool that is
+full of the rest opens no further episode, and its station plays none.
 """
 
 from __future__ import annotations
@@ -17,12 +20,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.atomic_io import flush_folder, free_name, make_folder, move, set_aside
+from rlinf_core.atomic_io import REASON, flush_folder, free_name, make_folder, move, set_aside
 from rlinf_core.episodes.checksums import MAX_BYTES, is_plain, seal
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.errors import SpoolError
 
 MAX_MESSAGE_BYTES = 64 << 20
+MAX_GB = 20.0
+KEPT = ("open", "closed", "broken", "refused")  # counts as full
 
 
 class Spool:
@@ -32,12 +37,15 @@ class Spool:
         root: the spool's folder, made if absent.
         min_free_mb: refuse to open an episode with less free disk than this.
         keep_sent: how many sent episodes to keep.
+        max_gb: of all episodes; the last one that is recorded may go beyond.
     """
 
-    def __init__(self, root: str | Path, min_free_mb: float = 200.0, keep_sent: int = 10_000) -> None:
-        self.root, self.min_free_mb, self.keep_sent = Path(root), min_free_mb, keep_sent
+    def __init__(self, root: str | Path, min_free_mb: float = 200.0, keep_sent: int = 10_000,
+                 max_gb: float = MAX_GB) -> None:
+        self.root, self.min_free_mb, self.keep_sent, self.max_gb = Path(root), min_free_mb, keep_sent, max_gb
+        self._sizes: dict[str, dict[Path, int]] = {}  # bytes by folder; those of an episode change only while it is open
         try:
-            for name in ("open", "closed", "sent", "broken"):
+            for name in (*KEPT, "sent"):
                 make_folder(self.root / name)
         except OSError as error:
             raise SpoolError(f"spool {self.root}: cannot be created: {error}. Choose another folder") from error
@@ -58,6 +66,10 @@ class Spool:
         if taken:
             raise SpoolError(f"spool {self.root}: expected a new episode, got {episode_id}, which is in {taken[0]}/ "
                              "already. Ids must never come twice")
+        if (used_gb := self.full() * self.max_gb) >= self.max_gb:
+            raise SpoolError(f"spool {self.root}: expected episodes of less than {self.max_gb:g} GB, got {used_gb:.3g} GB; "
+                             "nothing is recorded until some are sent. Is the trainer away (rlinf status)? Else look in "
+                             "refused/ and broken/, or set station.spool_gb; closed episodes are safe")
         free_mb = shutil.disk_usage(self.root).free / 1e6
         if free_mb < self.min_free_mb:
             raise SpoolError(f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} MB. "
@@ -71,13 +83,30 @@ class Spool:
     def mark_sent(self, episode_id: str) -> None:
         """The trainer has acknowledged it."""
         self._move("closed", "sent", episode_id)
-        sent = _oldest_first(self.root / "sent")
-        for old in sent[: max(0, len(sent) - self.keep_sent)]:
+        sent, room = _oldest_first(self.root / "sent"), self.max_gb * 1e9 - self._bytes(*KEPT, "sent")
+        for number, old in enumerate(sent):
+            if room >= 0 and len(sent) - number <= self.keep_sent:
+                break
+            room += self._sizes["sent"].get(old, 0)
             shutil.rmtree(old, ignore_errors=True)
+
+    def full(self) -> float:
+        """Which part of the spool is in use, sent episodes aside; from 1 on nothing is recorded."""
+        return self._bytes(*KEPT) / (self.max_gb * 1e9)
+
+    def set_aside(self) -> int:
+        """How many episodes the trainer has refused."""
+        return sum(1 for _ in (self.root / "refused").glob(f"*{REASON}"))
 
     def refuse(self, name: str, reason: str) -> Path:
         """Take it out of ``closed/`` for good, and keep it with the reason."""
         return set_aside(self.root / "closed" / name, self.root / "refused", reason)
+
+    def _bytes(self, *folders: str) -> int:
+        for name in folders:
+            known = self._sizes.get(name, {}) if name != "open" else {}
+            self._sizes[name] = {path: known.get(path) or _size(path) for path in (self.root / name).iterdir()}
+        return sum(sum(self._sizes[name].values()) for name in folders)
 
     def _move(self, source: str, target: str, name: str) -> Path:
         return move(self.root / source / name, free_name(self.root / target / name))
@@ -128,6 +157,15 @@ class EpisodeWriter:
 
 def _oldest_first(folder: Path) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda path: (_changed(path), path.name))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of a folder with all that is in it, as far as it is still there."""
+    size = 0
+    with contextlib.suppress(OSError):  # it was moved on in between
+        for found in (path, *path.rglob("*")):
+            size += found.lstat().st_size
+    return size
 
 
 def _changed(path: Path) -> int:

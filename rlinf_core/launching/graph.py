@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.errors import RecipeError
+from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
 from rlinf_core.robot import Robot
@@ -49,9 +51,11 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     """Every process of the recipe's station, the robot side first.
 
     There is none for the robot side of an external driver, and none for a person at the keyboard, who brings a terminal.
-    RecipeError if a script would arm a real robot.
+    RecipeError if a script would arm a real robot, or the uplink would talk to a network in the clear.
     """
     check_operator(recipe)
+    if credentials := credentials_of(recipe.bridge):
+        Credentials(credentials, recipe.station.name)
     station, robot, spec = recipe.station, station_robot(recipe), station_task(recipe).spec
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
@@ -67,10 +71,10 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
               lockstep=station.lockstep and robot.driver == "simulator", **cameras),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
-        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool,
+        _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
               lockstep=station.lockstep and robot.driver == "simulator"),
-        _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, policies=policies,
-              address=recipe.bridge.address),
+        _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
+              policies=policies, address=recipe.bridge.address, credentials=str(credentials or "")),
     ]
     return processes
 

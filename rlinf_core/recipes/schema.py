@@ -50,6 +50,8 @@ class Station(Settings):
     image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
     device: str = Field("auto", description="of its policy: auto, the best there is, or cpu, cuda, cuda:1, ...")
     domain_id: int = Field(42, ge=0, le=232, description="ROS_DOMAIN_ID of the station")
+    spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
+                            "then it plays and records none until they are sent")
     operator: Operator = Operator()
 
 
@@ -109,6 +111,12 @@ class Bridge(Settings):
 
     host: str = Field("127.0.0.1", min_length=1, description="address it binds, and stations call")
     port: int = Field(PORT, ge=1, le=65535, description="TCP port")
+    fleet: str = Field("", description="at the trainer: the folder of rlinf fleet; it serves the stations that are "
+                       "enrolled there, over TLS. Empty serves whoever calls")
+    credentials: str = Field("", description="at a station: the folder that rlinf fleet enroll has made for it; empty "
+                             "calls without TLS")
+    insecure: bool = Field(False, description="listen, or call, beyond this machine without TLS: whoever is on that "
+                           "network can feed the training, fetch policies, and pose as the trainer")
 
     @property
     def address(self) -> str:

@@ -75,6 +75,10 @@ class Source(Protocol):
         """What there is by now; of what can be asked for something, as much as that."""
         ...
 
+    def counts(self) -> dict[str, float]:
+        """What else it has to tell of itself."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """Where it is, as far as it can go on from there; empty where that is kept elsewhere, as at stations."""
         return {}

@@ -1,7 +1,7 @@
 """One run: experience comes from a source, a learner learns from it, and one loop decides what is due.
 
 A run folder holds recipe.yaml, progress.jsonl (one line an evaluation), tensorboard/, policies/ and checkpoints/; where
-episodes are recorded, also inbox/, refused/ and trained_on.jsonl.
+episodes are recorded, also inbox/, refused/ and journal.jsonl.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ class Run:
 
     def counts(self) -> dict[str, float]:
         """Of everything that came, in all and by station."""
-        return {"refused": float(self.intake.refused), **self.data.counts()}
+        return {"refused": float(self.intake.refused), **self.data.counts(), **self.source.counts()}
 
     def report(self) -> dict[str, Any]:
         """What stations hear."""

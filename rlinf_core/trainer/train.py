@@ -16,6 +16,7 @@ from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
+from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
 from rlinf_core.rollouts.evaluation import evaluate
@@ -45,6 +46,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     check_source(recipe)
     torch.set_num_threads(1)
     came_from, simulation = source_of(recipe), recipe.simulation
+    fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
     with ExitStack() as ending:
         if recipe.placement.processes:
             connect(recipe.placement.ray)
@@ -71,7 +73,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         if env and came_from == SIMULATORS:
             source = Simulators(recipe, env, run.policy, make, run.clock)
         elif came_from == STATIONS:
-            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert)
+            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet)
         ending.callback(source.close)
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
         run.start(source)

@@ -2,9 +2,7 @@
 
 import hashlib
 import os
-import sqlite3
-import threading
-import time
+import zlib
 from concurrent import futures
 
 import grpc
@@ -12,15 +10,16 @@ import pytest
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.bridge import bridge_pb2_grpc, server
+from rlinf_core.bridge import bridge_pb2_grpc
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.sending import Sender
-from rlinf_core.bridge.server import BridgeServer, exposure
-from rlinf_core.episodes import read_episode
+from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import SUMS, listing
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
+from rlinf_core.errors import BridgeError, EpisodeError, RecipeError, RefusedError
 from rlinf_core.policies.files import policy_name
+from rlinf_core.recipes.exposure import credentials_of, fleet_of
+from rlinf_core.recipes.schema import Bridge
 from tests.messages import record
 
 
@@ -47,91 +46,117 @@ def sha(data):
     return hashlib.sha256(data).hexdigest()
 
 
-def parts_of(files, episode_id="e", station="a", seal=True, **override):
-    """The parts of an upload, whole files each; ``override`` gives a file another hash."""
+def episode_of(files, episode_id="e", seal=True, **override):
+    """An episode as it is offered; ``override`` gives a file another hash."""
     files = dict(files)
     if seal:
         files[SUMS] = listing({name: sha(data) for name, data in files.items()}).encode()
-    return [pb.EpisodePart(station="" if number else station, episode_id="" if number else episode_id, file=name, data=data,
-                           sha256=override.get(name, sha(data))) for number, (name, data) in enumerate(files.items())]
+    return pb.Episode(id=episode_id, files=[pb.File(name=name, size=len(data), sha256=override.get(name, sha(data)))
+                                            for name, data in files.items()]), list(files.values())
+
+
+def chunk(number, data, offset=0, **override):
+    return pb.UploadPart(chunk=pb.Chunk(**{"file": number, "offset": offset, "data": data, "crc32": zlib.crc32(data)}
+                                        | override))
+
+
+def parts_of(files, **how):
+    """The parts of an upload, whole files each."""
+    episode, contents = episode_of(files, **how)
+    return [pb.UploadPart(episode=episode), *(chunk(number, data) for number, data in enumerate(contents))]
+
+
+def send(client, parts):
+    return client._stub.Upload(iter(parts), metadata=client._who)
+
+
+def offer(client, episode):
+    return client._stub.Offer(episode, metadata=client._who)
 
 
 def left(trainer):
     """What an upload has left in the run folder besides journal and empty folders."""
-    return sorted(str(path.relative_to(trainer.inbox.parent)) for path in trainer.inbox.parent.rglob("*")
-                  if "journal" not in path.name and path.name not in ("inbox", "policies"))
+    folder = trainer.inbox.folder.parent
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*")
+                  if path.name not in ("inbox", "policies", "journal.jsonl"))
 
 
-@pytest.mark.parametrize("name", ["journal.sqlite", "journal.sqlite-journal", "journal.sqlite-wal", "Journal.SQLITE-shm",
-                                  "../e", "..", ".part-x", "a/b", "", "x" * 129, "e\n", "\0", "é"])
+@pytest.mark.parametrize("name", ["../e", "..", ".part-x", "a/b", "", "x" * 129, "e\n", "\0", "é"])
 def test_ids_that_leave_the_inbox_or_break_it_are_refused_for_good(trainer, client, name):
-    reply = client._stub.Upload(iter(parts_of({"x": b"x"}, name)))
-    assert not reply.stored and reply.refused and "plain episode id" in reply.error
-    assert left(trainer) == [] and sqlite3.connect(trainer.inbox / "journal.sqlite").execute("PRAGMA integrity_check")
-    again = BridgeServer("127.0.0.1:0", trainer.inbox, trainer.policies, print, dict)
-    again.stop()
+    for reply in (send(client, parts_of({"x": b"x"}, episode_id=name)), offer(client, episode_of({"x": b"x"}, name)[0])):
+        assert not reply.stored and reply.refused and "id: expected a plain name" in reply.error
+        assert "station 'a'" in reply.error
+    assert left(trainer) == []
+
+
+def big(size):
+    episode, _ = episode_of({"x": b"x"})
+    episode.files[0].size = size
+    return [pb.UploadPart(episode=episode)]
 
 
 @pytest.mark.parametrize("parts, refused, said", [
     (lambda: parts_of({"x": b"x"}, seal=False), True, f"expected a {SUMS}"),
-    (lambda: parts_of({"x": b"x", "y": b"y"}, x="", y=sha(b"y")), True, "before the end of 'x'"),
-    (lambda: [*parts_of({"x": b"x"}), pb.EpisodePart(file="x", data=b"x", sha256=sha(b"x"))], True, "again"),
-    (lambda: [*parts_of({"x": b"x"}), pb.EpisodePart(data=b"x", sha256=sha(b"x"))], True, "names its file first"),
-    (lambda: [*parts_of({"x": b"x"}), pb.EpisodePart(episode_id="f", file="z", data=b"")], True, "first part alone"),
+    (lambda: parts_of({}, seal=False), True, f"expected a {SUMS} among them, got none"),
+    (lambda: parts_of({f"f{n}": b"" for n in range(40)}), True, "at most 16 files"),
+    (lambda: big(3 << 30), True, "2048 MiB in all"),
+    (lambda: parts_of({"x" * 200: b"x"}), True, "files[0].name: expected a plain name"),
+    (lambda: parts_of({"../x": b"x"}), True, "files[0].name: expected a plain name"),
+    (lambda: parts_of({"x": b"x"}, x="sha"), True, "with its SHA-256 in hex"),
+    (lambda: [pb.UploadPart(episode=pb.Episode(id="e", files=[pb.File(name=SUMS, sha256=sha(b""))] * 2))], True,
+     "expected each once"),
     (lambda: parts_of({SUMS: listing({"x": sha(b"y")}).encode(), "x": b"x"}, seal=False), True, "does not fit"),
     (lambda: parts_of({SUMS: listing(dict.fromkeys("xy", sha(b"x"))).encode(), "x": b"x"}, seal=False), True, "not fit"),
-    (lambda: parts_of({f"f{n}": b"" for n in range(40)}), True, "at most 16 files"),
-    (lambda: parts_of({"x": b"x"}, station="s" * 200), True, "plain station"),
-    (lambda: parts_of({"x" * 200: b"x"}), True, "plain file name"),
-    (lambda: parts_of({"x": b"x"}, x=sha(b"y")), False, "damaged on the way"),
-    (lambda: parts_of({"x": b"x", "y": b"y"}, SHA256SUMS=""), False, "expected whole files"),
-    (lambda: parts_of({"x": b"x"})[:1][:0], False, "expected whole files")])
-def test_what_can_never_go_is_told_from_what_may_go_later_and_neither_leaves_a_trace(trainer, client, parts, refused, said):
-    reply = client._stub.Upload(iter(parts()))
+    (lambda: parts_of({SUMS: b"x" * 20_000, "x": b"x"}, seal=False), True, f"expected a {SUMS}"),
+    (lambda: [], True, "expected the episode as it was offered in the first part, got nothing"),
+    (lambda: parts_of({"x": b"x"})[1:], True, "in the first part, got chunk"),
+    (lambda: [*parts_of({"x": b"x"}), chunk(0, b"x")], True, "chunk.file: expected file by file, from 1 to 1, got 0"),
+    (lambda: [*parts_of({"x": b"x"}), chunk(2, b"x")], True, "from 1 to 1, got 2")])
+def test_what_can_never_go_is_refused_for_good_and_leaves_no_trace(trainer, client, parts, refused, said):
+    reply = send(client, parts())
     assert (reply.stored, reply.refused) == (False, refused) and said in reply.error, reply
-    assert left(trainer) == [] and trainer.journal.ids() == []
+    assert [name for name in left(trainer) if "part" not in name] == [] and trainer.journal.ids() == []
 
 
-def test_uploads_are_bounded_in_bytes_and_parts(trainer, client, monkeypatch):
-    monkeypatch.setattr("rlinf_core.bridge.receiving.MAX_BYTES", 3 << 20)
-    reply = client._stub.Upload(pb.EpisodePart(station="a" * (n == 0), episode_id="e" * (n == 0), file="x" * (n == 0),
-                                               data=bytes(1 << 20)) for n in range(10_000))
-    assert reply.refused and "3 MiB in all" in reply.error
-    reply = client._stub.Upload(pb.EpisodePart(station="a" * (n == 0), episode_id="e" * (n == 0), file="x" * (n == 0))
-                                for n in range(10_000))
-    assert reply.refused and "8192 parts" in reply.error and left(trainer) == []
+@pytest.mark.parametrize("parts, said", [
+    (lambda: parts_of({"x": b"x"}, x=sha(b"y"), seal=True), "'x' was damaged on the way"),
+    (lambda: parts_of({"x": b"x"})[:-1], f"bytes of '{SUMS}', got 0"),
+    (lambda: [*parts_of({"x": b"x"})[:2], chunk(0, b"x", 1)], "at most 1 bytes in all, got 1 from 1 on"),
+    (lambda: [parts_of({"x": b"xy"})[0], chunk(0, b"y", 1)], "chunk.offset: expected 0"),
+    (lambda: [parts_of({"x": b"x"})[0], chunk(0, b"x", crc32=7)], "chunk.crc32: expected"),
+    (lambda: parts_of({"x": b"x", "y": b"y"})[:2], "expected 1 bytes of 'y', got 0")])
+def test_what_may_go_with_the_next_try_is_told_and_goes(trainer, client, parts, said):
+    reply = send(client, parts())
+    assert (reply.stored, reply.refused) == (False, False) and said in reply.error, reply
+    assert "station 'a'" in reply.error and trainer.journal.ids() == []
 
 
-def test_half_a_file_is_not_accepted_and_sent_again_it_is(spool, task, trainer, client):
-    folder = record(spool, task.spec).close()
-    parts = list(client._parts("a-1", sorted(folder.iterdir())))
-    parts[-1].sha256 = ""
-    reply = client._stub.Upload(iter(parts))
-    assert not reply.stored and not reply.refused and left(trainer) == []
-    assert client.upload(folder) is False and len(read_episode(trainer.inbox / "a-1", sealed=True)) == 5
-
-
-def test_what_an_upload_left_behind_when_the_trainer_died_goes_at_the_next_start(trainer, tmp_path):
-    (trainer.inbox / ".part-abc").mkdir()
-    (trainer.inbox / ".part-abc" / "x.mcap").write_bytes(b"half")
-    BridgeServer("127.0.0.1:0", trainer.inbox, trainer.policies, print, dict).stop()
-    assert left(trainer) == []
+def test_of_many_uploads_that_are_cut_a_station_keeps_a_few(trainer, client):
+    for number in range(9):
+        assert not send(client, parts_of({"x": b"%d" % number}, episode_id=f"e{number}")[:2]).stored
+        for path in trainer.inbox.folder.iterdir():
+            os.utime(path, (path.stat().st_mtime - 60,) * 2)  # it was a minute ago
+    assert len(list(trainer.inbox.folder.iterdir())) == 4
+    os.utime(next(trainer.inbox.folder.iterdir()), (0, 0))
+    BridgeServer("127.0.0.1:0", trainer.inbox.folder, trainer.policies, print, dict).stop()
+    assert len(list(trainer.inbox.folder.iterdir())) == 3, "those of yesterday go at the next start"
 
 
 def test_the_journal_is_written_after_the_folder_is_there(spool, task, trainer, client, monkeypatch):
-    seen, add = [], trainer.journal.add
-    monkeypatch.setattr(trainer.journal, "add", lambda *row: (seen.append((trainer.inbox / row[0]).is_dir()), add(*row)))
+    seen, add = [], trainer.journal.arrived
+    monkeypatch.setattr(trainer.journal, "arrived",
+                        lambda *row: (seen.append((trainer.inbox.folder / row[0]).is_dir()), add(*row)))
     client.upload(record(spool, task.spec).close())
     assert seen == [True]
 
 
 def test_a_full_disk_at_the_trainer_is_to_be_tried_again(spool, task, trainer, client):
     folder = record(spool, task.spec).close()
-    trainer.min_free_mb = 1e12
+    trainer.inbox.min_free_mb = 1e12
     with pytest.raises(BridgeError, match="Free the trainer's disk") as refusal:
         client.upload(folder)
     assert not isinstance(refusal.value, RefusedError)
-    trainer.min_free_mb = 1
+    trainer.inbox.min_free_mb = 1
     assert client.upload(folder) is False
 
 
@@ -211,60 +236,6 @@ def test_a_trainer_that_is_away_sets_nothing_aside(spool, task):
     assert "unavailable" in sender.send_all() and len(spool.closed()) == 1
 
 
-@pytest.mark.timeout(120)
-def test_any_number_of_waiting_stations_leave_room_for_uploads_reports_and_policies(spool, task, trainer, client):
-    """Twice as many wait as there are threads."""
-    channels = [grpc.insecure_channel(f"127.0.0.1:{trainer.port}", options=[("grpc.use_local_subchannel_pool", 1)])
-                for _ in range(4)]
-    stubs = [bridge_pb2_grpc.BridgeStub(channel) for channel in channels]
-    waiting = [stubs[n % 4].NextPolicy(pb.PolicyRequest(have_version=9, wait_s=30.0)) for n in range(2 * server.THREADS)]
-    time.sleep(0.5)
-    began = time.monotonic()
-    assert client.upload(record(spool, task.spec).close()) is False
-    client.report(0, 0, timeout_s=5.0)
-    assert time.monotonic() - began < 10
-    while sum(call.done() for call in waiting) < len(waiting) - server.WAITING:  # the others are answered at once
-        assert time.monotonic() - began < 15
-        time.sleep(0.05)
-    for call in waiting:
-        call.cancel()
-
-
-def test_uploads_that_stall_leave_room_for_reports_and_policies(trainer, client, tmp_path):
-    hold = threading.Event()
-
-    def stalls(number):
-        yield pb.EpisodePart(station="a", episode_id=f"e{number}", file="x", data=b"x")
-        hold.wait(60)
-
-    calls = [client._stub.Upload.future(stalls(number)) for number in range(server.THREADS + 8)]
-    end = time.monotonic() + 20
-    while sum(call.done() for call in calls) < 8 and time.monotonic() < end:
-        time.sleep(0.05)
-    replies = [call.result() for call in calls if call.done()]
-    assert len(replies) >= 8 and all("uploads at a time" in reply.error and not reply.refused for reply in replies)
-    client.report(0, 0, timeout_s=5.0)
-    assert client.next_policy(0, tmp_path / "p", wait_s=0.1) is None
-    hold.set()
-    for call in calls:
-        call.cancel()
-
-
-def test_uploads_that_stall_end_by_themselves(spool, task, trainer, client, monkeypatch):
-    monkeypatch.setattr(server, "UPLOAD_S", 0.5)
-    hold = threading.Event()
-    calls = [client._stub.Upload.future(pb.EpisodePart() for _ in iter(lambda: hold.wait(60), True))
-             for _ in range(server.UPLOADS)]
-    folder, end = record(spool, task.spec).close(), time.monotonic() + 20
-    sender = Sender(spool, client, print)
-    while sender.send_all() and time.monotonic() < end:
-        time.sleep(0.1)
-    assert trainer.journal.ids() == [folder.name]
-    hold.set()
-    for call in calls:
-        call.cancel()
-
-
 def test_the_newest_policy_is_served(trainer, client, tmp_path):
     for version in (1, 2, 10, 3):
         (trainer.policies / ".part").write_bytes(b"policy %d" % version)
@@ -294,11 +265,22 @@ def test_a_policy_that_is_cut_is_not_taken(tmp_path, have):
     grpc_server.stop(0)
 
 
-def test_listening_beyond_this_machine_is_warned_of_in_words():
-    for address in ("127.0.0.1:5", "localhost:5", "[::1]:5", "127.0.0.2:5"):
-        assert exposure(address) == ""
-    for address in ("0.0.0.0:5", "[::]:5", "192.168.1.4:5", "trainer.lab:5", ":5"):
-        assert "anyone on that network can feed" in exposure(address)
+def test_listening_or_calling_beyond_this_machine_needs_tls_or_the_word():
+    for check in (fleet_of, credentials_of):
+        for host in ("127.0.0.1", "localhost", "[::1]", "127.0.0.2"):
+            assert check(Bridge(host=host)) is None
+        for host in ("0.0.0.0", "[::]", "192.168.1.4", "trainer.lab"):
+            with pytest.raises(RecipeError, match="bridge.host is '.*anyone on that network can.*bridge.insecure=true"):
+                check(Bridge(host=host))
+            assert check(Bridge(host=host, insecure=True)) is None
+    bridge = Bridge(host="0.0.0.0", fleet="/fleet")
+    assert str(fleet_of(bridge)) == "/fleet"
+    with pytest.raises(RecipeError, match="bridge.credentials: expected a folder"):
+        credentials_of(bridge)
+    bridge = Bridge(host="trainer.lab", credentials="/a")
+    assert str(credentials_of(bridge)) == "/a"
+    with pytest.raises(RecipeError, match="bridge.fleet: expected a folder"):
+        fleet_of(bridge)
 
 
 def test_a_published_file_is_the_very_file_that_was_written_aside(tmp_path):

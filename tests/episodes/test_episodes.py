@@ -1,4 +1,5 @@
 import errno
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,53 @@ def test_sent_episodes_are_kept_up_to_a_number(spool, task):
     for name in ("a", "b", "c"):
         small.mark_sent(name)
     assert not small.closed() and sorted(p.name for p in (spool.root / "sent").iterdir()) == ["b", "c"]
+
+
+def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(spool, task):
+    def size(name):
+        return sum(path.lstat().st_size for path in (spool.root / name, *(spool.root / name).iterdir()))
+
+    record(spool, task.spec, "a").close()
+    gb = 3.5 * size("closed/a") / 1e9
+    small = Spool(spool.root, max_gb=gb)
+    small.mark_sent("a")
+    for name in ("b", "c", "d"):
+        record(small, task.spec, name).close()
+    assert small.full() == pytest.approx(3 / 3.5, 0.02), "sent episodes do not make it full"
+    small.mark_sent("b")
+    assert sorted(path.name for path in (spool.root / "sent").iterdir()) == ["b"], "a was the oldest of four"
+    small.refuse("c", "it is no good")
+    record(small, task.spec, "e").abort()
+    before, writer = small.full(), record(small, task.spec, "f")
+    assert before < small.full() and small.set_aside() == 1, "refused, broken and open ones do"
+    writer.close()
+    with pytest.raises(SpoolError, match="nothing is recorded until some are sent.*station.spool_gb; closed"):
+        small.open_episode("g")
+    left = {name: sorted(path.name for path in (spool.root / name).iterdir()) for name in ("closed", "refused", "broken")}
+    assert left == {"closed": ["d", "f"], "refused": ["c", "c.reason.txt"], "broken": ["e"]}
+    assert Spool(spool.root, max_gb=3 * gb).open_episode("g")
+
+
+def test_how_full_a_spool_is_can_be_asked_while_another_process_moves_episodes(spool):
+    (spool.root / "elsewhere/a").mkdir(parents=True)
+    (spool.root / "elsewhere/a/x").write_bytes(bytes(100))
+    moving, through = threading.Event(), []
+
+    def move():
+        while not moving.wait(0.0):
+            (spool.root / "elsewhere/a").rename(spool.root / "closed/a")
+            (spool.root / "closed/a").rename(spool.root / "elsewhere/a")
+        through.append(True)
+
+    thread = threading.Thread(target=move)
+    thread.start()
+    try:
+        for _ in range(2000):
+            Spool(spool.root).full()
+    finally:
+        moving.set()
+        thread.join()
+    assert through
 
 
 def test_a_full_disk_is_said_and_loses_nothing_closed(spool, task, monkeypatch):

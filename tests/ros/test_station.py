@@ -83,11 +83,11 @@ class Run:
         return {path.name for path in (self.folder / "spool/sent").iterdir()}
 
     def statuses(self):
-        log = self.folder / "trained_on.jsonl"
+        log = self.folder / "journal.jsonl"
         statuses = {}
         for line in log.read_text().splitlines():
             entry = json.loads(line)
-            if entry["status"] != "duplicate":
+            if entry["status"] not in ("duplicate", "arrived"):
                 statuses[entry["id"]] = entry["status"]
         return statuses
 

@@ -56,7 +56,8 @@ def test_status_says_what_the_station_says(peer):
     say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
         ("policy/status", PolicyStatus), ("trainer/status", TrainerStatus), ("timestep", TimeStep))}
     say["policy/status"].publish(PolicyStatus(version=7, inference_p50_ms=1.5, error="too old"))
-    say["trainer/status"].publish(TrainerStatus(connected=False, message="refused", backlog=3))
+    say["trainer/status"].publish(TrainerStatus(connected=False, message="refused", backlog=3, set_aside=2,
+                                                spool_full=0.25))
     peer.node.create_timer(0.1, lambda: say["timestep"].publish(TimeStep(episode_id="e-9", step_index=4, mode="train")))
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
@@ -67,7 +68,8 @@ def test_status_says_what_the_station_says(peer):
             break
     assert code == 0 and lines["interlock"] == "ACTIVE policy commands" and "waiting for you" not in lines
     assert lines["policy"] == "version 7, answers in 1.5 ms; refused the last update: too old"
-    assert lines["trainer"] == "away: refused; 3 episodes wait to be sent"
+    assert lines["trainer"] == ("away: refused; 3 episodes wait to be sent; the spool is 25% full; 2 refused by the "
+                                "trainer are in the spool's refused/")
     assert lines["episode"] == "e-9, step 4, train"
 
 

@@ -92,7 +92,7 @@ REFUSED = {
 def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(spool, task, tmp_path, capsys, how, said):
     folder, run, taken = record(spool, task.spec, **how).close(), intake(tmp_path / "run", task.spec), Taken()
     run.take(folder, taken)
-    (line,) = map(json.loads, (tmp_path / "run/trained_on.jsonl").read_text().splitlines())
+    (line,) = map(json.loads, (tmp_path / "run/journal.jsonl").read_text().splitlines())
     reason = (tmp_path / "run/refused/a-1.reason.txt").read_text()
     assert line.keys() == {"id", "status", "time"} and line["id"] == "a-1"
     assert line["status"].startswith("refused: episode") and line["status"] in reason and "a-1" in capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_take
     run = intake(tmp_path / "run", task.spec)
     for folder in (*folders, tmp_path / "absent"):
         run.take(folder, Taken())
-    statuses = [json.loads(line)["status"] for line in (tmp_path / "run/trained_on.jsonl").read_text().splitlines()]
+    statuses = [json.loads(line)["status"] for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
     assert [status.split(":")[0] for status in statuses] == ["refused"] * 5 + ["online"] + ["refused"]
     assert "MemoryError: of another kind" in statuses[4] and run.refused == 6
     assert sorted(path.name for path in (tmp_path / "run/refused").glob("*/")) == [f"e{n}" for n in range(5)]

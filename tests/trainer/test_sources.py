@@ -111,7 +111,7 @@ def test_on_recordings(name, task, tmp_path):
     record(Spool(tmp_path / "spool"), task.spec, "a-2", mode="demonstration", success=False).close()
     last = train(recipe, tmp_path / "run")
     assert (last["updates"], last["env_steps"], last["episodes"]) == (3, 3, 2)
-    statuses = (tmp_path / "run/trained_on.jsonl").read_text()
+    statuses = (tmp_path / "run/journal.jsonl").read_text()
     assert statuses.count('"demonstration"') == (2 if name == "iql" else 1) and (tmp_path / "spool/closed/a-2").exists()
 
 

@@ -128,7 +128,10 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
     assert list(dict.fromkeys(report.phase for report in station.heard))[-1] == "online"
     (_, newest) = checkpoint.checkpoints(run_dir / "checkpoints")
     assert newest.name == "00000002-updates-000000095"
-    assert [json.loads(line)["status"] for line in (run_dir / "trained_on.jsonl").read_text().splitlines()] == [
+    lines = list(map(json.loads, (run_dir / "journal.jsonl").read_text().splitlines()))
+    arrived = [line["id"] for line in lines if line["status"] == "arrived"]
+    assert arrived == ["first", "failed", "second", "online", "held-out"]
+    assert [line["status"] for line in lines if line["status"] != "arrived"] == [
         "demonstration", "failed demonstration", "demonstration", "online", "evaluation"]
     assert scalars(run_dir, "train/sft_loss") and scalars(run_dir, "data/demonstrations")
 
@@ -170,10 +173,17 @@ def test_two_stations_feed_one_run_and_each_is_counted(task, tmp_path, port):
         for number in (2, 3):
             other.upload(record(spool, station.spec, f"b-{number}", steps=9, start=3.0, change=of("b")).close())
         station.send("a-2")
-        metrics = station.wait(lambda r: r.transitions == 23 and r.updates == 161).metrics
+        metrics = dict(station.wait(lambda r: r.transitions == 23 and r.updates == 161).metrics)
+        assert not any(name.startswith("b/") for name in metrics), "each hears of itself"
+        metrics |= dict(other.report(7, 3, set_aside=2, spool_full=0.5).metrics)
         assert (metrics["a/episodes"], metrics["a/steps"]) == (2, 5)
         assert (metrics["b/episodes"], metrics["b/steps"]) == (3, 18)
         assert metrics["a/sampled"] + metrics["b/sampled"] == (60 + 161) * 8
+        wanted = {"b/backlog": 7, "b/policy_version": 3, "b/set_aside": 2, "b/spool_full": 0.5}
+        end = time.monotonic() + 20
+        while not wanted.items() <= dict(other.report(7, 3, set_aside=2, spool_full=0.5).metrics).items():
+            assert time.monotonic() < end
+            time.sleep(0.05)
         assert metrics["a/sampled"] > 300 and metrics["b/sampled"] > 400
         assert other.next_policy(0, tmp_path / "policies_b")[0] == station.client.next_policy(0, tmp_path / "policies_a")[0]
         other.close()

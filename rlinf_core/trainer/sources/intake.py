@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 
 from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import Episode, read_episode
+from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, printable
 from rlinf_core.policies import instructions
@@ -24,7 +23,7 @@ REFUSED = "refused"
 
 
 class Intake:
-    """Takes recordings in and keeps ``trained_on.jsonl``.
+    """Takes recordings in, and notes in ``journal.jsonl`` what became of each.
 
     Args:
         run_dir: of the trainer; refused episodes go to its ``refused/``.
@@ -38,7 +37,8 @@ class Intake:
                  rollouts_of: PolicySettings | None = None) -> None:
         self.run_dir, self.spec, self.longest = run_dir, spec, longest
         self.use_executed, self.rollouts_of = use_executed, rollouts_of
-        self.ids: dict[str, str] = {}  # of episodes, to what became of them
+        self.journal = Journal(run_dir / "journal.jsonl")
+        self.ids: dict[str, str] = {}  # of episodes, to what became of them: those of a checkpoint, and since
 
     @property
     def refused(self) -> int:
@@ -51,8 +51,7 @@ class Intake:
         What is refused is set aside where the folder is ``ours``.
         """
         status = "duplicate" if folder.name in self.ids else self._inserted(folder, insert)
-        with open(self.run_dir / "trained_on.jsonl", "a") as log:
-            log.write(json.dumps({"id": folder.name, "status": status, "time": time.time()}) + "\n")
+        self.journal.taken(folder.name, status)
         if status.startswith(REFUSED):
             print(status, flush=True)
             if ours:

@@ -12,7 +12,7 @@ from rlinf_core.algorithms.common.settings import EXPERT, REPLAY, ROLLOUTS, Amou
 from rlinf_core.distributed.rollout_workers import Make, OnRay
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
-from rlinf_core.rollouts.experience import Experience
+from rlinf_core.rollouts.experience import Experience, Source
 from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, ExpertRollouts, Rollouts, demonstrate
 from rlinf_core.rollouts.tensors import InArrays, TensorRollouts
 from rlinf_core.rollouts.vector_env import VectorEnv
@@ -22,7 +22,7 @@ SLICE = 25  # time steps of every environment that a worker plays between two lo
 KINDS: dict[str, type[Rollouts]] = {ROLLOUTS: ChunkRollouts, REPLAY: EpisodeRollouts, EXPERT: ExpertRollouts}
 
 
-class Simulators:
+class Simulators(Source):
     """Brings what is asked for, by the policy as it is then.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
-from rlinf_core.bridge.server import BridgeServer, exposure
+from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer.sources.intake import Intake
 
@@ -23,18 +23,20 @@ class Stations(Source):
         run_dir: of the trainer, with ``inbox/`` and ``policies/``.
         intake: reads what arrives.
         insert: what takes it, and says what became of it.
+        fleet: the folder of the fleet that it serves; None serves whoever calls.
     """
 
     asynchronous = True
 
-    def __init__(self, address: str, run_dir: Path, intake: Intake, insert: Callable[[Trajectory], str]) -> None:
+    def __init__(self, address: str, run_dir: Path, intake: Intake, insert: Callable[[Trajectory], str],
+                 fleet: Path | None = None) -> None:
         self.intake, self.insert = intake, insert
         self.report: dict[str, Any] = {"phase": "waiting", "accepting": True}
         arrived: deque[Path] = deque()
-        self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report)
-        self.arrived, self.known = arrived, deque(self.server.inbox / name for name in self.server.journal.ids())
-        if warning := exposure(address):
-            print(warning, flush=True)
+        self.known = deque(run_dir / "inbox" / name for name in intake.journal.ids())
+        self.arrived = arrived
+        self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
+                                   intake.journal, fleet)
 
     def take(self, updates: int, order: Amount) -> Experience:
         """Insert a few of those that arrived; how much is asked for, stations decide."""
@@ -45,6 +47,11 @@ class Stations(Source):
                 self.intake.take(queue.popleft(), self.insert)
         return Experience()
 
+    def counts(self) -> dict[str, float]:
+        """What each station has told of itself."""
+        return {f"{name}/{what}": float(getattr(told, what)) for name, (_, told) in sorted(self.server.stations.items())
+                for what in ("backlog", "policy_version", "set_aside", "spool_full")}
+
     def close(self) -> None:
-        """Stop serving; what is under way is sent again."""
+        """Stop serving; what is under way goes on with the next trainer."""
         self.server.stop()

@@ -9,7 +9,8 @@ from rlinf_core.interlock.types import Mode
 
 def told(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState) -> dict[str, Any]:
     """How policy, trainer and interlock fare."""
-    shown = ("connected", "phase", "updates", "episodes", "transitions", "backlog", "update_ratio", "accepting", "message")
+    shown = ("connected", "phase", "updates", "episodes", "transitions", "backlog", "update_ratio", "accepting", "message",
+             "set_aside", "spool_full")
     counted = ("cause", "source", "holds", "refused", "limited", "dropped")
     measured = dict(zip(trainer.names, trainer.values, strict=False))
     return {

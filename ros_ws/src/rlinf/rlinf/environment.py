@@ -180,8 +180,9 @@ class Environment(ControlNode):
         return await Until(self.done) or await Until(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
-        """The learner is behind; or it takes a person before the arm can move, and that may take them any time."""
-        return bool(self.still) or (self.mode == "train" and self.trainer.connected and not self.trainer.accepting)
+        """The learner is behind; or nothing could be recorded; or it takes a person before the arm can move."""
+        behind = self.mode == "train" and self.trainer.connected and not self.trainer.accepting
+        return bool(self.still) or behind or self.trainer.spool_full >= 1.0
 
     def _may_move(self) -> bool:
         return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it
@@ -267,6 +268,9 @@ class Environment(ControlNode):
         """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
         if self.running and self.still and time.monotonic() - self.still_at > SAY_AFTER_S:
             self.get_logger().warning(self.still, throttle_duration_sec=SAY_AGAIN_S)
+        if self.running and self.trainer.spool_full >= 1.0:
+            self.get_logger().warning("the spool is full: no further episode is played until some are sent (rlinf status)",
+                                      throttle_duration_sec=SAY_AGAIN_S)
         quiet_s = time.monotonic() - self.progress_at
         if quiet_s < self.patience_s:
             return

@@ -22,7 +22,7 @@ from rlinf.spinning import BACKGROUND, run
 from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
-from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import SpoolError
 from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
@@ -36,7 +36,8 @@ class Recorder(Node):
         super().__init__("recorder")
         self.station = self.declare_parameter("station", "station").value
         spool = self.declare_parameter("spool", "spool").value
-        self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value)
+        self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value,
+                           max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
         for left in self.spool.recover():
             self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
         arms = arms_of(self)

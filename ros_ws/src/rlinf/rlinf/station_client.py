@@ -27,7 +27,7 @@ from rlinf.arms import each, hear_safety
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.spinning import destroy
 from rlinf.standstill import command, standstill
-from rlinf_core.cli.display import PHASES
+from rlinf_core.cli.display import FULL, PHASES
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Mode
 
@@ -179,9 +179,11 @@ def _trainer(said: Any) -> str:
     if said is None:
         return "not heard: no uplink runs"
     waiting = f"; {said.backlog} episodes wait to be sent" if said.backlog else ""
+    waiting += f"; the spool is {said.spool_full:.0%} full{FULL if said.spool_full >= 1.0 else ''}"
+    waiting += f"; {said.set_aside} refused by the trainer are in the spool's refused/" if said.set_aside else ""
     if not said.connected:
         return f"away: {said.message or 'nothing heard of it'}{waiting}"
-    slow = "" if said.accepting else "; behind, so stations pause"
+    slow = "" if said.accepting or said.spool_full >= 1.0 else "; behind, so stations pause"
     return (f"connected, {said.phase}, version {said.policy_version}, {said.episodes} episodes, {said.updates} updates"
             f"{slow}{waiting}")
 

@@ -12,7 +12,7 @@ from rlinf.qos import profile
 from rlinf.spinning import BACKGROUND, run
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.sending import Sender
-from rlinf_core.episodes.spool import Spool
+from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import BridgeError
 
 RETRY_S = 1.0
@@ -25,10 +25,13 @@ class Uplink(Node):
     def __init__(self) -> None:
         super().__init__("uplink")
         station = self.declare_parameter("station", "station").value
-        self.spool = Spool(self.declare_parameter("spool", "spool").value)
+        self.spool = Spool(self.declare_parameter("spool", "spool").value,
+                           max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
         self.policies = Path(self.declare_parameter("policies", "policies").value)
         address = self.declare_parameter("address", "127.0.0.1:50551").value
-        self.client, self.reporter = BridgeClient(address, station), BridgeClient(address, station)
+        folder = self.declare_parameter("credentials", "").value
+        credentials = Path(folder) if folder else None
+        self.client, self.reporter = (BridgeClient(address, station, credentials) for _ in range(2))
         self.version, self.trouble, self.stopping = -1, "", threading.Event()
         self.updates = self.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
         self.statuses = self.create_publisher(TrainerStatus, "trainer/status", profile("trainer/status"))
@@ -69,15 +72,16 @@ class Uplink(Node):
         self.stopping.wait(RETRY_S)
 
     def _report(self) -> None:
-        backlog = len(self.spool.closed())
-        status = TrainerStatus(connected=False, backlog=backlog, message=self.trouble)
+        backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
+        full = room["spool_full"] >= 1.0
+        status = TrainerStatus(connected=False, backlog=backlog, message=self.trouble, **room)
         try:
-            told = self.reporter.report(backlog, self.version, timeout_s=0.4)
+            told = self.reporter.report(backlog, self.version, timeout_s=0.4, **room)
             status = TrainerStatus(
                 connected=True, backlog=backlog, phase=told.phase, policy_version=told.policy_version,
                 updates=told.updates, episodes=told.episodes, transitions=told.transitions,
-                update_ratio=told.update_ratio, accepting=told.accepting, names=list(told.metrics),
-                values=list(told.metrics.values()), message=told.message or self.trouble)
+                update_ratio=told.update_ratio, accepting=told.accepting and not full, names=list(told.metrics),
+                values=list(told.metrics.values()), message=told.message or self.trouble, **room)
         except BridgeError as error:
             status.message = str(error)
         status.header.stamp = self.get_clock().now().to_msg()

@@ -1,0 +1,36 @@
+"""Who can reach a bridge: beyond this machine it is TLS, or the recipe says by name that it is not."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.recipes.schema import Bridge
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it; of a name nobody can say, but for localhost."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def fleet_of(bridge: Bridge) -> Path | None:
+    """The fleet whose stations a trainer serves; RecipeError where it would serve a network in the clear."""
+    return _secured(bridge, "fleet", bridge.fleet, "At the trainer, set it to the folder of rlinf fleet")
+
+
+def credentials_of(bridge: Bridge) -> Path | None:
+    """With what a station calls; RecipeError where it would talk to a network in the clear."""
+    return _secured(bridge, "credentials", bridge.credentials, "At the station, set it to what rlinf fleet enroll has made")
+
+
+def _secured(bridge: Bridge, key: str, folder: str, fix: str) -> Path | None:
+    if not folder and not is_loopback(bridge.host) and not bridge.insecure:
+        raise RecipeError(f"bridge.{key}: expected a folder, since bridge.host is '{bridge.host}', which others than this "
+                          "machine can reach, got none. Without TLS anyone on that network can feed the training and fetch "
+                          f"policies. {fix} (docs/fleet.md). Or keep to bridge.host=127.0.0.1 and a tunnel (ssh -L), or, "
+                          "on a network of your own, bridge.insecure=true")
+    return Path(folder).expanduser().resolve() if folder else None

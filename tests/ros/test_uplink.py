@@ -1,0 +1,77 @@
+"""The uplink as a process, against a real trainer's bridge over TLS; and what a station does whose spool is full."""
+
+import shutil
+
+import pytest
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import PolicyUpdate, SafetyState, TrainerStatus
+
+from rlinf.qos import profile
+from rlinf_core.atomic_io import publish_file
+from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.policies.files import policy_name
+from tests.messages import record
+from tests.ros.stand import listen, start
+from tests.ros.test_scene import RobotSide
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+
+@pytest.mark.domain(46)
+def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_both(peer, tmp_path, task):
+    fleet = Fleet(tmp_path / "fleet")
+    fleet.enroll("station_a", tmp_path / "carried")
+    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print,
+                          lambda: {"phase": "online", "accepting": True}, fleet=fleet.folder)
+    spool = Spool(tmp_path / "spool")
+    record(spool, task.spec, "one").close()
+    (record(spool, task.spec, "two").close() / SUMS).unlink()
+    record(spool, task.spec, "three").close()
+    (server.policies / ".part").write_bytes(b"policy")
+    publish_file(server.policies / ".part", server.policies / policy_name(3))
+    statuses, updates = listen(peer, TrainerStatus, "trainer/status"), listen(peer, PolicyUpdate, "policy/update")
+    start(peer, "uplink", f"bridge.port={server.port}", f"bridge.credentials={tmp_path / 'carried'}")
+    peer.spin(lambda: statuses and statuses[-1].set_aside == 1 and statuses[-1].backlog == 0 and updates, what="the uplink")
+    assert sorted(server.journal.ids()) == ["one", "three"] and updates[-1].version == 3
+    assert statuses[-1].connected and statuses[-1].accepting and 0 < statuses[-1].spool_full < 0.01
+    assert (spool.root / "refused/two").is_dir() and "SHA256SUMS" in (spool.root / "refused/two.reason.txt").read_text()
+    peer.spin(lambda: server.stations["station_a"][1].set_aside == 1, what="the trainer to hear of it")
+
+    fleet.revoke("station_a")
+    record(spool, task.spec, "four").close()
+    peer.spin(lambda: not statuses[-1].connected, what="the revocation")
+    assert "station 'station_a': its certificate was revoked" in statuses[-1].message
+    peer.for_s(1.5)
+    assert statuses[-1].backlog == 1 and len(spool.closed()) == 1 and "four" not in server.journal.ids()
+    server.stop()
+
+
+@pytest.mark.domain(47)
+def test_a_full_spool_is_told_and_nothing_is_played_until_there_is_room(peer, tmp_path, task):
+    statuses = listen(peer, TrainerStatus, "trainer/status")
+    folder = record(Spool(tmp_path / "spool"), task.spec).close()
+    start(peer, "uplink", "bridge.port=1", "station.spool_gb=1e-5")
+    peer.spin(lambda: statuses and statuses[-1].spool_full > 1.0, what="a full spool")
+    assert not statuses[-1].accepting
+
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    runner, robot_side = ActionClient(peer.node, RunEpisodes, "run_episodes"), RobotSide(47)
+    try:
+        peer.node.create_timer(0.1, lambda: safety.publish(SafetyState(state=SafetyState.ARMED)))
+        start(peer, "environment")
+        peer.spin(runner.server_is_ready, what="the environment")
+        peer.for_s(1.0)  # in which it hears of the spool
+        sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=1))
+        peer.spin(sent.done, what="the goal")
+        assert sent.result().accepted
+        peer.for_s(2.0)
+        assert robot_side.asked == [], "no scene is reset for an episode that could not be recorded"
+        shutil.move(folder, tmp_path / "elsewhere")
+        peer.spin(lambda: robot_side.asked == [1], what="the episode", timeout_s=40.0)
+        assert statuses[-1].spool_full < 1.0
+    finally:
+        robot_side.close()
