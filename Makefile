@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
-APART := genesis libero calvin
+APART := genesis libero calvin lerobot
 .PHONY: help setup station simulators $(APART) demo test test-all mutants lint clean
 
 help:            ## this list
@@ -12,7 +12,7 @@ help:            ## this list
 
 setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
 $(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/*)
-	scripts/setup.sh trainer sim vla test
+	scripts/setup.sh trainer sim vla data test
 	@touch $@
 
 station:         ## setup for a station's PC: nodes, recorder, uplink, doctor; without torch and ray

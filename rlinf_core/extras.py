@@ -15,6 +15,7 @@ PURPOSE = {  # in the order in which one needs them
     "policy": "the policy node, rlinf eval",
     "trainer": "rlinf train, demo, sweep, compare, identify, reports",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
+    "data": "rlinf data export, import: LeRobot data sets",
     "vla": "LoRA, vision-language-action policies",
     "maniskill": "sim_bridges/maniskill",
     "robosuite": "sim_bridges/robosuite",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a simulator whose packages do not go together with ours into an environment of its own, .venvs/NAME:
-#   make genesis | make libero | make calvin
+# Installs a simulator, or LeRobot, whose packages do not go together with ours into an environment of its own, .venvs/NAME:
+#   make genesis | make libero | make calvin | make lerobot
 # LIBERO's assets and CALVIN's environment come from their repositories; LIBERO_SOURCE and CALVIN_SOURCE name a clone that
 # is there already.
 set -euo pipefail
@@ -30,6 +30,18 @@ calvin)
   say "2/2 its environment"
   source_of "${CALVIN_SOURCE:-https://github.com/mees/calvin_env}" 797142c588c21e76717268b7b430958dbd13bf48
   echo "$(pwd)/$venv/src" >"$site/calvin_env.pth"
+  ;;
+lerobot)
+  say "2/2 FFmpeg for its videos: the one of PyAV's wheel, under the names that torchcodec looks for"
+  mkdir -p "$venv/ffmpeg"
+  ln -sfn "$site"/av.libs/* "$venv/ffmpeg/"
+  for library in avutil avcodec avformat avdevice avfilter swscale swresample; do
+    file=$(echo "$site/av.libs/lib$library"-*.so.*)
+    version=${file##*.so.}
+    ln -sfn "$file" "$venv/ffmpeg/lib$library.so.${version%%.*}"
+  done
+  echo "done. Next: LD_LIBRARY_PATH=$venv/ffmpeg $venv/bin/lerobot-train --help"
+  exit
   ;;
 esac
 echo "done. Next: .venv/bin/rlinf check sim $name"

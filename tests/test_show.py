@@ -30,8 +30,9 @@ def test_a_folder_is_a_line_an_episode(spool, capsys):
     code, lines, out, _ = shown(capsys, spool.root.parent)
     assert code == 0
     assert lines["spool/closed/a-1"][1:] == ["a", "train", "success", "5", "0.5", "policy", "80%,", "operator", "20%", "4",
-                                             "beef", "sealed"]
-    assert lines["spool/closed/a-2"][1:] == ["a", "evaluate", "time", "limit", "4", "0.4", "policy", "4", "beef", "sealed"]
+                                             "beef", "0.01", "sealed"]
+    assert lines["spool/closed/a-2"][1:] == ["a", "evaluate", "time", "limit", "4", "0.4", "policy", "4", "beef", "0.01",
+                                             "sealed"]
     assert "no episode" in out and "spool/broken/a-3: expected time steps up to a LAST one and an ENDED event" in out
     assert "3 recordings: 2 episodes, 1 succeeded, 9 steps; 2 sealed, 1 no seal" in out
 

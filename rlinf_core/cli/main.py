@@ -19,6 +19,8 @@ SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "default": [], "metava
 JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": Path}
 STATIONS_RECIPE: dict[str, Any] = {"metavar": "recipe", "nargs": "?", "default": "demo",
                                    "help": "the station's recipe (default: demo)"}
+RECORDINGS: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "recordings",
+                              "help": "episodes, a spool, an inbox, or a run folder"}
 EXAMPLES = """examples:
   rlinf doctor                              what this machine has and lacks, and how to get it
   rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after
@@ -33,6 +35,7 @@ EXAMPLES = """examples:
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
   rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
+  rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export lerobot
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
   rlinf identify runs/x                     how late and how slowly its arm follows, from what it recorded
@@ -104,13 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     teleop.add_argument("--set", **SET, help="as given to the station")
     _station_commands(commands)
     _fleet_commands(commands)
-    show = _command(commands, "show", "cli.show:show", "what recordings hold: an episode a line, or topics", (
-        "A line for each recording below: how its episode ended, how long it was, who commanded, which policy under "
-        "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
-        "with counts and times. Exit code 1 where a seal does not fit."))
-    show.add_argument("paths", nargs="+", type=Path, metavar="recordings",
-                      help="episodes, a spool, an inbox, or a run folder")
-    show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
+    _show_command(commands)
+    _data_commands(commands)
     evaluate = _command(commands, "eval", "cli.evaluate:evaluate_command",
                         "success of a policy file on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
@@ -166,6 +164,49 @@ def _recipe_command(commands: argparse._SubParsersAction, name: str, run: str, t
     parser.add_argument("--out", dest="run_dir", metavar="OUT", type=_run_dir, default="",
                         help="run folder (default: runs/<time>)")
     return parser
+
+
+def _show_command(commands: argparse._SubParsersAction) -> None:
+    show = _command(commands, "show", "cli.show:show", "what recordings hold: an episode a line, or topics", (
+        "A line for each recording below: how its episode ended, how long it was, who commanded, which policy under "
+        "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
+        "with counts and times. Exit code 1 where a seal does not fit."))
+    show.add_argument("paths", **RECORDINGS)
+    show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
+
+
+def _data_commands(commands: argparse._SubParsersAction) -> None:
+    """What is done with recordings."""
+    whole = commands.add_parser("data", help="recordings: list, show, check, repair, merge, split, stats, export")
+    data = whole.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(name: str, text: str, run: str = "", out: bool = False, parent: argparse._SubParsersAction = data
+                ) -> argparse.ArgumentParser:
+        parser = _command(parent, name, run or f"cli.data:{name}", text)
+        parser.add_argument("paths", **RECORDINGS)
+        if out:
+            parser.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
+        return parser
+
+    command("list", "an episode a line", "cli.show:show").set_defaults(only_list=True)
+    _show_command(data)
+    check = command("check", "whether every recording is whole: seal, messages, steps, values; exit code 1 if not")
+    check.add_argument("--recipe", help="whose station's specs they shall have")
+    check.add_argument("--json", **JSON, help="write recordings, whole and broken there")
+    command("repair", "what is whole of those that are not, written anew; episodes are sealed again", out=True)
+    command("merge", "all whole episodes in one folder; all must have the same specs", out=True)
+    split = command("split", "whole episodes in several folders: by outcome, or by fractions", out=True)
+    split.add_argument("--fractions", nargs="+", default=[], metavar="NAME=FRACTION",
+                       help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
+    split.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
+    stats = command("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
+    stats.add_argument("--json", **JSON, help="write them as one flat object")
+    formats = data.add_parser("export", help="write recordings in the format of others").add_subparsers(
+        required=True, metavar="FORMAT")
+    lerobot = command("lerobot", "a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
+    lerobot.add_argument("--recipe", help="whose station recorded them, for names (default: that of the run they lie in)")
+    lerobot.add_argument("--executed", action="store_true",
+                         help="actions are what the interlock let through (default: what was asked for)")
 
 
 def _station_commands(commands: argparse._SubParsersAction) -> None:

@@ -1,4 +1,4 @@
-"""``rlinf show``: what recordings hold, an episode a line; of one alone its topics too. Needs neither ROS nor torch."""
+"""``rlinf show``, ``rlinf data list``: what recordings hold, an episode a line; without ROS and torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlinf_core.reports.recordings import DAMAGED, SEALED, Line, draw, look, rec
 
 WIDTH = 200  # where there is no terminal
 COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
-NUMBERS = ("steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
+NUMBERS = ("MB", "steps", "seconds", "messages", "Hz", "first [s]", "last [s]")
 
 
-def show(paths: list[Path], plot: Path | None = None) -> int:
+def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -> int:
     """Print what there is; 1 where a recording is not what was closed."""
     folders = recordings(paths)
     if plot is not None and len(folders) != 1:
@@ -26,11 +26,11 @@ def show(paths: list[Path], plot: Path | None = None) -> int:
 
     root = paths[0] if len(paths) == 1 else None
     lines = [look(folder, root) for folder in track(folders, "reading", transient=True, disable=len(folders) < 20)]
-    _print([name.replace("_", " ") for name in COLUMNS], [[getattr(line, name) for name in COLUMNS] for line in lines])
+    print_table([name.replace("_", " ") for name in COLUMNS], [[getattr(line, name) for name in COLUMNS] for line in lines])
     for line in lines:
         if line.note:
             print(f"{line.recording}: {line.note}")
-    if len(lines) == 1:
+    if len(lines) == 1 and not only_list:
         _describe(folders[0])
     else:
         print(_summary(lines))
@@ -52,7 +52,7 @@ def _describe(folder: Path) -> None:
         ends = (min(stamps), max(stamps)) if stamps else ()
         rate = f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}" if ends and ends[1] > ends[0] else ""
         rows.append([name, kind, str(len(stamps)), rate, *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends)])
-    _print(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
+    print_table(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 
@@ -65,7 +65,8 @@ def _summary(lines: list[Line]) -> str:
             f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}")
 
 
-def _print(heads: list[str], rows: list[list[str]]) -> None:
+def print_table(heads: list[str], rows: list[list[str]]) -> None:
+    """A table for people, as wide as the terminal."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

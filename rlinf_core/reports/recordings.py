@@ -32,6 +32,7 @@ class Line:
     commanded_by: str = ""
     policy: str = ""
     limits: str = ""
+    MB: str = ""
     seal: str = ""
     note: str = ""
 
@@ -65,11 +66,18 @@ def look(folder: Path, root: Path | None = None) -> Line:
         note = f"set aside: {printable(reason.read_text())[:-2]}" if reason.is_file() else ""
         episode = read_episode(folder, sealed=seal == SEALED)
     except (EpisodeError, OSError) as error:
-        return Line(name, seal=seal, note=printable(error).removeprefix(f"episode {printable(folder)}: "))
+        note = printable(error).removeprefix(f"episode {printable(folder)}: ")
+        return Line(name, MB=megabytes(folder), seal=seal, note=note)
     seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
     version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
     return Line(name, episode.station, episode.mode, outcome(episode), str(len(episode)), f"{seconds:.1f}",
-                drivers(episode), version, episode.limits_hash, seal, note)
+                drivers(episode), version, episode.limits_hash, megabytes(folder), seal,
+                note)
+
+
+def megabytes(folder: Path) -> str:
+    """Of its files."""
+    return f"{sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) / 1e6:.2f}"
 
 
 def outcome(episode: Episode) -> str:

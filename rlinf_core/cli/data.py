@@ -1,0 +1,114 @@
+"""``rlinf data``: recordings checked, repaired, put together, taken apart, counted, and in the formats of others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.cli.show import print_table
+from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.reports.recordings import recordings
+
+
+def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
+    """Say what is wrong with which recording; 1 where one is not whole."""
+    from rich.progress import track
+
+    from rlinf_core.data.check import fault
+    from rlinf_core.recipes import load_recipe, station_task
+
+    spec = station_task(load_recipe(recipe)).spec if recipe else None
+    folders = recordings(paths)
+    shown = track(folders, "checking", transient=True, disable=len(folders) < 20)
+    faults = {folder: fault(folder, spec) for folder in shown}
+    broken = {folder: said for folder, said in faults.items() if said}
+    for folder, said in broken.items():
+        print(f"{printable(folder)}: {said}")
+    print(f"{len(folders) - len(broken)} of {len(folders)} recordings are whole"
+          + ("; `rlinf data repair` keeps what is whole of the others" if broken else ""))
+    _write(json_file, {"recordings": len(folders), "whole": len(folders) - len(broken), "broken": len(broken)})
+    return int(bool(broken))
+
+
+def repair(paths: list[Path], out: Path) -> int:
+    """Write what is whole of every broken recording to a new folder; 1 where one could not be kept as an episode."""
+    from rlinf_core.data.check import fault
+    from rlinf_core.data.folders import new_folder
+    from rlinf_core.data.repair import repair as repaired
+
+    broken = [folder for folder in recordings(paths) if fault(folder)]
+    if not broken:
+        print("all are whole; nothing was written")
+        return 0
+    episodes = kept = 0
+    with new_folder(out) as folder:
+        for source in broken:
+            try:
+                done = repaired(source, folder / source.name)
+            except EpisodeError as error:
+                print(printable(error))
+                continue
+            kept += 1
+            episodes += not done.fault
+            lost = f"; lost: {'; '.join(done.lost)}" if done.lost else ""
+            print(f"{printable(source)}: {done.messages} messages kept{lost}; "
+                  + (f"no episode: {done.fault}" if done.fault else "a whole episode, sealed"))
+        if not kept:
+            raise EpisodeError(f"nothing whole in {len(broken)} broken recordings; nothing was written")
+    print(f"{episodes} of {len(broken)} are whole episodes again, in {out}")
+    return int(episodes < len(broken))
+
+
+def merge(paths: list[Path], out: Path) -> None:
+    """Copy all whole episodes into one new folder."""
+    from rlinf_core.data.selecting import merge as merged
+
+    print(f"{merged(paths, out)} episodes in {out}")
+
+
+def split(paths: list[Path], out: Path, fractions: list[str], seed: int) -> None:
+    """Copy them into several folders, by fractions or by outcome."""
+    from rlinf_core.data.selecting import fractions_of
+    from rlinf_core.data.selecting import split as parted
+
+    counts = parted(paths, out, fractions_of(fractions) if fractions else None, seed)
+    print(f"{', '.join(f'{count} {name}' for name, count in counts.items())} in {out}")
+
+
+def stats(paths: list[Path], json_file: Path | None) -> None:
+    """Print the numbers of every key, and how many succeeded."""
+    from rlinf_core.data.episodes import whole_episodes
+    from rlinf_core.data.stats import QUANTILES, Statistics
+
+    found = Statistics()
+    for _, episode in whole_episodes(paths):
+        found.add(episode)
+    names = ["mean", "std", "min", *QUANTILES, "max"]
+    rows, flat = [], dict[str, float]()
+    for key, numbers in found.keys().items():
+        for index in range(len(numbers["mean"])):
+            label = f"{key}[{index}]" if len(numbers["mean"]) > 1 else key
+            rows.append([label, *(f"{numbers[name][index]:.4g}" for name in names)])
+            flat |= {f"{label}/{name}": float(numbers[name][index]) for name in names}
+    print_table(["key", *names], rows)
+    told = found.summary()
+    print(f"{told['episodes']} episodes, {told['steps']} steps, {told['seconds']:.1f} s; success {told['success']:.0%} "
+          f"(95 % interval {told['low']:.0%} to {told['high']:.0%})")
+    _write(json_file, told | flat)
+
+
+def export_lerobot(paths: list[Path], out: Path, recipe: str | None, executed: bool) -> None:
+    """Write a LeRobot data set (v3.0)."""
+    from rlinf_core.extras import require
+
+    require("data", "rlinf data export lerobot")
+    from rlinf_core.data.lerobot.export import export
+
+    episodes, frames = export(paths, out, recipe, executed)
+    print(f"{episodes} episodes, {frames} frames in {out}: LeRobotDataset('local/{out.name}', root='{out}')")
+
+
+def _write(file: Path | None, told: dict[str, Any]) -> None:
+    if file:
+        file.write_text(json.dumps(told))

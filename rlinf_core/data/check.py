@@ -1,0 +1,31 @@
+"""Whether a recording is what was closed, of known messages, and an episode that can be learned from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlinf_core.data.episodes import check_values
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.specs import StationSpec
+
+
+def fault(folder: Path, spec: StationSpec | None = None) -> str:
+    """What is wrong with a recording; empty where it is whole: its seal, its messages, its steps and its values.
+
+    Args:
+        folder: the recording.
+        spec: of the station that it shall fit; without, the specs that it shows.
+    """
+    try:
+        if not (folder / "metadata.yaml").exists():
+            return "no metadata.yaml: it is being recorded, or was interrupted"
+        sealed = (folder / SUMS).exists()
+        episode = read_episode(folder, sealed=sealed)
+        check_values(episode, spec)
+    except (EpisodeError, OSError) as error:
+        return printable(error).removeprefix(f"episode {printable(folder)}: ")
+    if not sealed:
+        return f"no {SUMS}: a whole episode that was never closed"
+    return "" if episode.id == folder.name else f"expected a folder named {printable(episode.id)}, as its episode"

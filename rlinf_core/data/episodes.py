@@ -1,0 +1,107 @@
+"""The whole episodes below some folders, one after the other, all of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.episodes import Episode, read_episode
+from rlinf_core.episodes.checksums import SUMS, told
+from rlinf_core.episodes.messages import NS
+from rlinf_core.episodes.validation import check_episode
+from rlinf_core.errors import EpisodeError, RlinfError, printable
+from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.station import station_task
+from rlinf_core.reports.recordings import recordings
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+LONGEST = 10**9
+Say = Callable[[str], None]
+
+
+def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, Episode]]:
+    """Every whole episode in and below some folders, in the order of their paths.
+
+    What was never closed is left out, and said. An episode that lies there twice, as in a spool and an inbox, comes once.
+
+    Raises:
+        EpisodeError: one is damaged, two that differ have one id, or not all have the same specs; both are named.
+    """
+    first: tuple[Path, Episode] | None = None
+    seen: dict[str, Path] = {}
+    for folder in recordings(paths):
+        try:
+            episode = read_episode(folder)
+            check_values(episode)
+        except EpisodeError as error:
+            if (folder / SUMS).exists():
+                raise EpisodeError(f"{error}. `rlinf data check` lists all such, `rlinf data repair` keeps what "
+                                   "is whole") from error
+            say(f"left out: {printable(folder)}: {printable(error).removeprefix(f'episode {printable(folder)}: ')}")
+            continue
+        first = first or (folder, episode)
+        _check_same_specs(folder, episode, *first)
+        if episode.id in seen:
+            _check_same(folder, seen[episode.id])
+            continue
+        seen[episode.id] = folder
+        yield folder, episode
+    if first is None:
+        raise EpisodeError(f"{', '.join(map(str, paths))}: expected a whole episode, got none. `rlinf data check` says why")
+
+
+def check_values(episode: Episode, spec: StationSpec | None = None) -> None:
+    """What training asks of an episode: by the specs of a station, or by those that it shows itself to have."""
+    if spec is None:
+        spec = seen_spec(episode)
+        episode = replace(episode, spec_hash=spec.hash)
+    check_episode(episode, spec, LONGEST)
+
+
+def seen_spec(episode: Episode) -> StationSpec:
+    """The specs as far as a recording shows them: names, shapes and rate, without units, scales and names of actions."""
+    arrays = tuple(ArraySpec(name, values.shape[1:], str(values.dtype)) for name, values in episode.observations.items())
+    count = episode.requested.shape[1]
+    action = ActionSpec("", tuple(f"action_{index}" for index in range(count)), (1.0,) * count, ("",) * count)
+    steps_ns = np.diff(episode.stamps_ns)
+    return StationSpec(arrays, action, round(NS / max(float(np.median(steps_ns)), 1.0), 1), episode.instruction)
+
+
+def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
+    """The station's specs: of a recipe, else of the run that a recording lies in, else what the recording shows.
+
+    Raises:
+        EpisodeError: the recipe that is named has other specs.
+    """
+    if recipe is not None:
+        spec = station_task(load_recipe(recipe)).spec
+        if spec.hash != episode.spec_hash:
+            raise EpisodeError(f"{folder}: expected specs {spec.hash}, of recipe '{recipe}', got {episode.spec_hash}:\n"
+                               f"{spec.difference(seen_spec(episode))}\nName the recipe that it was recorded with")
+        return spec
+    for above in folder.resolve().parents:
+        if (above / "recipe.yaml").is_file():
+            try:
+                spec = station_task(load_recipe(above / "recipe.yaml")).spec
+            except RlinfError:  # of a robot or a task that is not on this machine
+                break
+            if spec.hash == episode.spec_hash:
+                return spec
+    return seen_spec(episode)
+
+
+def _check_same_specs(folder: Path, episode: Episode, first_folder: Path, first: Episode) -> None:
+    if episode.spec_hash != first.spec_hash:
+        difference = seen_spec(first).difference(seen_spec(episode)) or "units, bounds, scales or sources differ"
+        raise EpisodeError(f"expected episodes of the same specs, got {first.spec_hash} in {first_folder} and "
+                           f"{episode.spec_hash} in {folder}: {difference}. Take them one after the other")
+
+
+def _check_same(folder: Path, before: Path) -> None:
+    sums = [told(each / SUMS) if (each / SUMS).exists() else str(each) for each in (folder, before)]
+    if sums[0] != sums[1]:
+        raise EpisodeError(f"expected every id once, got '{folder.name}' in {before} and, with other content, in {folder}. "
+                           "Leave one of them out")

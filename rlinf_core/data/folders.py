@@ -1,0 +1,39 @@
+"""Results as folders that are there whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlinf_core.atomic_io import fsync, make_folder, move
+from rlinf_core.errors import RlinfError
+
+PARTIAL = ".partial"
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A folder to write to, which becomes ``out`` when all went well, and is removed when not.
+
+    Raises:
+        RlinfError: there is something at ``out``, or the disk refused.
+    """
+    out = out.resolve()
+    partial = out.with_name(out.name + PARTIAL)
+    for path in (out, partial):
+        if path.exists():
+            raise RlinfError(f"--out {path}: expected a name that is free, got something that is there. Nothing is "
+                             "overwritten: choose another, or remove it")
+    try:
+        make_folder(partial)
+        yield partial
+        for path in (*partial.rglob("*"), partial):
+            fsync(path)
+        move(partial, out)
+    except OSError as error:
+        raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
+                         "disk, or choose another folder") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""LeRobot data sets, version 3.0 of their layout."""

@@ -1,0 +1,226 @@
+"""From recordings to a LeRobot data set: ``meta/``, ``data/`` (Parquet) and ``videos/`` (MP4).
+
+A frame is an observation and the action that answered it. What follows the last action has no frame of its own: its
+picture is the one behind an episode's in the video. ``meta/rlinf.json`` says what LeRobot has no place for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlinf_core.data.episodes import spec_of, whole_episodes
+from rlinf_core.data.folders import new_folder
+from rlinf_core.data.lerobot.video import PIXELS, Video
+from rlinf_core.data.stats import Numbers, described, described_histogram, histogram
+from rlinf_core.episodes import Episode
+from rlinf_core.errors import EpisodeError
+from rlinf_core.reports.recordings import outcome
+from rlinf_core.specs import StationSpec
+
+PLACE = "chunk-000/file-{file:03d}"
+DATA, EPISODES = f"data/{PLACE}.parquet", f"meta/episodes/{PLACE}.parquet"
+VIDEO = "videos/{key}/" + PLACE + ".mp4"
+VIDEO_BYTES = 200 << 20  # after which a new file begins
+SCALARS = {"timestamp": "float32", "frame_index": "int64", "episode_index": "int64", "index": "int64",
+           "task_index": "int64"}
+
+
+def export(paths: list[Path], out: Path, recipe: str | None = None, executed: bool = False) -> tuple[int, int]:
+    """Write every whole episode below some folders to a new data set; how many episodes and frames it has.
+
+    Args:
+        paths: the recordings.
+        out: a new folder.
+        recipe: whose station recorded them; by default that of the run that they lie in.
+        executed: actions are what the interlock let through, instead of what was asked for.
+
+    Raises:
+        EpisodeError: they are not all of the same specs, or do not fit a data set; both sides are named.
+    """
+    with new_folder(out) as root:
+        dataset: Dataset | None = None
+        for folder, episode in whole_episodes(paths):
+            if dataset is None:
+                dataset = Dataset(root, spec_of(episode, folder, recipe), executed)
+            dataset.add(episode)
+        assert dataset is not None  # where there is no episode, whole_episodes says so
+        dataset.close()
+    return len(dataset.rows), dataset.frames
+
+
+class Dataset:
+    """A data set being written."""
+
+    def __init__(self, root: Path, spec: StationSpec, executed: bool) -> None:
+        self.root, self.spec, self.executed = root, spec, executed
+        self.fps, self.frames = _fps(spec), 0
+        self.rows: list[dict[str, Any]] = []
+        self.tasks: dict[str, int] = {}
+        self.extras: list[dict[str, Any]] = []
+        self.columns: dict[str, list[np.ndarray]] = {}
+        self.pixels = {_key(image.name): np.zeros((3, 256), int) for image in spec.images}
+        self.videos: dict[str, list[Video]] = {key: [] for key in self.pixels}
+        self.pool = ThreadPoolExecutor(max(1, len(self.pixels)))
+        self.jobs: list[Future[None]] = []
+
+    def add(self, episode: Episode) -> None:
+        """Append one; its pictures are encoded while the next one is read."""
+        self._wait()
+        row = {"episode_index": len(self.rows), "tasks": [episode.instruction], "length": len(episode),
+               "data/chunk_index": 0, "data/file_index": 0, "dataset_from_index": self.frames,
+               "dataset_to_index": self.frames + len(episode), "meta/episodes/chunk_index": 0,
+               "meta/episodes/file_index": 0}
+        stats = {name: described(values) for name, values in self._put(episode).items()}
+        for image in self.spec.images:
+            key, pictures = _key(image.name), episode.observations[image.name]
+            counts = histogram(pictures[:-1])
+            self.pixels[key] += counts
+            stats[key] = _of_pixels(counts)
+            video, number = self._video(key, image.shape)
+            row |= {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": number,
+                    f"videos/{key}/from_timestamp": video.frames / self.fps,
+                    f"videos/{key}/to_timestamp": (video.frames + len(episode)) / self.fps}
+            self.jobs.append(self.pool.submit(video.add, pictures))
+        row |= {f"stats/{key}/{name}": values.tolist()
+                for key, numbers in stats.items() for name, values in numbers.items()}
+        self.rows.append(row)
+        self.extras.append(_extra(episode))
+        self.frames += len(episode)
+
+    def close(self) -> None:
+        """Finish all files."""
+        self._wait()
+        for videos in self.videos.values():
+            for video in videos[-1:]:
+                video.close()
+        self.pool.shutdown()
+        whole = {name: np.concatenate(values) for name, values in self.columns.items()}
+        stats = {name: described(values) for name, values in whole.items()}
+        stats |= {key: _of_pixels(counts) for key, counts in self.pixels.items()}
+        _parquet(self.root / DATA.format(file=0), pa.table({name: _column(values) for name, values in whole.items()}))
+        _parquet(self.root / EPISODES.format(file=0), pa.Table.from_pylist(self.rows))
+        _parquet(self.root / "meta/tasks.parquet", _tasks(list(self.tasks)))
+        for name, said in (("info", self._info(whole)), ("rlinf", self._rlinf()),
+                           ("stats", {key: {name: values.tolist() for name, values in numbers.items()}
+                                      for key, numbers in stats.items()})):
+            (self.root / f"meta/{name}.json").write_text(json.dumps(said, indent=1))
+
+    def _put(self, episode: Episode) -> dict[str, np.ndarray]:
+        """An episode's columns, (T, D) each, which are kept."""
+        length, spec = len(episode), self.spec
+        count, task = np.arange(length), self.tasks.setdefault(episode.instruction, len(self.tasks))
+        last = count == length - 1
+        actions = episode.executed if self.executed else episode.requested
+        made = {"action": actions.astype(np.float32), "next.reward": episode.rewards, "next.done": last,
+                "next.success": last & episode.success,
+                "complementary_info.is_intervention": np.array([source == "operator" for source in episode.sources]),
+                "timestamp": (count / self.fps).astype(np.float32), "frame_index": count,
+                "episode_index": np.full(length, len(self.rows)), "index": self.frames + count,
+                "task_index": np.full(length, task)}
+        if spec.vectors:
+            made["observation.state"] = np.concatenate(
+                [episode.observations[item.name][:-1].reshape(length, -1) for item in spec.vectors], axis=1)
+        made = {name: values.reshape(length, -1) for name, values in made.items()}
+        for name, values in made.items():
+            self.columns.setdefault(name, []).append(values)
+        return made
+
+    def _video(self, key: str, shape: tuple[int, ...]) -> tuple[Video, int]:
+        """The file that takes the next episode."""
+        videos = self.videos[key]
+        if videos and videos[-1].path.stat().st_size > VIDEO_BYTES:
+            videos[-1].close()
+        if not videos or videos[-1].path.stat().st_size > VIDEO_BYTES:
+            if shape[0] % 2 or shape[1] % 2:
+                raise EpisodeError(f"'{key}': expected pictures of even height and width, which {PIXELS} has, got "
+                                   f"{shape[0]}x{shape[1]}")
+            threads = max(1, (os.cpu_count() or 1) // len(self.videos))
+            videos.append(Video(self.root / VIDEO.format(key=key, file=len(videos)), self.fps, shape, threads))
+        return videos[-1], len(videos) - 1
+
+    def _wait(self) -> None:
+        for job in self.jobs:
+            job.result()
+        self.jobs.clear()
+
+    def _info(self, whole: dict[str, np.ndarray]) -> dict[str, Any]:
+        names = {"action": list(self.spec.action.names), "observation.state": [
+            f"{item.name}.{index}" for item in self.spec.vectors for index in range(item.size)]}
+        features: dict[str, Any] = {
+            name: {"dtype": SCALARS.get(name, str(values.dtype)), "shape": [values.shape[1]], "names": names.get(name)}
+            for name, values in whole.items()}
+        features |= {_key(image.name): {
+            "dtype": "video", "shape": list(image.shape), "names": ["height", "width", "channels"],
+            "info": {"video.height": image.shape[0], "video.width": image.shape[1], "video.codec": "h264",
+                     "video.pix_fmt": PIXELS, "video.is_depth_map": False, "video.fps": self.fps, "video.channels": 3,
+                     "has_audio": False}} for image in self.spec.images}
+        return {"codebase_version": "v3.0", "robot_type": self.extras[0]["station"], "total_episodes": len(self.rows),
+                "total_frames": self.frames, "total_tasks": len(self.tasks), "chunks_size": 1000,
+                "data_files_size_in_mb": 100, "video_files_size_in_mb": VIDEO_BYTES >> 20, "fps": self.fps,
+                "splits": {"train": f"0:{len(self.rows)}"}, "features": features,
+                "data_path": _pattern(DATA), "video_path": _pattern(VIDEO) if self.spec.images else None}
+
+    def _rlinf(self) -> dict[str, Any]:
+        return {"actions": "executed" if self.executed else "requested", "spec": self.spec.to_dict(),
+                "episodes": self.extras}
+
+
+def _extra(episode: Episode) -> dict[str, Any]:
+    """What frames cannot say."""
+    final = {name: values[-1].tolist() for name, values in episode.observations.items() if values.dtype != np.uint8}
+    return {"id": episode.id, "station": episode.station, "mode": episode.mode, "seed": episode.seed,
+            "outcome": outcome(episode), "policy_version": episode.policy_version, "spec_hash": episode.spec_hash,
+            "limits_hash": episode.limits_hash, "sources": list(episode.sources), "stamps_ns": episode.stamps_ns.tolist(),
+            "final_observation": final}
+
+
+def _pattern(path: str) -> str:
+    """A path as info.json says it."""
+    for ours, theirs in (("chunk-000", "chunk-{chunk_index:03d}"), ("{file:", "{file_index:"), ("{key}", "{video_key}")):
+        path = path.replace(ours, theirs)
+    return path
+
+
+def _fps(spec: StationSpec) -> int:
+    if round(spec.control_hz) != spec.control_hz or spec.control_hz < 1:
+        raise EpisodeError(f"expected a whole number of time steps a second, which LeRobot has, got {spec.control_hz}")
+    return int(spec.control_hz)
+
+
+def _key(image: str) -> str:
+    return f"observation.images.{image}"
+
+
+def _of_pixels(counts: np.ndarray) -> Numbers:
+    """As LeRobot shapes the statistics of pictures: (channels, 1, 1)."""
+    return {name: values if name == "count" else values.reshape(-1, 1, 1)
+            for name, values in described_histogram(counts).items()}
+
+
+def _column(values: np.ndarray) -> pa.Array:
+    flat = pa.array(values.ravel())
+    return flat if values.shape[1] == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+
+
+def _tasks(texts: list[str]) -> pa.Table:
+    """With the texts as the index that pandas finds."""
+    def described_column(name: str, kind: str, numpy_kind: str) -> dict[str, Any]:
+        return {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy_kind, "metadata": None}
+
+    table = pa.table({"task_index": pa.array(range(len(texts)), pa.int64()), "task": texts})
+    told = {"index_columns": ["task"], "column_indexes": [], "pandas_version": "2.0.0", "columns": [
+        described_column("task_index", "int64", "int64"), described_column("task", "unicode", "object")]}
+    return table.replace_schema_metadata({"pandas": json.dumps(told)})
+
+
+def _parquet(path: Path, table: pa.Table) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)

@@ -1,0 +1,121 @@
+"""What is whole of a damaged recording, written anew: every chunk whose checksum fits. The original stays as it is."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcap.data_stream import ReadDataStream
+from mcap.opcode import Opcode
+from mcap.reader import make_reader
+from mcap.records import Channel, Chunk, Message, Schema
+from mcap.stream_reader import breakup_chunk
+
+from rlinf_core.data.check import fault
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import seal
+from rlinf_core.episodes.messages import store_for
+from rlinf_core.episodes.reading import MAX_CHUNK_BYTES
+from rlinf_core.episodes.storage import CheckedWriter
+from rlinf_core.errors import EpisodeError, printable
+
+HEAD = struct.Struct("<BQ")
+MAGIC = 8
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """What came of one recording: how many messages were whole, and what is wrong with them still."""
+
+    messages: int
+    lost: tuple[str, ...]
+    fault: str
+
+
+def repair(folder: Path, out: Path) -> Repaired:
+    """Write what is whole of a recording to ``out``; it is sealed where that is a whole episode.
+
+    Raises:
+        EpisodeError: there is not one MCAP file in it, or nothing whole in that.
+    """
+    files = sorted(folder.glob("*.mcap"))
+    if len(files) != 1:
+        raise EpisodeError(f"{folder}: expected one MCAP file, got {len(files)}. It cannot be repaired")
+    lost: list[str] = []
+    count = _write(out, _messages(files[0], lost))
+    if not count:
+        shutil.rmtree(out)
+        raise EpisodeError(f"{folder}: expected a chunk whose checksum fits, got none: {'; '.join(lost) or 'no data'}. "
+                           "There is nothing to keep")
+    try:
+        read_episode(out)
+    except EpisodeError as error:
+        return Repaired(count, tuple(lost), printable(error).removeprefix(f"episode {printable(out)}: "))
+    seal(out)
+    return Repaired(count, tuple(lost), fault(out))
+
+
+def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]]) -> int:
+    count, connections = 0, dict[str, Any]()
+    with CheckedWriter(out) as bag:
+        for schema, channel, message in messages:
+            if channel.topic not in connections:
+                store = store_for(((schema.name, schema.data.decode()),))
+                connections[channel.topic] = bag.add_connection(channel.topic, schema.name, typestore=store)
+            bag.write(connections[channel.topic], message.log_time, message.data)
+            count += 1
+    return count
+
+
+def _messages(file: Path, lost: list[str]) -> Iterator[tuple[Schema, Channel, Message]]:
+    schemas, channels = _summary(file)
+    for chunk in _chunks(file, lost):
+        try:
+            if chunk.compression:
+                raise ValueError(f"compression {printable(chunk.compression)}, which no recorder here uses")
+            records = breakup_chunk(chunk, validate_crc=True)
+        except Exception as error:  # the reader raises many kinds for damaged chunks
+            lost.append(f"a chunk of {len(chunk.data)} bytes: {printable(error)}")
+            continue
+        for record in records:
+            if isinstance(record, Schema):
+                schemas[record.id] = record
+            elif isinstance(record, Channel):
+                channels[record.id] = record
+            elif isinstance(record, Message) and record.channel_id in channels:
+                channel = channels[record.channel_id]
+                yield schemas[channel.schema_id], channel, record
+
+
+def _chunks(file: Path, lost: list[str]) -> Iterator[Chunk]:
+    """All that can be found by their lengths, until one goes beyond the file's end."""
+    with file.open("rb") as stream:
+        stream.seek(MAGIC)
+        while len(head := stream.read(HEAD.size)) == HEAD.size:
+            opcode, length = HEAD.unpack(head)
+            data = stream.read(min(length, MAX_CHUNK_BYTES))
+            if len(data) < length:
+                lost.append(f"the rest from byte {stream.tell() - len(data)}: cut off, or its length is damaged")
+                return
+            if opcode == Opcode.CHUNK:
+                try:
+                    yield Chunk.read(ReadDataStream(io.BytesIO(data)))
+                except Exception as error:  # as above
+                    lost.append(f"a chunk of {length} bytes: {type(error).__name__}: {printable(error)}")
+            elif opcode == Opcode.FOOTER:
+                return
+
+
+def _summary(file: Path) -> tuple[dict[int, Schema], dict[int, Channel]]:
+    """Schemas and channels as the file's end says them: a lost first chunk may have held them; none where it is cut."""
+    try:
+        with file.open("rb") as stream:
+            summary = make_reader(stream, validate_crcs=True).get_summary()
+    except Exception:  # of a file without an end, or a damaged one
+        summary = None
+    return (dict(summary.schemas), dict(summary.channels)) if summary else ({}, {})

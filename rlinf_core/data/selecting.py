@@ -1,0 +1,71 @@
+"""Recordings put together in one folder, or taken apart into several: copied as they were closed, seals and all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.data.episodes import whole_episodes
+from rlinf_core.data.folders import new_folder
+from rlinf_core.episodes.checksums import SUMS, is_plain, verify
+from rlinf_core.errors import RlinfError
+from rlinf_core.reports.recordings import outcome
+
+
+def merge(paths: list[Path], out: Path) -> int:
+    """Copy every whole episode into ``out``; how many there are."""
+    with new_folder(out) as folder:
+        found = [(_copied(source, folder / source.name)) for source, _ in whole_episodes(paths)]
+    return len(found)
+
+
+def split(paths: list[Path], out: Path, fractions: dict[str, float] | None = None, seed: int = 0) -> dict[str, int]:
+    """Copy every whole episode into a folder of ``out``, and say how many each has.
+
+    Args:
+        paths: what to take apart.
+        out: a new folder.
+        fractions: of all episodes, drawn at random, for each folder by its name; without, there is one for each outcome.
+        seed: of that draw; it does not depend on where the episodes lie.
+    """
+    episodes = {source: outcome(episode).replace(" ", "_") for source, episode in whole_episodes(paths)}
+    if fractions:
+        episodes = _drawn(sorted(episodes, key=lambda source: source.name), fractions, seed)
+    counts = dict.fromkeys(fractions or sorted(set(episodes.values())), 0)
+    with new_folder(out) as folder:
+        for source, part in episodes.items():
+            _copied(source, folder / part / source.name)
+            counts[part] += 1
+    return counts
+
+
+def fractions_of(said: list[str]) -> dict[str, float]:
+    """``["train=0.9", "val=0.1"]`` as {name: fraction}; RlinfError where they are none, or are not 1 together."""
+    pairs = [text.partition("=") for text in said]
+    try:
+        found = {name: float(value) for name, _, value in pairs}
+    except ValueError:
+        found = {}
+    wrong = len(found) < len(said) or not all(is_plain(name) for name in found) or min(found.values(), default=0) <= 0
+    if wrong or abs(sum(found.values()) - 1) > 1e-9:
+        raise RlinfError(f"--fractions: expected names with fractions that are 1 together, such as train=0.9 val=0.1, got "
+                         f"{' '.join(said)}")
+    return found
+
+
+def _drawn(sources: list[Path], fractions: dict[str, float], seed: int) -> dict[Path, str]:
+    bounds = np.round(np.cumsum(list(fractions.values())) * len(sources)).astype(int)
+    places = np.searchsorted(bounds, np.arange(len(sources)), side="right")
+    order = np.random.default_rng(seed).permutation(len(sources))
+    names = list(fractions)
+    return {sources[index]: names[place] for index, place in zip(order, places, strict=True)}
+
+
+def _copied(source: Path, target: Path) -> Path:
+    target.parent.mkdir(exist_ok=True)
+    shutil.copytree(source, target)
+    if (target / SUMS).exists():
+        verify(target)
+    return target

@@ -1,0 +1,76 @@
+"""What episodes hold, in numbers: of every key and every dimension, and how many succeeded."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rlinf_core.episodes import Episode
+from rlinf_core.episodes.messages import NS
+from rlinf_core.reports.curves import wilson
+
+QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+STEP = 4  # of the pixels of an image, every fourth in either direction counts
+
+Numbers = dict[str, np.ndarray]
+
+
+def described(values: np.ndarray) -> Numbers:
+    """Count, mean, standard deviation, extremes and quantiles of every column of ``values`` (N, D)."""
+    values = np.asarray(values, np.float64)
+    told = {"count": np.array([len(values)]), "mean": values.mean(0), "std": values.std(0), "min": values.min(0),
+            "max": values.max(0)}
+    return told | dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values()), axis=0), strict=True))
+
+
+def histogram(images: np.ndarray) -> np.ndarray:
+    """How often each value occurs in each channel of ``images`` (N, H, W, C) uint8: (C, 256)."""
+    pixels = images[:, ::STEP, ::STEP]
+    return np.stack([np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])])
+
+
+def described_histogram(counts: np.ndarray) -> Numbers:
+    """The same of pixels, in [0, 1], from how often each value occurs (C, 256)."""
+    values, total = np.arange(256) / 255.0, counts.sum(1)
+    mean = counts @ values / total
+    seen, below = counts > 0, np.cumsum(counts, axis=1) / total[:, None]
+    told = {"count": total[:1], "mean": mean, "std": np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0)),
+            "min": values[seen.argmax(1)], "max": values[255 - seen[:, ::-1].argmax(1)]}
+    return told | {name: values[(below >= q).argmax(1)] for name, q in QUANTILES.items()}
+
+
+@dataclass
+class Statistics:
+    """Gathers episodes."""
+
+    vectors: dict[str, list[np.ndarray]] = field(default_factory=lambda: defaultdict(list))
+    images: dict[str, np.ndarray] = field(default_factory=dict)
+    outcomes: list[bool] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+
+    def add(self, episode: Episode) -> None:
+        """One more."""
+        vectors = {name: values for name, values in episode.observations.items() if values.dtype != np.uint8}
+        vectors |= {"action requested": episode.requested, "action executed": episode.executed}
+        vectors |= {"return": episode.rewards.sum(keepdims=True)[None], "steps": np.array([[len(episode)]])}
+        for name, values in vectors.items():
+            self.vectors[name].append(values)
+        for name in episode.observations.keys() - vectors.keys():
+            self.images[name] = self.images.get(name, 0) + histogram(episode.observations[name])
+        self.outcomes.append(episode.success)
+        self.steps += len(episode)
+        self.seconds += (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
+
+    def keys(self) -> dict[str, Numbers]:
+        """Each key's numbers."""
+        return {name: described(np.concatenate(values)) for name, values in self.vectors.items()} | {
+            name: described_histogram(counts) for name, counts in sorted(self.images.items())}
+
+    def summary(self) -> dict[str, float]:
+        """Of the whole; the success rate with its 95 % interval."""
+        low, high = wilson(sum(self.outcomes), len(self.outcomes))
+        return {"episodes": len(self.outcomes), "steps": self.steps, "seconds": self.seconds,
+                "success": sum(self.outcomes) / len(self.outcomes), "low": low, "high": high}

@@ -1,0 +1,225 @@
+"""`rlinf data` on recordings that the spool has written."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlinf_core.cli.main import main
+from rlinf_core.data.selecting import fractions_of
+from rlinf_core.data.stats import Statistics, described_histogram, histogram
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import RlinfError
+from tests.messages import record
+
+IMAGES = {"front": (400, 480)}  # of 576 kB: a chunk holds two
+
+
+@pytest.fixture
+def spool(tmp_path, task):
+    spool = Spool(tmp_path / "run/spool", min_free_mb=0)
+    record(spool, task.spec, "a-1", steps=5, sources={0: "operator"}).close()
+    record(spool, task.spec, "a-2", steps=4, success=False, mode="evaluate").close()
+    return spool
+
+
+def data(capsys, *argv):
+    code = main(["data", *map(str, argv)])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def flip(file, place, bit=1):
+    read = bytearray(file.read_bytes())
+    read[place] ^= bit
+    file.write_bytes(read)
+
+
+def test_a_list_is_a_line_an_episode_with_its_size(spool, capsys):
+    code, out, _ = data(capsys, "list", spool.root / "closed/a-1")
+    size = sum(file.stat().st_size for file in (spool.root / "closed/a-1").iterdir()) / 1e6
+    assert code == 0 and "operator 20%" in out and f"{size:.2f}" in out and "sealed" in out and "topic" not in out
+    code, out, _ = data(capsys, "show", spool.root / "closed/a-1")
+    assert code == 0 and "/station/timestep" in out
+
+
+def test_what_is_whole_is_whole(spool, capsys, tmp_path):
+    code, out, _ = data(capsys, "check", spool.root, "--json", tmp_path / "a.json")
+    assert code == 0 and "2 of 2 recordings are whole" in out
+    assert json.loads((tmp_path / "a.json").read_text()) == {"recordings": 2, "whole": 2, "broken": 0}
+
+
+@pytest.mark.parametrize("break_it, told", [
+    (lambda folder: flip(folder / "a-1.mcap", 2000), "a-1.mcap does not fit SHA256SUMS"),
+    (lambda folder: (folder / "SHA256SUMS").unlink(), "that was never closed"),
+    (lambda folder: (folder / "metadata.yaml").unlink(), "no metadata.yaml"),
+    (lambda folder: folder.rename(folder.with_name("b-1")), "expected a folder named a-1")])
+def test_what_is_not_whole_is_named_and_is_exit_code_1(spool, capsys, break_it, told):
+    break_it(spool.root / "closed/a-1")
+    code, out, _ = data(capsys, "check", spool.root)
+    assert code == 1 and told in out and "1 of 2 recordings are whole" in out
+
+
+def test_values_that_nothing_learns_from_are_found(spool, task, capsys):
+    def absurd(topic, number, message):
+        if topic == "timestep" and number == 1:
+            message.vectors[0].data[0] = np.nan
+
+    record(spool, task.spec, "a-3", change=absurd).close()
+    code, out, _ = data(capsys, "check", spool.root)
+    assert code == 1 and "a-3: " in out and "expected finite values" in out
+
+
+def test_a_recording_of_other_specs_than_the_recipes_is_told(spool, capsys):
+    code, out, _ = data(capsys, "check", spool.root, "--recipe", "demo_vision")
+    assert code == 1 and "this trainer serves" in out
+    assert data(capsys, "check", spool.root, "--recipe", "demo_visoin")[0] == 1
+
+
+def test_a_file_without_its_end_is_an_episode_again(spool, task, capsys, tmp_path):
+    spec = task.with_images(IMAGES).spec
+    folder = record(spool, spec, "c-1", steps=8).close()
+    before, file = read_episode(folder), folder / "c-1.mcap"
+    whole = file.read_bytes()
+    end = whole.rindex(b"\x89MCAP") - 500  # in the summary, behind the data
+    file.write_bytes(whole[:end])
+    (folder / "metadata.yaml").unlink()
+    broken = contents(spool.root)
+    code, out, _ = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
+    assert code == 0 and "a whole episode, sealed" in out and contents(spool.root) == broken
+    after = read_episode(tmp_path / "new/c-1", sealed=True)
+    assert all((after.observations[name] == values).all() for name, values in before.observations.items())
+    assert (after.requested == before.requested).all() and after.sources == before.sources
+    assert data(capsys, "check", tmp_path / "new")[0] == 0
+
+
+@pytest.mark.parametrize("place", ["middle", "end"])
+def test_a_flipped_bit_and_a_cut_cost_what_they_hit_and_no_more(spool, task, capsys, tmp_path, place):
+    folder = record(spool, task.with_images(IMAGES).spec, "c-1", steps=8).close()
+    file = folder / "c-1.mcap"
+    size = file.stat().st_size
+    flip(file, size // 2) if place == "middle" else file.write_bytes(file.read_bytes()[: size // 2])
+    code, out, _ = data(capsys, "repair", folder, "--out", tmp_path / "new")
+    assert code == 1 and "no episode" in out and "lost: " in out and not (tmp_path / "new/c-1/SHA256SUMS").exists()
+    from rosbags.rosbag2 import Reader
+
+    with Reader(tmp_path / "new/c-1") as reader:  # it can be played
+        kept = sum(each.msgtype.endswith("/TimeStep") for each, *_ in reader.messages())
+    assert (7 <= kept < 9) if place == "middle" else (2 <= kept <= 4)
+
+
+def test_a_recorder_that_was_killed_leaves_what_was_written(task, capsys, tmp_path):
+    code = f"""
+import os, signal
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.task import load_task
+from tests.messages import record
+record(Spool({str(tmp_path / 'spool')!r}, min_free_mb=0), load_task('configs/tasks/peg_insertion.yaml')
+       .with_images({IMAGES}).spec, 'k-1', steps=9)
+os.kill(os.getpid(), signal.SIGKILL)"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert data(capsys, "check", tmp_path / "spool")[0] == 1
+    code, out, _ = data(capsys, "repair", tmp_path / "spool", "--out", tmp_path / "new")
+    assert code == 1 and "messages kept" in out and list((tmp_path / "new").glob("k-1/*.mcap"))
+
+
+def test_where_nothing_is_whole_nothing_is_written(spool, capsys, tmp_path):
+    file = spool.root / "closed/a-1/a-1.mcap"
+    file.write_bytes(file.read_bytes()[:1000])
+    code, out, error = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
+    assert code == 1 and "nothing whole" in error and not list(tmp_path.glob("new*"))
+
+
+def test_what_is_there_is_not_overwritten(spool, capsys, tmp_path):
+    (tmp_path / "new").mkdir()
+    for verb in ("merge", "split"):
+        code, _, error = data(capsys, verb, spool.root, "--out", tmp_path / "new")
+        assert code == 1 and "expected a name that is free" in error and not list((tmp_path / "new").iterdir())
+
+
+def test_merged_recordings_are_the_same_to_the_last_bit_and_come_once(spool, task, capsys, tmp_path):
+    other = Spool(tmp_path / "other", min_free_mb=0)
+    record(other, task.spec, "b-1").close()
+    record(other, task.spec, "b-2", leave=("ended",)).abort()
+    shutil.copytree(spool.root / "closed/a-1", tmp_path / "inbox/a-1")
+    code, out, _ = data(capsys, "merge", spool.root, tmp_path / "inbox", other.root, "--out", tmp_path / "new")
+    assert code == 0 and "3 episodes" in out and "left out" in out and "b-2" in out
+    expected = {**contents(spool.root / "closed"), **contents(other.root / "closed")}
+    assert contents(tmp_path / "new") == expected
+
+
+def test_two_specs_or_two_of_one_id_are_refused_with_both_named(spool, task, capsys, tmp_path):
+    record(Spool(tmp_path / "seen", min_free_mb=0), task.with_images({"front": (8, 8)}).spec, "s-1").close()
+    code, _, error = data(capsys, "merge", spool.root, tmp_path / "seen", "--out", tmp_path / "new")
+    assert code == 1 and "closed/a-1" in error and "closed/s-1" in error and "observation 'front'" in error
+    record(Spool(tmp_path / "same", min_free_mb=0), task.spec, "a-1", steps=7).close()
+    code, _, error = data(capsys, "merge", spool.root, tmp_path / "same", "--out", tmp_path / "new")
+    assert code == 1 and str(spool.root / "closed/a-1") in error and str(tmp_path / "same/closed/a-1") in error
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_a_damaged_episode_is_merged_with_nothing(spool, capsys, tmp_path):
+    flip(spool.root / "closed/a-2/a-2.mcap", 2000)
+    code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
+    assert code == 1 and "a-2" in error and "rlinf data repair" in error and not list(tmp_path.glob("new*"))
+
+
+def test_a_split_is_by_outcome_or_drawn_the_same_each_time(spool, task, capsys, tmp_path):
+    for number in range(3, 11):
+        record(spool, task.spec, f"a-{number}").close()
+    assert data(capsys, "split", spool.root, "--out", tmp_path / "out")[0] == 0
+    assert [path.name for path in (tmp_path / "out/time_limit").iterdir()] == ["a-2"]
+    assert len(list((tmp_path / "out/success").iterdir())) == 9
+    parts = []
+    for name, seed in (("x", 1), ("y", 1), ("z", 2)):
+        code, out, _ = data(capsys, "split", spool.root, "--out", tmp_path / name, "--fractions", "train=0.8", "val=0.2",
+                            "--seed", seed)
+        assert code == 0 and "8 train, 2 val" in out
+        parts.append({path.name for path in (tmp_path / name / "val").iterdir()})
+        assert len(list((tmp_path / name / "train").iterdir())) == 8
+    assert parts[0] == parts[1] != parts[2]
+
+
+@pytest.mark.parametrize("said", [["train"], ["a=0.5", "b=0.6"], ["a=1.5", "b=-0.5"], ["a=0.5", "a=0.5"], ["../x=1"]])
+def test_fractions_that_are_none_are_told(said):
+    with pytest.raises(RlinfError, match="--fractions: expected names with fractions that are 1 together"):
+        fractions_of(said)
+
+
+def test_statistics_are_those_of_numpy(spool, task, capsys, tmp_path):
+    code, out, _ = data(capsys, "stats", spool.root, "--json", tmp_path / "a.json")
+    told = json.loads((tmp_path / "a.json").read_text())
+    force = np.concatenate([read_episode(spool.root / "closed" / name).observations["force"] for name in ("a-1", "a-2")])
+    assert code == 0 and "2 episodes, 9 steps" in out and "success 50% (95 % interval 9% to 91%)" in out
+    assert told["force[1]/mean"] == pytest.approx(force[:, 1].mean())
+    assert told["force[1]/std"] == pytest.approx(force[:, 1].std())
+    assert told["force[1]/q90"] == pytest.approx(np.quantile(force[:, 1], 0.9)) and told["force[1]/max"] == 5
+    assert told["low"] == pytest.approx(0.0945, abs=1e-3) and told["steps/mean"] == 4.5
+
+
+def test_statistics_of_pixels_are_those_of_numpy(random):
+    images = random.integers(10, 240, (3, 16, 24, 3)).astype(np.uint8)
+    told = described_histogram(histogram(images[:1]) + histogram(images[1:]))
+    pixels = images[:, ::4, ::4].reshape(-1, 3) / 255.0
+    for name, expected in {"mean": pixels.mean(0), "std": pixels.std(0), "min": pixels.min(0), "max": pixels.max(0),
+                           "q50": np.quantile(pixels, 0.5, axis=0, method="inverted_cdf")}.items():
+        assert told[name] == pytest.approx(expected), name
+    assert Statistics().outcomes == []
+
+
+def test_none_of_it_needs_torch_or_ray(spool):
+    code = (f"import sys\nfrom rlinf_core.cli.main import main\nassert main(['data', 'check', {str(spool.root)!r}]) == 0\n"
+            f"assert main(['data', 'stats', {str(spool.root)!r}]) == 0\n"
+            "print(sorted({'torch', 'ray', 'rclpy', 'pyarrow', 'av'} & set(sys.modules)))")
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()).stdout
+    assert said.splitlines()[-1] == "[]"
