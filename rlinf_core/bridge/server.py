@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import shutil
 import tempfile
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import grpc
 
+from rlinf_core.addresses import is_loopback
 from rlinf_core.atomic_io import flush_folder, make_folder, move
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge import bridge_pb2_grpc
@@ -41,12 +41,7 @@ def digest(files: dict[str, str]) -> str:
 
 def exposure(address: str) -> str:
     """A warning in words where others than this machine can reach ``address``; empty for loopback."""
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:  # a name
-        loopback = False
-    return "" if loopback else (
+    return "" if is_loopback(address) else (
         f"bridge: listens on {address}, without encryption and without asking who calls: anyone on that network can feed "
         "the training and fetch policies. Keep that network to yourself, or tunnel to bridge.host=127.0.0.1 (ssh -L)")
 
