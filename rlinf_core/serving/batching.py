@@ -13,7 +13,7 @@ from typing import Any
 Infer = Callable[[Any, Sequence[Any]], list[Any]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Waiting:
     """A request on its way through a batch.
 

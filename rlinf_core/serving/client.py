@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from websockets.exceptions import InvalidURI, WebSocketException
+from websockets.protocol import State
 from websockets.sync.client import connect
 
 from rlinf_core.errors import RefusedRequestError, ServingError, printable
@@ -48,6 +49,11 @@ class PolicyClient:
         except WebSocketException as error:
             raise ServingError(f"policy server {self.address}: expected it to go on, got {_said(error)}") from error
         return self._received()
+
+    @property
+    def open(self) -> bool:
+        """Whether the server is still there, as far as is known."""
+        return self._socket.state is State.OPEN
 
     def close(self) -> None:
         """Hang up."""

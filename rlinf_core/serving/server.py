@@ -19,7 +19,7 @@ from rlinf_core.errors import ServingError, SpecError, printable
 from rlinf_core.serving.batching import Batcher
 from rlinf_core.serving.metrics import Metrics
 from rlinf_core.serving.packing import MAX_BYTES, packed, unpacked
-from rlinf_core.serving.protocol import OURS, read_request
+from rlinf_core.serving.protocol import read_request
 from rlinf_core.serving.weights import Version, Weights
 
 CLIENTS = 64
