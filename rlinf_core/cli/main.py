@@ -135,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
                        help="requests that are answered together (default: 16)")
     serve.add_argument("--max-wait-ms", type=_at_least(0, float), default=5.0, metavar="MS",
                        help="for how long a request waits for those of others who ask, too (default: 5)")
-    serve.add_argument("--device", default="auto", help="auto, the best there is, or cpu, cuda, cuda:1, ... (default: auto)")
+    serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
     identify = _command(commands, "identify", "cli.identify:identify_command",
                         "delay, lag and gain with which an arm follows, from recorded episodes")
     identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")

@@ -38,7 +38,7 @@ class StationPolicy(Settings):
         "never waits for it")
     address: str = Field("", pattern=r"^(wss?://[^\s/]+)?$", description="of a remote one: ws://host:port")
     chunking: Literal["synchronous", "receding_horizon", "temporal_ensembling", "real_time"] = Field(
-        "receding_horizon", description="of a remote one: what is played while an answer is on its way, and what of it then "
+        "receding_horizon", description="of a remote one: what is played while an answer is on its way, and of it then "
         "(docs/serving.md)")
     execute: int = Field(
         0, ge=0, le=1000, description="of a remote one: actions of a chunk that are played before the next is asked for; 0 "

@@ -36,8 +36,8 @@ class Metrics:
         done, self._said = self.requests - self._said, self.requests
         p50, p99 = 1e3 * self._quantiles()
         return "" if not done else (
-            f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, batches of {self.batch:.1f}, "
-            f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} refused")
+            f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, batches of "
+            f"{self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} refused")
 
     def text(self) -> str:
         """Prometheus' text format."""

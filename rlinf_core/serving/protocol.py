@@ -26,8 +26,6 @@ class Request:
         instruction: a sentence.
         explore: whether the policy explores; None where the client does not learn and need not know what was drawn.
         episode: what is played by one version; empty for the newest at each request.
-        prefix: (L, A) [SI], what the client goes on playing from this observation on; None for nothing.
-        frozen: so many of them will have begun when the answer comes.
     """
 
     vectors: np.ndarray
@@ -35,16 +33,14 @@ class Request:
     instruction: str
     explore: bool | None = None
     episode: str = ""
-    prefix: np.ndarray | None = None
-    frozen: int = 0
 
 
-def metadata(spec: StationSpec, version: int, horizon: int, execute: int, inpaints: bool) -> dict[str, Any]:
+def metadata(spec: StationSpec, version: int, horizon: int, execute: int) -> dict[str, Any]:
     """What a client is told when it connects: the observation in words, and for our own clients the specs."""
     observation = {item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip() for item in spec.observation}
     return {"policy": "rlinf", "observation": observation, "action": list(spec.action.names),
             "action_units": list(spec.action.units), "action_horizon": horizon,
-            OURS: {"version": version, "spec": spec.to_dict(), "execute": execute, "inpaints": inpaints}}
+            OURS: {"version": version, "spec": spec.to_dict(), "execute": execute}}
 
 
 def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instruction: bool) -> Request:
@@ -66,7 +62,7 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
     instruction = said.get(PROMPT, spec.instruction)
     if not isinstance(instruction, str) or (needs_instruction and not instruction.strip()):
         raise SpecError(f"{PROMPT}: expected an instruction in words, which this policy needs, got {instruction!r:.40}")
-    return Request(vectors, images, instruction, **_ours(said.get(OURS, {}), spec))
+    return Request(vectors, images, instruction, **_ours(said.get(OURS, {})))
 
 
 def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]) -> dict[str, Any]:
@@ -105,13 +101,9 @@ def _array(item: ArraySpec, said: Mapping[str, Any]) -> np.ndarray:
         raise SpecError(f"observation {error}") from error
 
 
-def _ours(said: Any, spec: StationSpec) -> dict[str, Any]:
+def _ours(said: Any) -> dict[str, Any]:
     """What only our own clients say."""
-    if not isinstance(said, dict) or not said.keys() <= {"explore", "episode", "prefix", "frozen"}:
-        raise SpecError(f"{OURS}: expected a map of explore, episode, prefix and frozen, got {printable(said)[:80]}")
-    prefix, frozen, explore = said.get("prefix"), said.get("frozen", 0), said.get("explore")
-    fits = prefix is None or (isinstance(prefix, np.ndarray) and prefix.ndim == 2 and prefix.shape[1] == spec.action.dim
-                              and bool(np.isfinite(prefix).all()))
-    if not fits or type(frozen) is not int or not isinstance(explore, bool | None):
-        raise SpecError(f"{OURS}: expected a finite prefix (L, {spec.action.dim}), an integer frozen and a boolean explore")
-    return {"explore": explore, "episode": str(said.get("episode", "")), "prefix": prefix, "frozen": frozen}
+    if not isinstance(said, dict) or not said.keys() <= {"explore", "episode"} \
+            or not isinstance(said.get("explore"), bool | None):
+        raise SpecError(f"{OURS}: expected a map of explore (a boolean) and episode, got {printable(said)[:80]}")
+    return {"explore": said.get("explore"), "episode": str(said.get("episode", ""))}

@@ -41,7 +41,7 @@ class Version:
     @property
     def metadata(self) -> dict[str, Any]:
         config = self.policy.config
-        return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed, hasattr(self.policy, "inpaint"))
+        return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed)
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         """One answer each, computed together; those that are no finite numbers are SpecErrors."""
@@ -110,7 +110,8 @@ class Weights:
         version = Version(policy, policy_version(file[0]) if named else 0, file, generator)
         spec = policy.spec
         nothing = Request(np.zeros(spec.vector_size, np.float32),
-                          {image.name: np.zeros(image.shape, np.uint8) for image in spec.images}, spec.instruction or "warm up")
+                          {image.name: np.zeros(image.shape, np.uint8) for image in spec.images},
+                          spec.instruction or "warm up")
         for size in self.warm_up:
             version.answers([nothing] * size)
         return version
