@@ -45,7 +45,7 @@ class StationPolicy(Settings):
         "for what the server says, or all")
     timeout_s: float = Field(2.0, gt=0, le=60, description="of a remote one: for how long an answer is waited for [s]")
     keys: dict[str, str] = Field(
-        {}, description="of a remote one: what the server calls an observation, state (all numbers) or prompt, e.g. {wrist: "
+        {}, description="of a remote one: how the server calls an observation, state (all numbers) or prompt: {wrist: "
         "observation/wrist_image}; empty for all under their own names")
 
     @model_validator(mode="after")
