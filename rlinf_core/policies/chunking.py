@@ -26,7 +26,7 @@ class Chunking:
         self.chunks.clear()
 
     def merge(self, actions: np.ndarray, start: int, frozen: int) -> np.ndarray:
-        """What is sent of ``actions`` (H, A); the first ``frozen`` of them have begun by now, as the last chunk has them."""
+        """What is sent of ``actions`` (H, A); the first ``frozen`` have begun by now, as the last chunk has them."""
         sent = actions[:self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
             self.chunks = [*[each for each in self.chunks if each[0] + len(each[1]) > start], (start, actions)]

@@ -41,7 +41,8 @@ class Metrics:
 
     def text(self) -> str:
         """Prometheus' text format."""
-        rows = [("requests_total", "counter", [("", self.requests)]), ("refused_total", "counter", [("", self.refused)]),
+        rows: list[tuple[str, str, list[tuple[str, float]]]] = [
+                ("requests_total", "counter", [("", self.requests)]), ("refused_total", "counter", [("", self.refused)]),
                 ("swaps_total", "counter", [("", self.swaps)]), ("clients", "gauge", [("", self.clients)]),
                 ("version", "gauge", [("", self.version)]),
                 ("batches_total", "counter", [(f'{{size="{size}"}}', seen // size)

@@ -153,7 +153,10 @@ class RemotePolicyNode(PolicyNode):
     def _say(self, error: str) -> None:
         if error != self.status.error:
             self.status.error = error
-            (self.get_logger().warning if error else self.get_logger().info)(error or "the policy server answers")
+            if error:
+                self.get_logger().warning(error)
+            else:
+                self.get_logger().info("the policy server answers")
             self._publish_status()
 
     def destroy_node(self) -> None:
