@@ -6,7 +6,7 @@ import json
 import queue
 import threading
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from rlinf_msgs.msg import PolicyUpdate, TimeStep
@@ -18,6 +18,7 @@ from rlinf.stamps import to_ns
 from rlinf_core.errors import RefusedRequestError, RlinfError, ServingError, SpecError
 from rlinf_core.policies.chunking import RECEDING_HORIZON, SYNCHRONOUS, Chunking
 from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import Policy
 from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.protocol import OURS, observation_message, read_actions
 from rlinf_core.specs import StationSpec
@@ -93,7 +94,7 @@ class RemotePolicyNode(PolicyNode):
             self.execute = self.settings["execute"] or ours.get("execute", 0)
             self.chunking = Chunking(self.settings["chunking"], self.execute or 1)
             self.schedule = ChunkSchedule(1, self.chunking.execute)
-            self.policy = self  # what decides: see _decide
+            self.policy = cast(Policy, self)  # there is none here: _decide asks
             self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
             self.connected, self.busy = True, False
             while not self.asked.empty():
