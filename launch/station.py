@@ -26,6 +26,7 @@ ARGUMENTS = {
     "namespace": ("station_a", None, "name of the station; its topics and its episodes begin with it"),
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
     "operator": ("", ["", "scripted", "keyboard"], "who demonstrates and arms: a script in simulation, else a keyboard"),
+    "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
     "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
@@ -62,7 +63,7 @@ def _start(context: LaunchContext) -> list:
     recipe = load_recipe(value["recipe"], [
         f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",
         f"station.lockstep={value['lockstep']}", f"station.operator.kind={value['operator']}",
-        f"bridge.host={host}", f"bridge.port={port}",
+        f"bridge.host={host}", f"bridge.port={port}", *_policy(value["policy"]),
         *([f"bridge.credentials={Path(value['credentials']).resolve()}"] if value["credentials"] else [])])
     run_dir = Path(value["run_dir"]).resolve()
     actions: list = [SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
@@ -85,6 +86,16 @@ def _start(context: LaunchContext) -> list:
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {settings}"))
     return actions
+
+
+def _policy(said: str) -> list[str]:
+    """``remote://host:port`` as overrides of a recipe."""
+    if not said:
+        return []
+    scheme, _, address = said.partition("://")
+    if scheme != "remote" or not address:
+        raise RuntimeError(f"policy: expected remote://host:port, or nothing, got '{said}'")
+    return ["station.policy.backend=remote", f"station.policy.address='ws://{address}'"]
 
 
 def _end_with(node: Node, name: str) -> RegisterEventHandler:

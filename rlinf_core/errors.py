@@ -36,6 +36,14 @@ class RefusedError(BridgeError):
     """The trainer will never take this episode; sending it again does not help."""
 
 
+class ServingError(RlinfError):
+    """A policy server or its client that cannot go on: nobody there, or not the protocol."""
+
+
+class RefusedRequestError(ServingError):
+    """The server answers, and not this observation."""
+
+
 def printable(text: object) -> str:
     """What others have sent, or named their files, as text that does nothing to a terminal or a log; at most 2000 long."""
     return ascii(str(text))[1:-1][:2000]

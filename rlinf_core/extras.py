@@ -12,7 +12,8 @@ from rlinf_core.errors import RlinfError
 DISTRIBUTION = "rlinf"
 PURPOSE = {  # in the order in which one needs them
     "ros": "every node, where no ROS 2 is sourced",
-    "policy": "the policy node, rlinf eval",
+    "serving": "policies over the network: a station's policy node with backend remote",
+    "policy": "the policy node, rlinf eval, rlinf serve",
     "trainer": "rlinf train, demo, sweep, compare, identify, reports",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
     "data": "rlinf data export, import: LeRobot data sets",

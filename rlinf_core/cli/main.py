@@ -8,11 +8,13 @@ import pkgutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rlinf_core import extras
 from rlinf_core.errors import RlinfError
+from rlinf_core.serving import PORT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
 SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "default": [], "metavar": "KEY=VALUE"}
@@ -38,6 +40,7 @@ EXAMPLES = """examples:
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export lerobot
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
+  rlinf serve runs/x                        its newest policy over the network, for stations and openpi-client
   rlinf identify runs/x                     how late and how slowly its arm follows, from what it recorded
   rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch      the same policy elsewhere, a table
 """
@@ -121,6 +124,18 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--first-seed", type=int, default=1_000_000)
     evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
+    serve = _command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
+                     "protocol: stations with station.policy.backend=remote, and openpi-client programs", (
+        "Loads the newest policy, computes once to warm up, and listens; /healthz answers from then on, /metrics says what "
+        "was done. Newer files of a folder are served as they come; an episode that has begun ends with its version."))
+    serve.add_argument("policy", type=Path, help="a policy-*.safetensors, or a folder that they are written into (a run)")
+    serve.add_argument("--host", default="127.0.0.1", help="address to bind (default: 127.0.0.1, this machine alone)")
+    serve.add_argument("--port", type=int, default=PORT, help=f"TCP port; 0 takes a free one (default: {PORT})")
+    serve.add_argument("--max-batch", type=_at_least(1, int), default=16, metavar="N",
+                       help="requests that are answered together (default: 16)")
+    serve.add_argument("--max-wait-ms", type=_at_least(0, float), default=5.0, metavar="MS",
+                       help="for how long a request waits for those of others who ask, too (default: 5)")
+    serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
     identify = _command(commands, "identify", "cli.identify:identify_command",
                         "delay, lag and gain with which an arm follows, from recorded episodes")
     identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")
@@ -256,6 +271,18 @@ def _days(said: str) -> float:
     if not 0 < days <= 3650:
         raise argparse.ArgumentTypeError(f"expected more than 0 and at most 3650, got {said}")
     return days
+
+
+def _at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:
+    """Reads a number that is finite and not below ``low``."""
+    def read(said: str) -> float:
+        value = number(said)
+        if not low <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number from {low} on, got {said}")
+        return value
+
+    read.__name__ = number.__name__  # argparse: invalid int value
+    return read
 
 
 def _run_dir(said: str) -> Path:

@@ -69,7 +69,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=station.lockstep and robot.driver == "simulator", **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
-              lockstep=station.lockstep and robot.driver == "simulator", **cameras),
+              lockstep=station.lockstep and robot.driver == "simulator", **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
               lockstep=station.lockstep and robot.driver == "simulator"),
@@ -110,6 +110,12 @@ def write_plan(recipe: Recipe, run_dir: Path) -> None:
         plan[part]["first_seed"] = recipe.scene(plan[part]["first_seed"])
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(json.dumps(plan))
+
+
+def _remote(recipe: Recipe) -> dict[str, Any]:
+    """What a policy node with a server is told."""
+    policy = recipe.station.policy
+    return {"remote": policy.model_dump_json(exclude={"backend"})} if policy.backend == "remote" else {}
 
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:

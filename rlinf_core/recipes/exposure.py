@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 
+from rlinf_core.addresses import is_loopback
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes.schema import Bridge
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it; of a name nobody can say, but for localhost."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def fleet_of(bridge: Bridge) -> Path | None:

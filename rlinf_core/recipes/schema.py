@@ -30,6 +30,32 @@ class Operator(Settings):
     noise: float = Field(0.12, ge=0, le=1, description="noise of the scripted demonstrations, in normalised units")
 
 
+class StationPolicy(Settings):
+    """Who answers a station's observations."""
+
+    backend: Literal["local", "remote"] = Field(
+        "local", description="local, in the policy node; or remote: a server answers (rlinf serve, openpi's), and the node "
+        "never waits for it")
+    address: str = Field("", pattern=r"^(wss?://[^\s/]+)?$", description="of a remote one: ws://host:port")
+    chunking: Literal["synchronous", "receding_horizon", "temporal_ensembling", "real_time"] = Field(
+        "receding_horizon", description="of a remote one: what is played while an answer is on its way, and of it then "
+        "(docs/serving.md)")
+    execute: int = Field(
+        0, ge=0, le=1000, description="of a remote one: actions of a chunk that are played before the next is asked for; 0 "
+        "for what the server says, or all")
+    timeout_s: float = Field(2.0, gt=0, le=60, description="of a remote one: for how long an answer is waited for [s]")
+    keys: dict[str, str] = Field(
+        {}, description="of a remote one: how the server calls an observation, state (all numbers) or prompt: {wrist: "
+        "observation/wrist_image}; empty for all under their own names")
+
+    @model_validator(mode="after")
+    def _has_an_address(self) -> StationPolicy:
+        if (self.backend == "remote") != bool(self.address):
+            raise ValueError("station.policy.address: expected ws://host:port where station.policy.backend is remote, and "
+                             f"nothing where it is local; got backend {self.backend}, address '{self.address}'")
+        return self
+
+
 class Station(Settings):
     """One robot with its task."""
 
@@ -53,6 +79,7 @@ class Station(Settings):
     spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
                             "then it plays and records none until they are sent")
     operator: Operator = Operator()
+    policy: StationPolicy = StationPolicy()
 
 
 class Collect(Settings):

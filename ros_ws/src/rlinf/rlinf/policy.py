@@ -20,7 +20,7 @@ from rlinf.conversions import action_chunk, fill_drawn, observation_of
 from rlinf.episode_ids import request_of
 from rlinf.qos import profile
 from rlinf.rehearsal import Rehearsal
-from rlinf.spinning import ControlNode, run
+from rlinf.spinning import ControlNode, given, run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.devices import device_of
 from rlinf_core.errors import PolicyFileError, SpecError
@@ -151,7 +151,12 @@ class PolicyNode(ControlNode):
 def main() -> None:
     """Entry point."""
     torch.set_num_threads(1)
-    run(PolicyNode, priority=10)
+    if given("remote"):
+        from rlinf.remote_policy import RemotePolicyNode
+
+        run(RemotePolicyNode, priority=10)
+    else:
+        run(PolicyNode, priority=10)
 
 
 if __name__ == "__main__":

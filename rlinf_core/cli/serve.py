@@ -1,0 +1,37 @@
+"""``rlinf serve``: a policy by openpi's websocket protocol, for stations and for ``openpi-client`` programs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rlinf_core import extras
+from rlinf_core.addresses import is_loopback
+
+
+def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str) -> None:
+    """Load, warm up, listen, and serve until Ctrl-C; newer files of a folder are served as they come."""
+    extras.require("policy", "rlinf serve")
+
+    from rlinf_core.devices import device_of
+    from rlinf_core.serving.server import PolicyServer, serve_until_cancelled
+    from rlinf_core.serving.weights import Weights
+
+    weights = Weights(policy, device_of(device), warm_up=sorted({1, max_batch}))
+    server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _say)
+    newest = weights.newest
+
+    def ready(at: int) -> None:
+        spec = newest.policy.spec
+        _say(f"ws://{host}:{at} serves version {newest.number} ({newest.policy.config.kind}) on {newest.policy.device}: "
+             f"{', '.join(item.name for item in spec.observation)} to chunks of {newest.policy.config.horizon} "
+             f"({', '.join(spec.action.names)}). Ctrl-C stops it")
+        if not is_loopback(host):
+            _say(f"serve: listens on {host}:{at}, without encryption and without asking who calls: anyone on that network "
+                 "can ask the policy, and read the cameras on their way. Keep that network to yourself, or tunnel (ssh -L)")
+
+    asyncio.run(serve_until_cancelled(server, host, port, ready))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

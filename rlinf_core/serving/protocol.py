@@ -1,0 +1,109 @@
+"""What server and client say to each other: who serves, what an observation must hold, and an answer's actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlinf_core.errors import ServingError, SpecError, nearest, printable
+from rlinf_core.specs import Arrays, ArraySpec, StationSpec
+
+OURS = "rlinf"            # what openpi's servers do not know stands below this key, in metadata, requests and answers
+STATE, PROMPT = "state", "prompt"
+PREFIX = "observation/"   # may stand before each name, as in openpi's examples
+
+
+@dataclass(frozen=True)
+class Request:
+    """An observation that is answered with a chunk.
+
+    Attributes:
+        vectors: (V,) float32.
+        images: camera's name to (H, W, 3) uint8.
+        instruction: a sentence.
+        explore: whether the policy explores; None where the client does not learn and need not know what was drawn.
+        episode: what is played by one version; empty for the newest at each request.
+    """
+
+    vectors: np.ndarray
+    images: Arrays
+    instruction: str
+    explore: bool | None = None
+    episode: str = ""
+
+
+def metadata(spec: StationSpec, version: int, horizon: int, execute: int) -> dict[str, Any]:
+    """What a client is told when it connects: the observation in words, and for our own clients the specs."""
+    observation = {item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip() for item in spec.observation}
+    return {"policy": "rlinf", "observation": observation, "action": list(spec.action.names),
+            "action_units": list(spec.action.units), "action_horizon": horizon,
+            OURS: {"version": version, "spec": spec.to_dict(), "execute": execute}}
+
+
+def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instruction: bool) -> Request:
+    """The request in a client's message.
+
+    Raises:
+        SpecError: what is missing, unknown, or of another type or shape than the specs say.
+    """
+    said = {str(key).removeprefix(PREFIX): value for key, value in message.items()}
+    known = {STATE, PROMPT, OURS} | {item.name for item in spec.observation}
+    for name in said.keys() - known:
+        expected = ", ".join([*(item.name for item in spec.observation), PROMPT])
+        raise SpecError(f"observation: unknown '{printable(name)}'; expected {expected}{nearest(name, known)}")
+    if STATE in said:
+        vectors = _array(ArraySpec(STATE, (spec.vector_size,)), said)
+    else:
+        vectors = spec.flatten({item.name: _array(item, said) for item in spec.vectors}) if spec.vectors else np.zeros(0)
+    images = {item.name: _array(item, said) for item in spec.images}
+    instruction = said.get(PROMPT, spec.instruction)
+    if not isinstance(instruction, str) or (needs_instruction and not instruction.strip()):
+        raise SpecError(f"{PROMPT}: expected an instruction in words, which this policy needs, got {instruction!r:.40}")
+    return Request(vectors, images, instruction, **_ours(said.get(OURS, {})))
+
+
+def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]) -> dict[str, Any]:
+    """The client's message: every observation under its name, or those of ``keys`` alone, under the server's names."""
+    whole: dict[str, Any] = {**named, PROMPT: instruction}
+    if not keys:
+        return whole
+    if STATE in keys:
+        whole[STATE] = spec.flatten(named)
+    return {theirs: whole[mine] for mine, theirs in keys.items()}
+
+
+def read_actions(spec: StationSpec, answer: Mapping[str, Any]) -> np.ndarray:
+    """The actions (H, A) [SI] of an answer, within the task's bounds; ServingError where they do not fit the task."""
+    actions, size = answer.get("actions"), spec.action.dim
+    if not isinstance(actions, np.ndarray) or actions.ndim != 2 or actions.shape[1] != size or not 0 < len(actions) <= 1000:
+        got = actions.shape if isinstance(actions, np.ndarray) else type(actions).__name__
+        raise ServingError(f"answer: expected 'actions' of shape (1 to 1000, {size}) for {', '.join(spec.action.names)}, "
+                           f"got {got}. Serve a policy of this task")
+    if not np.isfinite(actions).all():
+        raise ServingError("answer: expected finite actions, got NaN or Inf")
+    return np.clip(actions.astype(float), -np.array(spec.action.scale), spec.action.scale)
+
+
+def _array(item: ArraySpec, said: Mapping[str, Any]) -> np.ndarray:
+    """That item, as the specs have it; nothing is scaled or rounded on the way."""
+    value = said.get(item.name)
+    if not isinstance(value, np.ndarray):
+        got = "nothing" if item.name not in said else type(value).__name__
+        raise SpecError(f"observation '{item.name}': expected an array {item.dtype}{list(item.shape)}, got {got}")
+    if item.dtype == "uint8" and value.dtype != np.uint8:
+        raise SpecError(f"observation '{item.name}': expected uint8, 0 to 255, got {value.dtype}")
+    try:
+        return item.check(value)
+    except SpecError as error:
+        raise SpecError(f"observation {error}") from error
+
+
+def _ours(said: Any) -> dict[str, Any]:
+    """What only our own clients say."""
+    if not isinstance(said, dict) or not said.keys() <= {"explore", "episode"} \
+            or not isinstance(said.get("explore"), bool | None):
+        raise SpecError(f"{OURS}: expected a map of explore (a boolean) and episode, got {printable(said)[:80]}")
+    return {"explore": said.get("explore"), "episode": str(said.get("episode", ""))}

@@ -1,0 +1,124 @@
+"""The policy that is served: versions of its weights, one after the other, and answers to batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_core.errors import PolicyFileError, RlinfError, SpecError
+from rlinf_core.policies.files import load_policy, newest_policy, policy_version
+from rlinf_core.policies.policy import ActionChunk, Observation, Policy
+from rlinf_core.serving import protocol
+from rlinf_core.serving.protocol import Request
+
+Answer = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """Weights as they are served: whoever began an episode with them goes on with them.
+
+    Attributes:
+        number: of the file's name; 0 where that has none.
+        file: where they came from, with the time it was written; None for a policy that was never a file.
+    """
+
+    policy: Policy
+    number: int = 0
+    file: tuple[Path, int] | None = None
+    generator: torch.Generator = field(default_factory=torch.Generator)
+
+    @property
+    def needs_instruction(self) -> bool:
+        return getattr(self.policy, "needs_instruction", False)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        config = self.policy.config
+        return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed)
+
+    def answers(self, requests: Sequence[Request]) -> list[Answer]:
+        """One answer each, computed together; those that are no finite numbers are SpecErrors."""
+        chunk = self._chunk(requests)
+        actions = self.policy.spec.action.to_si(chunk.actions.numpy(force=True))
+        answers: list[Answer] = [{"actions": each, protocol.OURS: {"version": self.number}} for each in actions]
+        for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+            if not np.isfinite(answer["actions"]).all():
+                raise SpecError(f"version {self.number} answered with NaN or Inf: its weights, or this observation, are "
+                                "far from what it has learned")
+            if request.explore is not None:
+                answer[protocol.OURS]["drawn"] = chunk.drawn[index].numpy(force=True)
+                if chunk.log_probs is not None:
+                    answer[protocol.OURS]["log_probs"] = chunk.log_probs[index].numpy(force=True)
+        return answers
+
+    def _chunk(self, requests: Sequence[Request]) -> ActionChunk:
+        spec, device = self.policy.spec, self.policy.device
+        arrays = {"vectors": np.stack([request.vectors for request in requests])}
+        arrays |= {image.name: np.stack([request.images[image.name] for request in requests]) for image in spec.images}
+        observation = replace(Observation.of_arrays(spec, arrays, device),
+                              instruction=tuple(request.instruction for request in requests))
+        return self.policy.act(observation, bool(requests[0].explore), self.generator)
+
+    def kind(self, request: Request) -> tuple[Version, bool]:
+        """Requests of one kind are answered in one batch."""
+        return self, bool(request.explore)
+
+
+class Weights:
+    """The newest version of a policy's file, or of the folder that it is written into.
+
+    Args:
+        path: of the file or folder.
+        device: where it computes.
+        warm_up: batch sizes that are computed once before a version is served.
+    """
+
+    def __init__(self, path: Path, device: torch.device | str = "cpu", warm_up: Sequence[int] = (1,)) -> None:
+        self.path, self.device, self.warm_up = path, device, warm_up
+        self.newest = self._load(_stamped(newest_policy(path)))
+        self._tried = self.newest.file
+
+    def look(self, say: Callable[[str], None]) -> bool:
+        """Take a newer file, if there is one that fits; returns whether there was."""
+        file = _stamped(newest_policy(self.path))
+        if file == self._tried:
+            return False
+        self._tried, served = file, self.newest
+        try:
+            version = self._load(file)
+            if version.policy.spec.hash != served.policy.spec.hash:
+                raise SpecError(f"{file[0]}: expected a policy of the task that is served:\n"
+                                f"{version.policy.spec.difference(served.policy.spec)}")
+        except RlinfError as error:
+            say(f"version {served.number} is served on: {error}")
+            return False
+        self.newest = version
+        say(f"version {version.number} is served now ({file[0].name}); episodes that have begun end with theirs")
+        return True
+
+    def _load(self, file: tuple[Path, int]) -> Version:
+        policy: Policy = load_policy(file[0]).to(self.device)
+        generator = torch.Generator(policy.device).manual_seed(0)
+        named = re.fullmatch(r"policy-\d+", file[0].stem)
+        version = Version(policy, policy_version(file[0]) if named else 0, file, generator)
+        spec = policy.spec
+        nothing = Request(np.zeros(spec.vector_size, np.float32),
+                          {image.name: np.zeros(image.shape, np.uint8) for image in spec.images},
+                          spec.instruction or "warm up")
+        for size in self.warm_up:
+            version.answers([nothing] * size)
+        return version
+
+
+def _stamped(path: Path) -> tuple[Path, int]:
+    try:
+        return path, path.stat().st_mtime_ns
+    except OSError as error:
+        raise PolicyFileError(f"policy {path}: {error.strerror}") from error

@@ -1,0 +1,166 @@
+"""Policy node whose chunks a server answers (``rlinf serve``, openpi's): it asks, and the arm goes on meanwhile."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from typing import Any, cast
+
+import numpy as np
+from rlinf_msgs.msg import PolicyUpdate, TimeStep
+
+from rlinf.conversions import action_chunk, fill_drawn, observation_of
+from rlinf.episode_ids import request_of
+from rlinf.policy import PolicyNode
+from rlinf.stamps import to_ns
+from rlinf_core.errors import RefusedRequestError, RlinfError, ServingError, SpecError
+from rlinf_core.policies.chunking import RECEDING_HORIZON, SYNCHRONOUS, Chunking
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.policy import Policy
+from rlinf_core.serving.client import PolicyClient
+from rlinf_core.serving.protocol import OURS, observation_message, read_actions
+from rlinf_core.specs import StationSpec
+
+RETRY_S = 1.0
+LOOK_S = 0.2
+
+
+class RemotePolicyNode(PolicyNode):
+    """One thread asks the server and waits; the executor never does. Both hold ``lock`` while they look at chunks."""
+
+    def __init__(self) -> None:
+        self.lock, self.connected, self.busy, self.stopping = threading.RLock(), False, False, threading.Event()
+        self.newest_id = ""
+        self.asked: queue.Queue[tuple[TimeStep, float]] = queue.Queue(1)
+        self.pending: tuple[str, np.ndarray, dict[str, Any]] | None = None  # to be played from the next time step on
+        self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
+        super().__init__()
+        self.settings = json.loads(self.declare_parameter("remote", "{}").value)
+        threading.Thread(target=self._work, daemon=True).start()
+
+    # The executor's part
+    def _on_update(self, update: PolicyUpdate) -> None:
+        self.get_logger().info(f"version {update.version} stays where it is: the server's are played")
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        with self.lock:
+            if step.step_type != TimeStep.MID or self.interrupted:
+                self.chunking.cut()
+                self.pending = None
+            self.newest_id = step.episode_id
+            super()._on_timestep(step)
+
+    def _decide(self, policy: Any, step: TimeStep) -> None:
+        if self.pending is not None and self.pending[0] == step.episode_id:
+            _, actions, ours = self.pending
+            self.pending = None
+            self._send(step, actions, ours, 0)
+        elif self.connected and not self.busy:
+            self.busy, self.nothing_in_play = True, self._stands()
+            self.asked.put_nowait((step, time.monotonic()))
+
+    def _stands(self) -> bool:
+        """Whether nothing of this policy is played while it is asked, so that all of the answer can be."""
+        return not self.interrupted and (not self.chunking.chunks or self.chunking.mode == SYNCHRONOUS)
+
+    # The thread's part
+    def _work(self) -> None:
+        while not self.stopping.is_set():
+            client = None
+            try:
+                client = PolicyClient(self.settings["address"], self.settings["timeout_s"])
+                self._connect(client.metadata)
+                while not self.stopping.is_set():
+                    self._ask(client)
+                    if not client.open:
+                        raise ServingError(f"policy server {client.address}: the connection was closed")
+            except (RlinfError, OSError, KeyError, TypeError, ValueError) as error:
+                self._say(f"{error}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is over")
+            finally:
+                self.connected = self.busy = False
+                if client is not None:
+                    client.close()
+            self.stopping.wait(RETRY_S)
+
+    def _connect(self, metadata: dict[str, Any]) -> None:
+        """Refuse a server of another task; take its version and its chunks' length."""
+        ours = metadata.get(OURS, {})
+        if "spec" in ours and (theirs := StationSpec.from_dict(ours["spec"])).hash != self.spec.hash:
+            raise SpecError(f"policy server {self.settings['address']} does not fit this station:\n"
+                            f"{theirs.difference(self.spec)}\nServe a policy of this station's task")
+        with self.lock:
+            self.execute = self.settings["execute"] or ours.get("execute", 0)
+            self.chunking = Chunking(self.settings["chunking"], self.execute or 1)
+            self.schedule = ChunkSchedule(1, self.chunking.execute)
+            self.policy = cast(Policy, self)  # there is none here: _decide asks
+            self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
+            self.connected, self.busy = True, False
+            while not self.asked.empty():
+                self.asked.get_nowait()
+        self._say("")
+
+    def _ask(self, client: PolicyClient) -> None:
+        try:
+            step, since = self.asked.get(timeout=LOOK_S)
+        except queue.Empty:
+            return
+        try:
+            named = observation_of(step, self.spec)
+            message = observation_message(self.spec, named, step.instruction, self.settings["keys"])
+            if OURS in client.metadata:
+                whole = request_of(step.episode_id) if step.mode == "evaluate" else step.episode_id
+                message[OURS] = {"episode": whole, "explore": step.mode == "train"}
+            answer = client.infer(message)
+            actions = read_actions(self.spec, answer)
+            self._answered(step, actions, answer.get(OURS, {}), time.monotonic() - since)
+        except (RefusedRequestError, SpecError) as error:
+            self._say(str(error))
+        finally:
+            self.busy = False
+
+    def _answered(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float) -> None:
+        with self.lock:
+            self.times_ms.append(1e3 * took_s)
+            if self.status.error:
+                self._say("")
+            passed = round((self.stamp_ns - to_ns(step.header.stamp)) / self.period_ns)
+            if self.idle or passed < 0 or self.newest_id != step.episode_id:
+                return
+            if not self.execute:
+                self.execute = self.chunking.execute = self.schedule.execute = len(actions)
+            if passed and self.nothing_in_play and step.mode != "train":
+                self.pending = step.episode_id, actions, ours
+            else:
+                self._send(step, actions, ours, passed)
+
+    def _send(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], passed: int) -> None:
+        begun = passed + (self.rehearsal is not None)  # in lockstep time stands still meanwhile
+        sent = self.chunking.merge(actions, round(to_ns(step.header.stamp) / self.period_ns), begun)
+        self.schedule.decided()
+        self.schedule.advance(steps=passed)
+        self.seq += 1
+        self.status.version = ours.get("version", 0)
+        chunk = action_chunk(self.spec, self.spec.action.from_si(sent), source="policy", session=self.session, seq=self.seq,
+                             version=self.status.version, observation_stamp=step.header.stamp,
+                             execute=min(self.chunking.execute, len(sent)))
+        if self.chunking.mode == RECEDING_HORIZON and "drawn" in ours:
+            fill_drawn(chunk, ours["drawn"], ours.get("log_probs"))
+        chunk.header.stamp = self.get_clock().now().to_msg()
+        self.actions.publish(chunk)
+        self.status.inferences += 1
+
+    def _say(self, error: str) -> None:
+        if error != self.status.error:
+            self.status.error = error
+            if error:
+                self.get_logger().warning(error)
+            else:
+                self.get_logger().info("the policy server answers")
+            self._publish_status()
+
+    def destroy_node(self) -> None:
+        """Stop the thread first."""
+        self.stopping.set()
+        super().destroy_node()

@@ -1,0 +1,34 @@
+"""What is sent of a chunk that took time to decide, beside the papers' formulas worked out by hand."""
+
+import numpy as np
+import pytest
+
+from rlinf_core.policies.chunking import Chunking
+
+OLD, NEW = np.zeros((8, 1)), np.ones((8, 1))
+
+
+def test_synchronous_sends_what_is_played_and_receding_horizon_all():
+    assert len(Chunking("synchronous", 3).merge(NEW, 0, 0)) == 3
+    assert np.array_equal(Chunking("receding_horizon", 3).merge(NEW, 0, 2), NEW)
+
+
+def test_real_time_keeps_what_has_begun_and_blends_what_overlaps():
+    chunking = Chunking("real_time", 3)
+    assert np.array_equal(chunking.merge(OLD, 0, 2), OLD), "nothing was in play"
+    sent = chunking.merge(NEW, 3, 2)[:, 0]
+    assert np.array_equal(sent[:2], [0, 0]) and np.array_equal(sent[5:], [1, 1, 1])
+    c = np.array([3, 2, 1]) / 4  # of five left, two are frozen: (5 - i) / (5 - 2 + 1)
+    assert sent[2:5] == pytest.approx(1 - c * (np.exp(c) - 1) / (np.e - 1))
+    assert (np.diff(sent) >= 0).all()
+    chunking.cut()
+    assert np.array_equal(chunking.merge(OLD + 2, 4, 2), OLD + 2)
+    assert np.array_equal(chunking.merge(NEW, 40, 2), NEW), "the last one is over"
+
+
+def test_temporal_ensembling_weighs_the_oldest_most():
+    chunking = Chunking("temporal_ensembling", 4)
+    assert chunking.execute == 1
+    chunking.merge(OLD, 0, 0)
+    sent = chunking.merge(NEW, 2, 0)[:, 0]
+    assert sent[:6] == pytest.approx(np.full(6, np.exp(-0.01) / (1 + np.exp(-0.01)))) and np.array_equal(sent[6:], [1, 1])

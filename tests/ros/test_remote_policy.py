@@ -1,0 +1,55 @@
+"""The policy node whose chunks a served policy answers: the same as here, while it answers, and once it is gone."""
+
+import numpy as np
+import pytest
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
+
+from rlinf.qos import profile
+from rlinf.stamps import set_stamp
+from rlinf_core.policies.files import policy_name, save_policy
+from rlinf_core.policies.policy import Observation
+from rlinf_core.recipes import load_recipe, station_task
+from tests.ros.stand import listen, start
+from tests.ros.test_nodes import step_of
+from tests.serving.test_serving import SMALL, Served, policy_of
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+
+@pytest.mark.domain(154)
+def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_path):
+    spec = station_task(load_recipe("demo")).spec
+    policy = policy_of(spec, 0)
+    save_policy(policy, tmp_path / policy_name(7))
+    served = Served(tmp_path)
+    statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+    steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    try:
+        start(peer, "policy", "station.policy.backend=remote", f"station.policy.address='{served.address}'")
+        peer.spin(lambda: statuses and statuses[-1].version == 7 and steps.get_subscription_count(), 60, "the connection")
+        safety.publish(SafetyState(state=SafetyState.ARMED))
+        peer.for_s(0.3)
+
+        def decided(number, kind=TimeStep.MID):
+            step, before = step_of(spec, "evaluate", kind, "station_a-1-1"), len(chunks)
+            set_stamp(step.header.stamp, 10**9 + number * 10**8)
+            steps.publish(step)
+            peer.for_s(0.3)
+            return len(chunks) - before
+
+        assert [decided(0, TimeStep.FIRST), *map(decided, range(1, 6))] == [1, 0, 0, 0, 1, 0]
+        named = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
+        expected = spec.action.to_si(policy.act(Observation.of_one(spec, named, instruction=""), False).actions[0].numpy())
+        assert np.allclose(np.reshape(chunks[0].data, (SMALL.horizon, -1)), expected, atol=1e-12)
+        assert (chunks[0].policy_version, chunks[0].horizon, chunks[0].execute) == (7, 8, 4)
+        served.process.kill()
+        peer.spin(lambda: "Tried again" in statuses[-1].error, what="the loss to be said")
+        assert [decided(number) for number in (8, 9)] == [0, 0], "nothing is made up"
+        served.end()
+        again = Served(tmp_path, port=served.port)
+        served = again
+        peer.spin(lambda: not statuses[-1].error, 30, "the connection again")
+        assert decided(10) == 1
+    finally:
+        served.end()

@@ -1,0 +1,183 @@
+"""A served policy over real sockets, with openpi-client as the peer."""
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from rlinf_core.errors import RefusedRequestError, ServingError, SpecError
+from rlinf_core.policies import make_policy, tanh_gaussian
+from rlinf_core.policies.files import policy_name, save_policy
+from rlinf_core.policies.policy import Observation
+from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.serving.client import PolicyClient
+from rlinf_core.serving.packing import packed, unpacked
+from rlinf_core.serving.protocol import OURS, read_actions, read_request
+
+SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4, horizon=8, execute=4)
+
+
+@pytest.fixture(scope="module")
+def spec():
+    return station_task(load_recipe("demo_vision")).spec
+
+
+def policy_of(spec, seed):
+    torch.manual_seed(seed)
+    return make_policy(spec, SMALL).eval()
+
+
+def observed(spec, seed=0):
+    random = np.random.default_rng(seed)
+    return {item.name: (random.integers(0, 256, item.shape) if item.is_image else random.normal(size=item.shape)).astype(
+        item.dtype) for item in spec.observation} | {"prompt": "insert"}
+
+
+class Served:
+    def __init__(self, folder, *options, port=0):
+        command = [sys.executable, "-m", "rlinf_core.cli.main", "serve", str(folder), "--port", str(port), "--device",
+                   "cpu", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        line = self.process.stdout.readline()
+        assert line.startswith("ws://"), line + self.process.stdout.read()
+        self.port = int(line.split()[0].rpartition(":")[2])
+        self.address = f"ws://127.0.0.1:{self.port}"
+
+    def page(self, name):
+        return urllib.request.urlopen(f"http://127.0.0.1:{self.port}/{name}", timeout=10).read().decode()
+
+    def end(self):
+        self.process.terminate()
+        self.process.wait(20)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, spec):
+    folder = tmp_path_factory.mktemp("served")
+    save_policy(policy_of(spec, 0), folder / policy_name(3))
+    served = Served(folder, "--max-wait-ms", "200")
+    served.folder = folder
+    yield served
+    served.end()
+
+
+def test_an_openpi_client_gets_what_the_policy_answers_here(served, spec):
+    peer = pytest.importorskip("openpi_client.websocket_client_policy").WebsocketClientPolicy("127.0.0.1", served.port)
+    named = observed(spec)
+    answer = peer.infer({f"observation/{key}" if key != "prompt" else key: value for key, value in named.items()})
+    expected = policy_of(spec, 0).act(Observation.of_one(spec, named), explore=False).actions[0].numpy()
+    assert np.array_equal(answer["actions"], spec.action.to_si(expected))
+    assert answer["server_timing"]["infer_ms"] > 0 and peer.get_server_metadata()["action_horizon"] == 8
+    with pytest.raises(RuntimeError, match="tcp_position"):
+        peer.infer({"prompt": "no images"})
+    assert peer.infer(named)["actions"].shape == (8, 3), "the connection goes on"
+    assert served.page("healthz") == "OK\n" and "rlinf_serve_version 3" in served.page("metrics")
+
+
+@pytest.mark.parametrize("data", [b"\xc1garbage", pickle.dumps({"prompt": "a"}), packed({"front": 1})[:-1], "a text",
+                                  packed({"front": {b"__ndarray__": True, b"data": b"", b"dtype": "|O8", b"shape": []}})])
+def test_who_speaks_no_protocol_is_hung_up_on_alone(served, spec, data):
+    other = PolicyClient(served.address, 10.0)
+    with connect(served.address, compression=None) as bad:
+        bad.recv()
+        bad.send(data)
+        assert "expected" in bad.recv()
+        with pytest.raises(ConnectionClosed):
+            bad.recv()
+    assert other.infer(observed(spec))["actions"].shape == (8, 3)
+    other.close()
+
+
+def test_a_huge_message_is_cut_off(served, spec):
+    with connect(served.address, compression=None) as bad:
+        bad.recv()
+        with pytest.raises(ConnectionClosed):
+            bad.send(bytes(65 << 20))
+            bad.recv()
+    PolicyClient(served.address, 10.0).infer(observed(spec))
+
+
+def test_what_is_wrong_with_an_observation_is_said(served, spec):
+    client = PolicyClient(served.address, 10.0)
+    good = observed(spec)
+    for change, said in (({"wrist": np.zeros((2, 2, 3), np.uint8)}, "expected shape"),
+                         ({"side": good["wrist"]}, "unknown 'side'"),
+                         ({"wrist": good["wrist"] / 255.0}, "expected uint8"), ({"prompt": 3}, "prompt"),
+                         ({"force": np.full(3, np.nan, np.float32)}, "finite")):
+        with pytest.raises(RefusedRequestError, match=said):
+            client.infer(good | change)
+    assert client.infer(good)["actions"].shape == (8, 3)
+    client.close()
+    with pytest.raises(SpecError, match="instruction"):
+        read_request(spec, good | {"prompt": " "}, needs_instruction=True)
+
+
+def test_several_clients_are_answered_in_one_batch_each_with_its_own(served, spec):
+    policy, clients = policy_of(spec, 0), [PolicyClient(served.address, 20.0) for _ in range(4)]
+    got, meet = {}, threading.Barrier(4)
+
+    def ask(index):
+        for _ in range(3):
+            meet.wait(20)
+            got[index] = clients[index].infer(observed(spec, index))
+
+    threads = [threading.Thread(target=ask, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert max(answer["server_timing"]["batch"] for answer in got.values()) > 1
+    for index, answer in got.items():
+        expected = policy.act(Observation.of_one(spec, observed(spec, index)), explore=False).actions[0].numpy()
+        assert np.allclose(answer["actions"], spec.action.to_si(expected), atol=1e-6)
+
+
+def test_a_newer_file_is_served_and_an_episode_ends_with_its_version(served, spec):
+    playing, new = PolicyClient(served.address, 10.0), observed(spec)
+    assert playing.infer(new | {OURS: {"episode": "a"}})[OURS]["version"] == 3
+    (served.folder / policy_name(4)).write_bytes(b"torn")
+    save_policy(policy_of(spec, 1), served.folder / policy_name(5))
+    deadline = time.monotonic() + 60
+    while "rlinf_serve_version 5" not in served.page("metrics"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert playing.infer(new | {OURS: {"episode": "a"}})[OURS]["version"] == 3
+    assert playing.infer(new | {OURS: {"episode": "b"}})[OURS]["version"] == 5
+    playing.close()
+
+
+def test_a_server_that_is_killed_is_said_to_be_gone(tmp_path, spec):
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(1))
+    served = Served(tmp_path)
+    client = PolicyClient(served.address, 10.0)
+    served.process.kill()
+    served.process.wait(10)
+    with pytest.raises(ServingError, match="policy server"):
+        client.infer(observed(spec))
+    with pytest.raises(ServingError, match="rlinf serve POLICY"):
+        PolicyClient(served.address, 1.0)
+    served.process.stdout.close()
+
+
+def test_packing_is_openpi_clients(spec):
+    theirs = pytest.importorskip("openpi_client.msgpack_numpy")
+    message = observed(spec) | {"number": np.float32(2.5), "list": [1, "a"]}
+    for mine in (unpacked(theirs.packb(message)), theirs.unpackb(packed(message))):
+        assert mine.keys() == message.keys() and mine["number"] == 2.5
+        assert all(np.array_equal(mine[name], value) for name, value in message.items() if isinstance(value, np.ndarray))
+
+
+def test_actions_of_another_task_are_refused(spec):
+    for actions in (np.zeros((8, 7)), [[0.0] * 3], np.zeros((0, 3)), np.full((1, 3), np.nan)):
+        with pytest.raises(ServingError):
+            read_actions(spec, {"actions": actions})
+    assert read_actions(spec, {"actions": np.full((2, 3), 9.0)}).max() == 0.02
