@@ -30,6 +30,8 @@ def test_a_timer_that_is_due_when_it_is_stopped_calls_nobody(node, again):
     phase = PhaseLockedTimer(node, 0.005, lambda: ticks.append(1), hurry=0.0, early=0.0)
 
     def stop():
+        if not ticks:
+            return  # on a busy machine it is due before the first tick; it will be again
         phase.stop(node)
         node.destroy_timer(stopping)
         ticks.append("stopped")
@@ -37,7 +39,7 @@ def test_a_timer_that_is_due_when_it_is_stopped_calls_nobody(node, again):
     stopping = node.create_timer(0.011 + 0.0005 * again, stop)
     holding_up = node.create_timer(0.01, lambda: time.sleep(0.02))  # both are due, when it ends
     end = time.monotonic() + 0.08
-    while time.monotonic() < end:
+    while time.monotonic() < end or "stopped" not in ticks:
         executor.spin_once(timeout_sec=0.01)
     node.destroy_timer(holding_up)
     assert len(ticks) > 1 and ticks[-1] == "stopped"
