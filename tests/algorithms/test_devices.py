@@ -44,7 +44,7 @@ def test_policies_act_and_are_played_where_they_are(kind):
 
 @pytest.mark.parametrize("kind", kinds())
 def test_a_policy_goes_where_it_is_sent_with_all_it_needs(kind):
-    seeing = dict(hidden=(8,), image_features=4, channels=(4,))
+    seeing = dict(hidden=(8,), image_features=4, channels=(4,), horizon=1)
     policy = make_policy(SEEING, policy_kind(kind).Config(**seeing)).to("meta")
     assert policy.device.type == "meta"
     assert {part.device.type for part in (*policy.parameters(), *policy.buffers())} == {"meta"}
