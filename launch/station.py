@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,7 +26,7 @@ ARGUMENTS = {
     "robot": ("sim", ["sim", "franka"], "who stands at the robot side: the simulator, or a Franka under ros2_control"),
     "namespace": ("station_a", None, "name of the station; its topics and its episodes begin with it"),
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
-    "operator": ("", ["", "scripted", "keyboard"], "who demonstrates and arms: a script in simulation, else a keyboard"),
+    "operator": ("", None, "who demonstrates and arms: scripted (in simulation), keyboard, or the recipe's own device"),
     "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
     "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
@@ -34,7 +35,6 @@ ARGUMENTS = {
 }
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
 UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
-OPERATORS = {"sim": "scripted", "franka": "keyboard"}  # unless another is asked for; a script is refused at a real arm
 
 
 def description(**defaults: str) -> LaunchDescription:
@@ -58,11 +58,12 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.recipes import load_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    value["operator"] = value["operator"] or OPERATORS[value["robot"]]
     host, _, port = value["trainer"].rpartition(":")
+    own = load_recipe(value["recipe"]).station.operator.kind
+    kind = value["operator"] or ("keyboard" if own == "scripted" and value["robot"] == "franka" else own)
     recipe = load_recipe(value["recipe"], [
         f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",
-        f"station.lockstep={value['lockstep']}", f"station.operator.kind={value['operator']}",
+        f"station.lockstep={value['lockstep']}", *([f"station.operator={{kind: {kind}}}"] if kind != own else []),
         f"bridge.host={host}", f"bridge.port={port}", *_policy(value["policy"]),
         *([f"bridge.credentials={Path(value['credentials']).resolve()}"] if value["credentials"] else [])])
     run_dir = Path(value["run_dir"]).resolve()
@@ -80,9 +81,10 @@ def _start(context: LaunchContext) -> list:
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
-    if value["operator"] == "keyboard":
+    if kind != "scripted":
         operator = operator_process(recipe)
-        settings = " ".join(f"-p {key}:={val}" for key, val in operator.parameters.items())
+        said = {key: repr(val) if str(val).startswith("{") else val for key, val in operator.parameters.items() if val}
+        settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {settings}"))
     return actions

@@ -44,6 +44,18 @@ class RefusedRequestError(ServingError):
     """The server answers, and not this observation."""
 
 
+class DeviceError(RlinfError):
+    """An operator's device that is missing, silent, gone or talks nonsense.
+
+    Attributes:
+        gone: it must be opened anew.
+    """
+
+    def __init__(self, text: str, gone: bool = False) -> None:
+        super().__init__(text)
+        self.gone = gone
+
+
 def printable(text: object) -> str:
     """What others have sent, or named their files, as text that does nothing to a terminal or a log; at most 2000 long."""
     return ascii(str(text))[1:-1][:2000]

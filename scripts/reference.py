@@ -23,6 +23,7 @@ from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
+from rlinf_core.operators import OPERATOR, operators  # noqa: E402
 from rlinf_core.policies import kinds, policy_kind  # noqa: E402
 from rlinf_core.recipes.loading import recipes  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
@@ -60,7 +61,8 @@ def page() -> str:
     """The whole page as Markdown."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
-                      *_commands(), *_recipes(), *_algorithms(), *_policies(), *_robots(), *_limits(), *_tasks(),
+                      *_commands(), *_recipes(), *_algorithms(), *_policies(),
+                      *_operators(), *_robots(), *_limits(), *_tasks(),
                       *_topics(), *_messages(), *_python()])
 
 
@@ -129,6 +131,16 @@ def _limits() -> list[str]:
             "`maximum.yaml` beside it and beside the other both bind it, and the hash is of all values in force.",
             "Each is a parameter `limits.<key>` of the interlock: tightened at any time, loosened only while DISARMED.", "",
             "| key | unit | range | default | meaning |", "|---|---|---|---|---|", *rows, ""]
+
+
+def _operators() -> list[str]:
+    lines = ["## Operators", "", "`station.operator`, and `station.beside` for a second device (docs/operator_devices.md). "
+             "One of one's own is a class: `kind: file.py:Class`, `package.module:Class` or an entry point of the group "
+             "`rlinf.operators`.", ""]
+    for name in operators():
+        if found := _rows(OPERATOR.model(name), "station.operator."):
+            lines += [f"### `{name}`", "", *HEAD, *found, ""]
+    return lines
 
 
 def _robots() -> list[str]:

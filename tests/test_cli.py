@@ -38,7 +38,7 @@ COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "te
             "fault reset", "show a", "eval a", "identify a", "drill", "check sim x", "messages", "doctor",
             "fleet enroll a --out b", "fleet revoke a", "fleet list", "serve a", "data list a", "data show a",
             "data check a", "data repair a --out b", "data merge a --out b", "data split a --out b", "data stats a",
-            "data export lerobot a --out b"]
+            "data export lerobot a --out b", "twin pedal"]
 
 
 @pytest.mark.parametrize("said", COMMANDS)

@@ -21,6 +21,7 @@ from rlinf_core.launching.graph import (
     write_plan,
 )
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
+from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.reports.curves import read_events
 from rlinf_core.reports.report import write_report
@@ -101,8 +102,10 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
 
 
 def teleop(name: str, overrides: list[str]) -> int:
-    """The keyboard operator, in the foreground of this terminal."""
-    recipe = load_recipe(name, [*overrides, "station.operator.kind=keyboard"])
+    """A person, in the foreground of this terminal: with the recipe's device, or the keyboard where it has a script."""
+    recipe = load_recipe(name, overrides)
+    if recipe.station.operator.kind == SCRIPTED:
+        recipe = load_recipe(name, [*overrides, f"station.operator={{kind: {KEYBOARD}}}"])
     with tempfile.TemporaryDirectory(prefix="rlinf-teleop-") as folder:
         command = command_line(operator_process(recipe), Path(folder))
         return subprocess.run(command, env=ros_environment(recipe.station.domain_id)).returncode

@@ -69,8 +69,9 @@ class Display:
                  ("policy", f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"),
                  ("interlock", f"{safety['state']} {safety['cause']} ({safety['limited']} limited, {safety['holds']} "
                                f"held, {safety['refused']} refused)")]
-        if status.get("waiting_for"):
-            rows.append(("waiting for you", status["waiting_for"]))
+        for key, title in (("waiting_for", "waiting for you"), ("operator", "operator")):
+            if status.get(key):
+                rows.append((title, status[key]))
         if status["phase"] == "sft":
             rows.append(("SFT steps left", f"{trainer.get('sft_left', 0):.0f}"))
         if trainer["backlog"]:

@@ -105,9 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     direct = _recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")
     direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = _command(commands, "teleop", "cli.demo:teleop",
-                      "be the operator of a running station, at this terminal's keyboard")
+                      "be the operator of a running station, with the recipe's device and this terminal's keyboard")
     teleop.add_argument("name", **STATIONS_RECIPE)
     teleop.add_argument("--set", **SET, help="as given to the station")
+    twin = _command(commands, "twin", "cli.twin:twin", "an operator's device without hardware, which speaks its protocol", (
+        "Words at its input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, `garbage`, `unplug`."))
+    twin.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader"])
+    twin.add_argument("--path", type=Path, help="of its file, which must be free (default: in a new folder)")
     _station_commands(commands)
     _fleet_commands(commands)
     _show_command(commands)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.errors import RecipeError
+from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
@@ -19,7 +20,6 @@ from rlinf_core.specs import ActionSpec
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
 ONCE = "once"          # its end is somebody's business, and not to be undone
-SCRIPTED, KEYBOARD = "scripted", "keyboard"
 OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode")  # heard by the interlock of each arm
 TO_OTHERS = "safety/to_others"
 
@@ -50,7 +50,7 @@ class Process:
 def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     """Every process of the recipe's station, the robot side first.
 
-    There is none for the robot side of an external driver, and none for a person at the keyboard, who brings a terminal.
+    There is none for the robot side of an external driver, and none for a person, who brings a terminal and a device.
     RecipeError if a script would arm a real robot, or the uplink would talk to a network in the clear.
     """
     check_operator(recipe)
@@ -90,10 +90,11 @@ def check_operator(recipe: Recipe) -> None:
 
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
-    """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person's keyboard."""
-    operator, task = recipe.station.operator, str(task_file(recipe))
+    """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person with their devices."""
+    operator, beside, task = recipe.station.operator, recipe.station.beside, str(task_file(recipe))
     if operator.kind != SCRIPTED:
-        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind)
+        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind,
+                     settings=operator.model_dump_json(), beside=beside.model_dump_json() if beside else "")
     return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
                  seed=recipe.seed, armed_file=str(run_dir / "operator.armed") if run_dir else "")
 

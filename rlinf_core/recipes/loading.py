@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.paths import shared
 from rlinf_core.recipes.schema import ALGORITHM, Recipe
@@ -69,6 +70,8 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
         name = station.get(part) if isinstance(station, dict) else None
         if isinstance(name, str) and name.startswith(("./", "../")):
             station[part] = str((path.parent / name).resolve())
+    for part in ("operator", "beside"):
+        plugins.beside(said, ("station", part, "kind"), path.parent)
     base = said.data.pop("defaults", None)
     if base is None:
         return said

@@ -11,6 +11,7 @@ from rlinf_core.algorithms.common.settings import AlgorithmSettings, Computing
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
+from rlinf_core.operators import BESIDE, OPERATOR
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
@@ -19,15 +20,6 @@ from rlinf_core.settings.base import Count, Discriminated, Settings
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
 POLICY = Discriminated("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
-
-
-class Operator(Settings):
-    """Who demonstrates and arms."""
-
-    kind: Literal["scripted", "keyboard"] = Field(
-        "scripted", description="scripted, in simulation only; or keyboard: a person in a terminal of their own (rlinf "
-        "teleop)")
-    noise: float = Field(0.12, ge=0, le=1, description="noise of the scripted demonstrations, in normalised units")
 
 
 class StationPolicy(Settings):
@@ -78,7 +70,10 @@ class Station(Settings):
     domain_id: int = Field(42, ge=0, le=232, description="ROS_DOMAIN_ID of the station")
     spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
                             "then it plays and records none until they are sent")
-    operator: Operator = Operator()
+    operator: Annotated[Any, OPERATOR] = Field(
+        {}, description="who demonstrates and arms: scripted, in simulation only; or a person with this device, in a "
+        "terminal of their own (rlinf teleop)")
+    beside: Annotated[Any | None, BESIDE] = Field(None, description="a second device of theirs, e.g. a foot pedal")
     policy: StationPolicy = StationPolicy()
 
 

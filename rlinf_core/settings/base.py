@@ -78,9 +78,24 @@ class Discriminated:
         """One variant for each name."""
         variants = []
         for name in self.names():
-            model = self.model(name).model_json_schema()
+            model = _whole(self.model(name).model_json_schema())
             model["properties"] = {self.key: {"const": name}} | {
                 key: value for key, value in model.get("properties", {}).items() if key != self.key}
             model["required"] = [key for key in model.get("required", []) if key != self.key]
             variants.append(model if name == self.default else model | {"required": [self.key, *model["required"]]})
         return {"anyOf": variants}
+
+
+def _whole(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema with what it refers to in its place: it becomes a part of one that knows other definitions."""
+    definitions = schema.pop("$defs", {})
+
+    def placed(item: Any) -> Any:
+        if isinstance(item, list):
+            return [placed(each) for each in item]
+        if not isinstance(item, dict):
+            return item
+        name = str(item.get("$ref", "")).removeprefix("#/$defs/")
+        return {key: placed(value) for key, value in (definitions.get(name, {}) | item).items() if key != "$ref"}
+
+    return placed(schema)

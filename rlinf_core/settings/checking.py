@@ -32,7 +32,7 @@ def checked(model: type[Model], said: Document) -> Model:
 
 
 def _line(model: type[Settings], said: Document, problem: Any) -> str:
-    key: Key = tuple(problem["loc"])
+    key: Key = tuple(part for part in problem["loc"] if part != "[key]")  # of a mapping's key: where its value stands
     kind, got, context = problem["type"], problem["input"], problem.get("ctx", {})
     if kind == "discriminated":
         chosen = (*key, context["key"])

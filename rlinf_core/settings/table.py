@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Iterator
+from types import UnionType
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -39,6 +40,8 @@ def schema(model: type[Settings], title: str = "") -> dict[str, Any]:
 def _nested(annotation: Any) -> type[Settings] | None:
     """The settings that a field holds, or a mapping of them."""
     inner = typing.get_args(annotation)[1] if typing.get_origin(annotation) is dict else annotation
+    if typing.get_origin(inner) in (typing.Union, UnionType):  # or none
+        inner = next(each for each in typing.get_args(inner) if each is not type(None))
     return inner if isinstance(inner, type) and issubclass(inner, Settings) else None
 
 

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
 from rlinf_msgs.action import ResetScene
@@ -18,11 +19,12 @@ from sensor_msgs.msg import Image
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import fill_observation
-from rlinf.operator import KeyboardOperator
+from rlinf.person import Person
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import operator_process, station_processes
 from rlinf_core.launching.supervisor import command_line
+from rlinf_core.operators.keyboard import Keyboard
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
@@ -207,6 +209,15 @@ def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
     assert chunks[0].source == "operator" and list(chunks[0].data) == pytest.approx([0.01, 0, 0])
 
 
+def at_the_keyboard(spec):
+    node, told, keyboard = MagicMock(), [], Keyboard()
+    node.get_logger.return_value.info = told.append
+    node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
+    person = Person(node, [], spec, {"keyboard": keyboard})
+    person.look()
+    return person, keyboard, told
+
+
 @pytest.mark.parametrize("name, keys, others", [
     ("peg_insertion", "wsadrf", "ljikuovc"), ("pick_cube", "wsadrfvc", "ljikuo"),
     ("peg_insertion_tight", "wsadrfljikuo", "vc")])
@@ -214,19 +225,17 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     """Half a step of the task to either side: forward is x, left y and up z; a turn to the left is one about z."""
     terminal, inside = pty.openpty()
     monkeypatch.setattr("sys.stdin", os.fdopen(inside))
-    node, told = MagicMock(), []
-    node.get_logger.return_value.info = told.append
     spec = load_task(f"configs/tasks/{name}.yaml").spec
-    person = KeyboardOperator(node, [], spec)
+    person, keyboard, told = at_the_keyboard(spec)
     moves = {}
     for key in keys + others:
-        person.key, person.key_at = key, time.monotonic()
+        keyboard.key, keyboard.key_at = key, time.monotonic()
         moves[key] = person.answer(TimeStep(mode="train")).tolist()
     axes = 0.5 * np.eye(spec.action.dim)
     assert [moves[key] for key in keys] == [row.tolist() for axis in axes for row in (axis, -axis)]
     assert not any(any(moves[key]) for key in others)
     assert ("u/o turn left/right" in told[0], "v/c open/close the gripper" in told[0]) == ("u" in keys, "v" in keys)
-    person.key_at -= 1.0
+    keyboard.key_at -= 1.0
     assert person.answer(TimeStep(mode="train")) is None and not person.answer(TimeStep(mode="demonstration")).any()
     os.close(terminal)
 
@@ -236,16 +245,15 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
     terminal, inside = pty.openpty()
     tty.setcbreak(inside)
     monkeypatch.setattr("sys.stdin", os.fdopen(inside))
-    node, told, ways = MagicMock(), [], ("dx", "dy", "dz", "drx", "dry", "drz", "grip")
-    node.get_logger.return_value.info = told.append
+    ways = ("dx", "dy", "dz", "drx", "dry", "drz", "grip")
     names = (*(f"left/{way}" for way in ways), *(f"right/{way}" for way in ways[:3]))
     spec = replace(load_task("configs/tasks/reach_both.yaml").spec, action=ActionSpec(
         "tcp_delta", names, (0.02,) * 10, ("m",) * 10))
-    person = KeyboardOperator(node, [], spec)
+    person, keyboard, told = at_the_keyboard(spec)
     for chosen, key, expected in ((b"1", "v", {6: 0.5}), (b"2", "v", {}), (b"2", "r", {9: 0.5}), (b"1", "o", {5: -0.5})):
         os.write(terminal, chosen)
-        person._read_keys()
-        person.key, person.key_at = key, time.monotonic()
+        person.look()
+        keyboard.key, keyboard.key_at = key, time.monotonic()
         assert {place: value for place, value in enumerate(person.answer(TimeStep(mode="train"))) if value} == expected
     assert "gripper" in told[1] and "gripper" not in told[2]
     os.close(terminal)

@@ -22,7 +22,7 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
-from rlinf.director_status import told
+from rlinf.director_status import OperatorHealth, told
 from rlinf.spinning import asked_to_end, destroy
 from rlinf.standstill import standstill
 
@@ -57,7 +57,7 @@ class Director(Node):
         self._safe: list[EpisodeEvent] = []  # closed since the last question
         self.active_at = self.moved_at = time.time()
         self.request: Any = None  # of what was asked for
-        self.runner = ActionClient(self, RunEpisodes, "run_episodes")
+        self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
         arms = arms_of(self)
         for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
                                 ("applied", self._on_applied), ("episode", self._on_episode)):
@@ -265,12 +265,12 @@ class Director(Node):
             file.write(line + "\n")
 
     def _write_status(self) -> None:
-        still_s = time.time() - self.moved_at
-        waiting_for = standstill(self.safety, self.get_namespace()) if still_s > STILL_S else ""
+        waiting_for = standstill(self.safety, self.get_namespace()) if time.time() - self.moved_at > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
             "total": self.total, "successes": self.successes, "recent_success": self._success_of_last(RECENT),
-            "env_steps": self.env_steps, "waiting_for": waiting_for, **told(self.policy, self.trainer, self.safety)}
+            "env_steps": self.env_steps, "waiting_for": waiting_for,
+            **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))
         os.replace(aside, self.run_dir / "status.json")

@@ -15,6 +15,7 @@ from rosgraph_msgs.msg import Clock
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.conversions import fill_observation
 from rlinf.episode_ids import episode_name, new_request
+from rlinf.labels import AGAIN, Labels
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.policy_tracker import PolicyTracker
@@ -72,7 +73,7 @@ class Environment(ControlNode):
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
         self.create_subscription(TrainerStatus, "trainer/status", lambda told: setattr(self, "trainer", told),
                                  profile("trainer/status"))
-        self.scene = Scene(self, self.patience_s)
+        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self._break)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
         if self.lockstep:
@@ -131,8 +132,7 @@ class Environment(ControlNode):
         return self.result
 
     async def _run(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
-        goal, result, started = handle.request, RunEpisodes.Result(success=True), time.monotonic()
-        failures = 0
+        goal, result, started, failures = handle.request, RunEpisodes.Result(success=True), time.monotonic(), 0
         try:
             while result.episodes < goal.count:
                 while self._must_wait() and not handle.is_cancel_requested:
@@ -142,7 +142,7 @@ class Environment(ControlNode):
                     break
                 trouble = await self._one_episode(goal.first_seed + result.episodes)
                 if trouble:
-                    failures += 1
+                    failures += trouble != AGAIN
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
                     if failures > self.retries:
                         result.success, result.message = False, f"{failures} episodes failed in a row: {trouble}"
@@ -189,8 +189,8 @@ class Environment(ControlNode):
 
     # Stepping
     def _begin(self, stamp: Time) -> None:
-        self.step_index, self.due_ns = 0, to_ns(stamp)
-        self.progress_at = time.monotonic()
+        self.step_index, self.due_ns, self.progress_at = 0, to_ns(stamp), time.monotonic()
+        self.labels.begin()
         if self.lockstep:
             self._step_if_due()
 
@@ -234,7 +234,7 @@ class Environment(ControlNode):
             return
         result = step_result(self.task, channels, index, self.progress if index else None)
         self.progress = result.progress
-        result = result if index else StepResult()  # nothing has been done yet
+        result = self.labels.on(result) if index else StepResult()  # nothing has been done yet
         kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
         message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
                            terminated=result.terminated, truncated=result.truncated, success=result.success,

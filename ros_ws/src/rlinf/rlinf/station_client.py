@@ -60,6 +60,8 @@ class StationClient:
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
             for arm in self.arms:
+                if status.name == f"{self.name}/operator":
+                    self.heard["operator"] = status.message
                 if status.name == f"{self.name}/{each(arm, 'interlock')}":
                     self.heard[each(arm, "diagnostics")] = {value.key: value.value for value in status.values}
 
@@ -132,6 +134,7 @@ def status(station: StationClient, expected: list[str]) -> None:
     rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
                         f"limited; limits {safety.limits_hash}"),
              *(row for arm in station.arms for row in _ticks(station.heard.get(each(arm, "diagnostics"), {}), arm)),
+             *([("operator", station.heard["operator"])] if "operator" in station.heard else []),
              ("episode", _episode(station.heard.get("timestep"))),
              *_phase(station), ("policy", _policy(station.heard.get("policy/status"))),
              ("trainer", _trainer(station.heard.get("trainer/status"))), ("nodes", _nodes(station.nodes(), expected))]

@@ -1,0 +1,150 @@
+"""A person's part of the operator node: their devices, what they ask, and what the station hears when a device fails."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.task import Future
+from rlinf_msgs.msg import TimeStep
+from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool
+
+from rlinf.qos import kind, profile
+from rlinf_core.operators import KEYBOARD
+from rlinf_core.operators.device import LABELS, Device, Guard
+from rlinf_core.operators.keyboard import Keyboard
+from rlinf_core.specs import ActionSpec, StationSpec
+
+LOOK_S, SAY_S = 0.02, 1.0
+CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming is for all."
+
+
+def axes(action: ActionSpec) -> dict[str, int]:
+    """Those of a device's axes that one arm's actions have, in their order: where each stands in them."""
+    if action.control_mode != "tcp_delta":
+        return {"x": 0, "y": 1, "z": 2}
+    arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
+    return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
+
+
+class Person:
+    """Devices that ask together: what one says renews the enable, moves are added, and trouble of one stops them all.
+
+    Of several arms they move one, and the others rest meanwhile.
+    """
+
+    def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec, devices: dict[str, Device]) -> None:
+        self.node, self.arming, self.spec = node, arming, spec
+        if KEYBOARD not in devices and sys.stdin.isatty():
+            devices = devices | {KEYBOARD: Keyboard()}  # of the terminal that it was started in
+        self.guards = [Guard(name, device) for name, device in devices.items()]
+        self.enables = node.create_publisher(Bool, "enable", profile("enable"))
+        self.labels = node.create_publisher(String, "label", profile("label"))
+        self.diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.arms = dict(zip("123456789", spec.action.arms, strict=False))
+        self.arm, self.said, self.said_at = self.arms.get("1", ""), "", 0.0
+        for guard in self.guards:
+            guard.device.attach(self._action, spec.control_hz)
+            guard.open()
+            for topic in guard.device.topics:
+                node.create_subscription(kind(topic), topic, guard.device.receive, profile(topic))
+        self._help()
+        node.create_timer(LOOK_S, self.look)
+
+    @property
+    def _action(self) -> ActionSpec:
+        return self.spec.action.of_arm(self.arm) if self.arm else self.spec.action
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Of the arm that the devices move; another arm may have others."""
+        return axes(self._action)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is asked of the interlock now; empty if nothing is wrong."""
+        return "; ".join(guard.trouble for guard in self.guards if guard.trouble)
+
+    def _help(self) -> None:
+        numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
+        keys = "; ".join(f"{guard.name}: {guard.device.help(self.axes)}" for guard in self.guards)
+        self.node.get_logger().info(keys + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
+
+    def look(self) -> None:
+        """What the devices say now."""
+        for guard in self.guards:
+            for asked in guard.poll():
+                self._ask(asked)
+        if self.trouble != self.said:
+            self._say()
+        elif time.monotonic() - self.said_at > SAY_S:
+            self._diagnose()
+
+    def _ask(self, asked: str) -> None:
+        self.enables.publish(Bool(data=asked != "disarm"))
+        for client in self.arming if asked in ("arm", "disarm") else ():
+            client.call_async(SetBool.Request(data=asked == "arm")).add_done_callback(self._told)
+        if asked in LABELS:
+            self.labels.publish(String(data=asked))
+            self.node.get_logger().info(f"labelled: {asked}")
+        numbers = list(self.arms)
+        if asked == "next_arm" and numbers:
+            asked = numbers[([*self.arms.values()].index(self.arm) + 1) % len(numbers)]
+        if asked in self.arms:
+            self.arm = self.arms[asked]
+            for guard in self.guards:
+                guard.device.attach(self._action, self.spec.control_hz)
+            self._help()
+
+    def _told(self, answer: Future) -> None:
+        self.node.get_logger().info(answer.result().message)
+
+    def _say(self) -> None:
+        """A device fails: the enable is let go, so that the policy stops too; or it is well again."""
+        if self.trouble:
+            self.enables.publish(Bool(data=False))
+            self.node.get_logger().error(f"{self.trouble}. Nothing is asked of the interlock until then, which holds")
+        else:
+            self.node.get_logger().info("every device is heard and at rest again; any key or button but disarm renews the "
+                                        "enable")
+        self.said = self.trouble
+        self._diagnose()
+
+    def _diagnose(self) -> None:
+        self.said_at = time.monotonic()
+        level = DiagnosticStatus.ERROR if self.trouble else DiagnosticStatus.OK
+        well = ", ".join(guard.name for guard in self.guards)
+        message = DiagnosticArray(status=[DiagnosticStatus(
+            name=f"{self.node.get_namespace().strip('/')}/operator", level=level, message=self.trouble or f"{well}: ready",
+            values=[KeyValue(key=guard.name, value=guard.trouble or "ready") for guard in self.guards])])
+        message.header.stamp = self.node.get_clock().now().to_msg()
+        self.diagnostics.publish(message)
+
+    def answer(self, step: TimeStep) -> np.ndarray | None:
+        """What the devices ask; rest in demonstrations, and None elsewhere, while they ask nothing; None in trouble."""
+        if not all(guard.believed for guard in self.guards):
+            return None
+        moves = [move for guard in self.guards if (move := guard.motion()) is not None]
+        if not moves and step.mode != "demonstration":
+            return None
+        action, own = np.zeros(self.spec.action.dim), self.spec.action.rows(self.arm)
+        for axis, place in self.places.items():
+            action[own][place] = sum(move.get(axis, 0.0) for move in moves)
+        return np.clip(action, -1.0, 1.0)
+
+    @property
+    def places(self) -> dict[str, int]:
+        """Where each axis, and in joint_delta each joint, stands in the actions of the arm."""
+        joints = {} if self._action.control_mode == "tcp_delta" else {f"j{n + 1}": n for n in range(self._action.dim)}
+        return self.axes | joints
+
+    def finish(self) -> None:
+        """The devices are let go."""
+        for guard in self.guards:
+            guard.close()

@@ -1,0 +1,23 @@
+"""A guarded device, polled as the operator polls it."""
+
+import time
+
+from rlinf_core.operators.device import Guard
+
+
+def settle(guard, until, timeout_s=3.0):
+    """Poll as the operator does; returns all that was asked."""
+    asked, end = [], time.monotonic() + timeout_s
+    while True:
+        asked += guard.poll()
+        if until():
+            return asked
+        assert time.monotonic() < end, f"believed {guard.believed}, trouble '{guard.trouble}', asked {asked}"
+        time.sleep(0.01)
+
+
+def ready(device):
+    guard = Guard("device", device)
+    guard.open()
+    settle(guard, lambda: guard.believed)
+    return guard

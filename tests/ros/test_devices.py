@@ -1,0 +1,178 @@
+"""A person's devices at a station: motion that passes the interlock, and what stops it; labels of the episode in play."""
+
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseStamped
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState
+from sensor_msgs.msg import Joy
+from std_msgs.msg import Bool, String
+
+from rlinf.qos import profile
+from rlinf_core.launching.graph import operator_process
+from rlinf_core.operators.twins import Pedal, SpaceMouse
+from rlinf_core.recipes import load_recipe
+from tests.ros.conftest import peer_in
+from tests.ros.stand import listen, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
+
+
+class Manned:
+    """A simulated station in real time, whose operator holds a SpaceMouse and has a pedal; both are twins."""
+
+    def __init__(self, peer, folder):
+        self.peer, self.mouse, self.pedal = peer, SpaceMouse(folder / "mouse"), Pedal(folder / "pedal")
+        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
+        self.chunks, self.episodes = listen(peer, ActionChunk, "teleop/action"), listen(peer, EpisodeEvent, "episode")
+        self.enables, self.health = listen(peer, Bool, "enable"), []
+        peer.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        task = folder / "long.yaml"
+        task.write_text(Path("configs/tasks/reach.yaml").read_text().replace("max_steps: 30", "max_steps: 900"))
+        said = ["station.lockstep=false", f"station.task={task}", "station.operator={kind: spacemouse, device: "
+                f"{self.mouse.path}, buttons: {{1: enable, 2: arm}}, curve: 1.0}}",
+                f"station.beside={{kind: pedal, device: {self.pedal.path}, buttons: "
+                "{a: failure, b: rerecord, c: success}}"]
+        for name in ("sim_bridge", "interlock", "recorder", "environment"):
+            start(peer, name, *said, **({"patience_s": 30.0} if name == "environment" else {}))
+        peer.supervisor.start(operator_process(load_recipe("demo", said)))
+        self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+
+    def _on_diagnostics(self, message):
+        self.health += [each for each in message.status if each.name == "station_a/operator"]
+
+    def arm(self):
+        self.peer.spin(lambda: self.health and self.health[-1].message.endswith("ready"), 60, "the operator")
+        for _ in range(40):
+            self.mouse.press("2", True)
+            self.mouse.press("2", False)
+            with contextlib.suppress(AssertionError):
+                self.peer.spin(lambda: self.states and self.states[-1].state in (SafetyState.ARMED, SafetyState.ACTIVE), 2)
+                return
+        raise AssertionError(f"not armed: {self.states[-1:]}")
+
+    def begin(self, count=1):
+        self.peer.spin(self.runner.server_is_ready, 60, "the environment")
+        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode="demonstration", first_seed=7))
+        before = len(self.episodes)
+        self.peer.spin(sent.done, what="the goal")
+        self.peer.spin(lambda: any(each.kind == EpisodeEvent.STARTED for each in self.episodes[before:]), 60, "an episode")
+        return sent.result().get_result_async()
+
+    @property
+    def y(self):
+        return self.targets[-1].pose.position.y
+
+    def moves_left(self):
+        self.mouse.deflect({"tx": -0.6})
+        before = self.y
+        self.peer.spin(lambda: self.y > before + 0.005, 10, lambda: f"motion: {self.states[-1]} {self.health[-1:]}")
+
+    def stops(self, seconds=0.5):
+        """It brakes, and then stands, though commands were on their way."""
+        self.peer.for_s(0.4)
+        chunks, y = len(self.chunks), self.y
+        self.peer.for_s(seconds)
+        assert len(self.chunks) == chunks and abs(self.y - y) < 1e-4, "nothing is asked, and nothing moves"
+        assert self.states[-1].state == SafetyState.HOLD and self.states[-1].cause == "stale_command"
+
+
+@pytest.fixture(scope="module")
+def manned(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("manned")
+    with peer_in(folder, 61) as peer:
+        station = Manned(peer, folder)
+        yield station
+        station.mouse.unplug()
+        station.pedal.unplug()
+
+
+def well(station):
+    return not any(each.level != b"\x00" for each in station.health[-1:])
+
+
+def log_of(station):
+    return (station.peer.supervisor.run_dir / "logs/operator.log").read_text()
+
+
+def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(manned):
+    manned.arm()
+    done = manned.begin()
+    manned.moves_left()
+    manned.peer.spin(lambda: manned.states[-1].source == "operator", 5, "the operator in command")
+    manned.mouse.silent()
+    manned.peer.spin(lambda: "spacemouse: silent" in manned.health[-1].message, 5, "the diagnosis")
+    assert manned.health[-1].level == b"\x02" and manned.enables[-1].data is False
+    manned.stops()
+    assert "spacemouse: silent: expected reports while it is deflected" in log_of(manned)
+    manned.mouse.rest()
+    manned.peer.spin(lambda: well(manned), 5, "it to be well again")
+    manned.moves_left()
+    manned.mouse.unplug()
+    manned.peer.spin(lambda: "unplugged" in manned.health[-1].message, 5, "the diagnosis")
+    manned.stops()
+    manned.mouse = SpaceMouse(manned.mouse.path)
+    manned.peer.spin(lambda: well(manned), 5, "it to be plugged in again")
+    manned.moves_left()
+    manned.mouse.write(b"\x01\x02\x03")
+    manned.peer.spin(lambda: "garbage" in manned.health[-1].message, 5, "the diagnosis")
+    manned.stops()
+    manned.mouse.rest()
+    manned.peer.spin(lambda: well(manned), 5, "it to be well again")
+    manned.pedal.press("c", True)
+    manned.pedal.press("c", False)
+    manned.peer.spin(done.done, 20, "the end of the episode")
+    assert done.result().result.successes == 1, "the pedal said so"
+
+
+def test_a_pedal_labels_a_failure_and_asks_for_an_episode_once_more(manned):
+    done = manned.begin()
+    first = manned.episodes[-1].episode_id
+    manned.pedal.press("b", True)
+    manned.pedal.press("b", False)
+    manned.peer.spin(lambda: manned.episodes[-1].kind == EpisodeEvent.STARTED and manned.episodes[-1].episode_id != first,
+                     30, "the episode once more")
+    aborted = next(each for each in manned.episodes if each.kind == EpisodeEvent.ABORTED and each.episode_id == first)
+    assert "once more" in aborted.detail and manned.episodes[-1].seed == 7
+    manned.peer.for_s(0.3)
+    manned.pedal.press("a", True)
+    manned.pedal.press("a", False)
+    manned.peer.spin(done.done, 20, "the end of the episode")
+    ended = [each for each in manned.episodes if each.kind == EpisodeEvent.ENDED][-1]
+    assert ended.failure and not ended.success and done.result().result.successes == 0
+
+
+def test_another_word_is_no_label(manned):
+    say = manned.peer.node.create_publisher(String, "label", profile("label"))
+    manned.peer.spin(lambda: say.get_subscription_count(), what="the environment")
+    say.publish(String(data="sucess"))
+    log = manned.peer.supervisor.run_dir / "logs/environment.log"
+    said = "label: expected one of success, failure, rerecord, got 'sucess'"
+    manned.peer.spin(lambda: said in log.read_text(), 5, "its word")
+    manned.peer.node.destroy_publisher(say)
+
+
+@pytest.mark.domain(62)
+def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(peer, tmp_path):
+    labels = listen(peer, String, "label")
+    joy = peer.node.create_publisher(Joy, "joy", profile("joy"))
+    peer.supervisor.start(operator_process(load_recipe("demo", ["station.operator={kind: joy, clutch: ''}"])))
+    buttons = [0] * 11
+    peer.node.create_timer(0.05, lambda: joy.publish(Joy(axes=[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons)))
+    peer.spin(lambda: joy.get_subscription_count(), 30, "the operator")
+    end = time.monotonic() + 20
+    while not labels:
+        buttons[3] = 1 - buttons[3]
+        peer.for_s(0.2)
+        assert time.monotonic() < end
+    assert labels[0].data == "success"
+    missing = load_recipe("demo", ["station.operator={kind: spacemouse, device: /dev/hidraw99}"])
+    peer.supervisor.start(operator_process(missing))
+    log = peer.supervisor.run_dir / "logs/operator.log"
+    peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), 30, "its word")
+    assert "Traceback" not in log.read_text()
