@@ -110,6 +110,11 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     assert manned.health[-1].level == b"\x02" and manned.enables[-1].data is False
     manned.stops()
     assert "spacemouse: silent: expected reports while it is deflected" in log_of(manned)
+    heard = len(manned.enables)
+    manned.pedal.press("d", True)
+    manned.pedal.press("d", False)
+    manned.peer.for_s(0.5)
+    assert not any(each.data for each in manned.enables[heard:]), "a pedal that is well is no reason to go on"
     manned.mouse.rest()
     manned.peer.spin(lambda: well(manned), 5, "it to be well again")
     manned.moves_left()

@@ -87,7 +87,9 @@ class Person:
             self._diagnose()
 
     def _ask(self, asked: str) -> None:
-        self.enables.publish(Bool(data=asked != "disarm"))
+        if self.trouble and asked not in ("disarm", *LABELS):
+            return  # another device that is well does not renew the enable for one that is not
+        self.enables.publish(Bool(data=asked != "disarm" and not self.trouble))
         for client in self.arming if asked in ("arm", "disarm") else ():
             client.call_async(SetBool.Request(data=asked == "arm")).add_done_callback(self._told)
         if asked in LABELS:
