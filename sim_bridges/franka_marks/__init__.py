@@ -10,7 +10,7 @@ import xml.etree.ElementTree as xml
 import numpy as np
 
 from sim_bridges.franka_mujoco import COMMON, WORLD, Metres, elements, panda
-from sim_bridges.franka_mujoco.arm import JOINTS, PEG_HALF_WIDTH_M, Arm
+from sim_bridges.franka_mujoco.tabletop import OneArm, compiled
 
 PACKAGE, INSTALL = "mujoco", "make setup"
 
@@ -18,8 +18,8 @@ COLOURS = {"red": "0.80 0.15 0.12 1", "blue": "0.12 0.25 0.80 1"}
 TOP_M, ABOVE_M, NEAR_M = 0.02, 0.03, 0.03  # of a mark; where the tool belongs: so far above, within so much
 
 
-class Simulator:
-    """See ``sim_bridges.simulator.Simulator``. TCP is the tip of the peg; the table's top is z = 0.
+class Simulator(OneArm):
+    """See ``sim_bridges.simulator.Simulator``.
 
     Args:
         apart_m: each mark lies so far to its side of the middle, drawn between these two; which is left is drawn, too.
@@ -30,58 +30,27 @@ class Simulator:
         instruction: of the present scene.
     """
 
-    tick_s = 0.01
-    cameras = ("front", "wrist", "video")
-    joint_names = JOINTS
-
     def __init__(self, apart_m: tuple[Metres, Metres] = (0.05, 0.12), mark_range_m: Metres = 0.06,
                  start_range_m: Metres = 0.04) -> None:
-        import mujoco
-
-        self._mujoco = mujoco
-        self.model = mujoco.MjModel.from_xml_string(_scene())
-        self.data = mujoco.MjData(self.model)
+        super().__init__(compiled(_scene()))
         self.apart_m, self.mark_range_m, self.start_range_m = apart_m, mark_range_m, start_range_m
-        self._substeps = round(self.tick_s / self.model.opt.timestep)
         self._marks = {colour: self.model.body(colour).mocapid[0] for colour in COLOURS}
-        self.arm = Arm(self.model, self.data, cameras={name: name for name in self.cameras})
         self.reset(0)
 
     def reset(self, seed: int) -> None:
         random = np.random.default_rng(seed)
-        self._mujoco.mj_resetData(self.model, self.data)
+        self._clear()
         self.asked = str(random.choice(list(COLOURS)))
         self.instruction = f"go to the {self.asked} mark"
         for mark, side in zip(self._marks.values(), random.permutation([-1.0, 1.0]), strict=True):
             self.data.mocap_pos[mark] = [0.5 + random.uniform(-self.mark_range_m, self.mark_range_m),
                                          side * random.uniform(*self.apart_m), 0.0]
         self.arm.place(np.array([0.5, 0.0, 0.15]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2), 0.0])
-        self._mujoco.mj_forward(self.model, self.data)
-        self.arm.rest()
-
-    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
-        self.arm.aim(target_pose, self.tick_s)
-        for substep in range(self._substeps):
-            self._mujoco.mj_step1(self.model, self.data)
-            self.arm.control(refresh_posture=substep == 0)
-            self._mujoco.mj_step2(self.model, self.data)
+        self._begin()
 
     def channels(self) -> dict[str, np.ndarray]:
         return self.arm.channels() | {"object_pose": self._mark(self.asked),
                                       "task/success": np.array([float(self.succeeded())])}
-
-    def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        self.arm.scene.hidden = (3, 4, 5) if camera == "video" else (1, 2, 4, 5)
-        return self.arm.scene.render(camera, height, width)
-
-    def tcp_pose(self) -> np.ndarray:
-        """(7,) xyz and quaternion xyzw of the peg's tip."""
-        return self.arm.tcp_pose()
-
-    def gripper_width(self) -> float:
-        """The peg is held all the time."""
-        return 2 * PEG_HALF_WIDTH_M
 
     def succeeded(self) -> bool:
         """The peg's tip is above the mark that was asked for."""

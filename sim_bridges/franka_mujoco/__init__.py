@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from rlinf_core.errors import RlinfError
-from sim_bridges.franka_mujoco.arm import JOINTS, PEG_HALF_WIDTH_M, Arm
+from sim_bridges.franka_mujoco.arm import PEG_HALF_WIDTH_M
+from sim_bridges.franka_mujoco.tabletop import OneArm, compiled
 
 Metres = Annotated[float, Field(ge=0, lt=1)]
 Clearance = Annotated[float, Field(ge=1e-4, le=0.01)]
@@ -25,8 +26,8 @@ WALL_M = 0.012
 RIM_M = 0.05
 
 
-class Simulator:
-    """See ``sim_bridges.simulator.Simulator``. TCP is the tip of the peg; the table's top is z = 0.
+class Simulator(OneArm):
+    """See ``sim_bridges.simulator.Simulator``.
 
     Args:
         clearance_m: between peg and socket on each side, where the peg is in the middle.
@@ -38,30 +39,19 @@ class Simulator:
         start_height_m: lowest and highest above the table.
     """
 
-    tick_s = 0.01
-    cameras = ("front", "wrist", "video")
-    joint_names = JOINTS
-
     def __init__(self, clearance_m: Clearance = 0.002, pose_noise_m: Metres = 0.0007, turn_noise_rad: Turn = 0.0,
                  socket_range_m: Metres = 0.06, socket_turn_rad: Turn = 0.0, start_range_m: Metres = 0.04,
                  start_height_m: tuple[Metres, Metres] = (0.12, 0.17)) -> None:
-        import mujoco
-
-        self._mujoco = mujoco
-        self.model = mujoco.MjModel.from_xml_string(_scene(clearance_m))
-        self.data = mujoco.MjData(self.model)
+        super().__init__(compiled(_scene(clearance_m)))
         self.pose_noise_m, self.turn_noise_rad = pose_noise_m, turn_noise_rad
         self.socket_range_m, self.socket_turn_rad = socket_range_m, socket_turn_rad
         self.start_range_m, self.start_height_m = start_range_m, start_height_m
-        self._substeps = round(self.tick_s / self.model.opt.timestep)
         self._socket = self.model.body("socket").mocapid[0]
-        self.arm = Arm(self.model, self.data, cameras={name: name for name in self.cameras})
-        self.scene = self.arm.scene
         self.reset(0)
 
     def reset(self, seed: int) -> None:
         random = np.random.default_rng(seed)
-        self._mujoco.mj_resetData(self.model, self.data)
+        self._clear()
         socket = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.socket_range_m, self.socket_range_m, 2), 0.0]
         self.data.mocap_pos[self._socket] = socket
         start = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2),
@@ -72,32 +62,11 @@ class Simulator:
         reported = _turned(turn + random.normal(0.0, self.turn_noise_rad))
         self._object = np.concatenate([socket + [*noise, RIM_M], reported])
         self.arm.place(start)
-        self._mujoco.mj_forward(self.model, self.data)
-        self.arm.rest()
-
-    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
-        """One tick; after 200 ms without a target the arm holds where it is (the robot side's own timeout)."""
-        self.arm.aim(target_pose, self.tick_s)
-        for substep in range(self._substeps):
-            self._mujoco.mj_step1(self.model, self.data)
-            self.arm.control(refresh_posture=substep == 0)
-            self._mujoco.mj_step2(self.model, self.data)
+        self._begin()
 
     def channels(self) -> dict[str, np.ndarray]:
         return self.arm.channels() | {"object_pose": self._object.copy(),
                                       "task/success": np.array([float(self.succeeded())])}
-
-    def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        self.scene.hidden = (3, 4, 5) if camera == "video" else (1, 2, 4, 5)
-        return self.scene.render(camera, height, width)
-
-    def tcp_pose(self) -> np.ndarray:
-        """(7,) xyz and quaternion xyzw of the peg's tip."""
-        return self.arm.tcp_pose()
-
-    def gripper_width(self) -> float:
-        """The peg is held all the time."""
-        return 2 * PEG_HALF_WIDTH_M
 
     def succeeded(self) -> bool:
         """The peg's tip is 2 cm below the rim, inside of the socket."""

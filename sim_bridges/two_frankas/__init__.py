@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from sim_bridges.franka_mujoco import COMMON, Metres, elements, panda
-from sim_bridges.franka_mujoco.arm import JOINTS, PEG_HALF_WIDTH_M, Arm
+from sim_bridges.franka_mujoco.arm import PEG_HALF_WIDTH_M
+from sim_bridges.franka_mujoco.tabletop import Tabletop
 
 PACKAGE, INSTALL = "mujoco", "make setup"
 
@@ -21,7 +22,7 @@ MARK_M = 0.05                                                # height of a mark'
 ABOVE_M, NEAR_M = 0.03, 0.03                                 # where each peg belongs: so far above, within so much
 
 
-class Simulator:
+class Simulator(Tabletop):
     """See ``sim_bridges.simulator.Arms``. A TCP is the tip of its peg; the table's top is z = 0 for both.
 
     Args:
@@ -29,46 +30,29 @@ class Simulator:
         start_range_m: likewise the TCP's start.
     """
 
-    tick_s = 0.01
     arms = tuple(BASES)
     cameras = ("front", "left_wrist", "right_wrist", "video")
-    joint_names = JOINTS
 
     def __init__(self, mark_range_m: Metres = 0.06, start_range_m: Metres = 0.04) -> None:
-        import mujoco
-
-        self._mujoco = mujoco
-        self.model = _model(mujoco)
-        self.data = mujoco.MjData(self.model)
+        super().__init__(_model(), {f"{name}_": origin for name, origin in BASES.items()})
         self.mark_range_m, self.start_range_m = mark_range_m, start_range_m
-        self._substeps = round(self.tick_s / self.model.opt.timestep)
-        self._arms = {name: Arm(self.model, self.data, f"{name}_", origin, {camera: camera for camera in self.cameras})
-                      for name, origin in BASES.items()}
+        self._arms = dict(zip(BASES, self._all, strict=True))
         self._marks = {name: self.model.body(f"{name}_mark").mocapid[0] for name in self.arms}
-        self.scene = self._arms["left"].scene  # for pictures, which show all
         self.reset(0)
 
     def reset(self, seed: int) -> None:
         random = np.random.default_rng(seed)
-        self._mujoco.mj_resetData(self.model, self.data)
+        self._clear()
         for name, arm in self._arms.items():
             mark = np.array([0.5, 0.0, 0.0]) + [*random.uniform(-self.mark_range_m, self.mark_range_m, 2), 0.0]
             start = np.array([0.5, 0.0, 0.15]) + [*random.uniform(-self.start_range_m, self.start_range_m, 2), 0.0]
             self.data.mocap_pos[self._marks[name]] = mark + BASES[name]
             arm.place(start)
-        self._mujoco.mj_forward(self.model, self.data)
-        for arm in self._arms.values():
-            arm.rest()
+        self._begin()
 
     def advance_arms(self, targets: Mapping[str, np.ndarray | None], gripper_widths: Mapping[str, float | None]) -> None:
         """One tick; after 200 ms without a target an arm holds where it is. The pegs are held all the time."""
-        for name, arm in self._arms.items():
-            arm.aim(targets[name], self.tick_s)
-        for substep in range(self._substeps):
-            self._mujoco.mj_step1(self.model, self.data)
-            for arm in self._arms.values():
-                arm.control(refresh_posture=substep == 0)
-            self._mujoco.mj_step2(self.model, self.data)
+        self._tick(*(targets[name] for name in self._arms))
 
     def tcp_poses(self) -> dict[str, np.ndarray]:
         return {name: arm.tcp_pose() for name, arm in self._arms.items()}
@@ -86,18 +70,16 @@ class Simulator:
         return all(bool(np.linalg.norm(arm.tcp_pose()[:3] - self._mark(name)[:3] - [0.0, 0.0, ABOVE_M]) < NEAR_M)
                    for name, arm in self._arms.items())
 
-    def render(self, camera: str, height: int, width: int) -> np.ndarray:
-        self.scene.hidden = (3, 4, 5) if camera == "video" else (1, 2, 4, 5)
-        return self.scene.render(camera, height, width)
-
     def _mark(self, name: str) -> np.ndarray:
         """(7,) the top of an arm's mark in that arm's base frame."""
         return np.concatenate([self.data.mocap_pos[self._marks[name]] - BASES[name] + [0.0, 0.0, MARK_M],
                                [0.0, 0.0, 0.0, 1.0]])
 
 
-def _model(mujoco: Any) -> Any:
+def _model() -> Any:
     """The compiled scene: table and marks, and the same arm twice."""
+    import mujoco
+
     root = xml.Element("mujoco")
     root.extend(elements(f"<worldbody>{_WORLD}</worldbody>{COMMON}"))
     spec, arm = mujoco.MjSpec.from_string(xml.tostring(root, encoding="unicode")), xml.tostring(panda(), encoding="unicode")

@@ -21,11 +21,6 @@ from tests.messages import record
 
 
 @pytest.fixture
-def spool(tmp_path):
-    return Spool(tmp_path / "spool")
-
-
-@pytest.fixture
 def arrived():
     return []
 

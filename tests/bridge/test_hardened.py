@@ -23,25 +23,6 @@ from rlinf_core.recipes.schema import Bridge
 from tests.messages import record
 
 
-@pytest.fixture
-def spool(tmp_path):
-    return Spool(tmp_path / "spool")
-
-
-@pytest.fixture
-def trainer(tmp_path):
-    trainer = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", lambda folder: None, dict)
-    yield trainer
-    trainer.stop()
-
-
-@pytest.fixture
-def client(trainer):
-    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a")
-    yield client
-    client.close()
-
-
 def sha(data):
     return hashlib.sha256(data).hexdigest()
 

@@ -29,13 +29,6 @@ def episode(folder, mib=3):
     return folder
 
 
-@pytest.fixture
-def trainer(tmp_path):
-    trainer = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict)
-    yield trainer
-    trainer.stop()
-
-
 def publish(trainer, version, data):
     aside = trainer.policies / ".part"
     aside.write_bytes(data)

@@ -14,10 +14,10 @@ import pytest
 from rlinf_core.bridge import PART_BYTES, server
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.client import BridgeClient, described, parts
-from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.journal import Journal
-from rlinf_core.errors import BridgeError, EpisodeError
+from rlinf_core.errors import BridgeError
+from tests.bridge.conftest import Stalled, serve, until
 
 CHUNKS = 12
 
@@ -32,24 +32,6 @@ def folder(tmp_path):
     (folder / "empty").write_bytes(b"")
     seal(folder)
     return folder
-
-
-def serve(tmp_path, address="127.0.0.1:0", arrived=print):
-    return BridgeServer(address, tmp_path / "run/inbox", tmp_path / "run/policies", arrived, dict)
-
-
-@pytest.fixture
-def trainer(tmp_path):
-    trainer = serve(tmp_path)
-    yield trainer
-    trainer.stop()
-
-
-@pytest.fixture
-def client(trainer):
-    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a")
-    yield client
-    client.close()
 
 
 class Relay:
@@ -93,26 +75,27 @@ class Relay:
         self.cut()
 
 
+def uploaded(client, folder):
+    """Whether the episode has now been stored, and was not before."""
+    try:
+        assert client.upload(folder) is False
+    except BridgeError:
+        return False
+    return True
+
+
 def test_an_upload_that_the_network_cuts_goes_on_where_it_was(trainer, tmp_path, folder):
     relay = Relay(trainer.port, cut_after=8 * PART_BYTES)
     client = BridgeClient(f"127.0.0.1:{relay.port}", "a")
     with pytest.raises(BridgeError, match="unavailable"):
         client.upload(folder)
     episode = described(folder)
-    end = time.monotonic() + 20
-    while trainer._sending and time.monotonic() < end:  # what the trainer has still to write
-        time.sleep(0.02)
+    until(lambda: not trainer._sending, "what the trainer has still to write")
     have = list(trainer.inbox.offer("a", episode).have)
     assert 4 * PART_BYTES <= max(have) < 8 * PART_BYTES, "no more was on its way than the trainer has room for"
     assert max(have) % PART_BYTES == 0, "whole chunks are kept"
     before = relay.sent
-    while True:
-        try:
-            assert client.upload(folder) is False
-            break
-        except BridgeError:  # it has yet to connect again
-            assert time.monotonic() < end
-            time.sleep(0.05)
+    until(lambda: uploaded(client, folder), "it to connect again")
     left = sum(file.size for file in episode.files) - sum(have)
     assert left < relay.sent - before < left + 2 * PART_BYTES, "nothing of what was there is sent again"
     assert trainer.journal.ids() == ["e"]
@@ -125,7 +108,7 @@ def test_an_upload_that_the_network_cuts_goes_on_where_it_was(trainer, tmp_path,
 CODE = """
 import signal, sys
 from pathlib import Path
-from rlinf_core.bridge import inbox, receiving
+from rlinf_core.bridge import receiving
 from rlinf_core.bridge.server import BridgeServer
 taken, take = [], receiving.Receiving.take
 def slowly(self, chunk):  # until it is killed
@@ -148,27 +131,17 @@ def test_an_upload_to_a_trainer_that_is_killed_goes_on_with_the_next(tmp_path, f
     command = [sys.executable, "-c", CODE, str(tmp_path / "run"), str(port)]
     first = subprocess.Popen([*command, "pause"])
     client = BridgeClient(f"127.0.0.1:{port}", "a")
-    part = None
-    end = time.monotonic() + 60
-    thread = threading.Thread(target=lambda: [_until_it_cuts(client, folder, end)])
+    thread = threading.Thread(target=until, args=(lambda: cut(client, folder), "the cut", 60))
     thread.start()
-    while not (part and part.stat().st_size >= 4 * PART_BYTES):
-        assert time.monotonic() < end
-        part = next(tmp_path.glob("run/inbox/.part-*/x.mcap"), None)
-        time.sleep(0.02)
+    until(lambda: [part for part in tmp_path.glob("run/inbox/.part-*/x.mcap") if part.stat().st_size >= 4 * PART_BYTES],
+          "four chunks", 60)
     first.send_signal(signal.SIGKILL)
     first.wait()
     thread.join()
     second, sent = subprocess.Popen(command), []
     count = client._stub.Upload
     client._stub.Upload = lambda request, **how: count((sent.append(part) or part for part in request), **how)
-    while True:
-        try:
-            assert client.upload(folder) is False
-            break
-        except BridgeError:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+    until(lambda: uploaded(client, folder), "the second trainer", 60)
     second.kill()
     second.wait()
     chunks = [part.chunk for part in sent if part.HasField("chunk") and part.chunk.file == 3]
@@ -178,14 +151,13 @@ def test_an_upload_to_a_trainer_that_is_killed_goes_on_with_the_next(tmp_path, f
     client.close()
 
 
-def _until_it_cuts(client, folder, end):
-    while time.monotonic() < end:
-        try:
-            client.upload(folder)
-        except BridgeError as error:
-            if "Connection refused" not in str(error):
-                return
-        time.sleep(0.1)
+def cut(client, folder):
+    """Whether a trainer that was there has gone during the upload."""
+    try:
+        client.upload(folder)
+    except BridgeError as error:
+        return "Connection refused" not in str(error)
+    return False
 
 
 def test_a_chunk_that_is_damaged_on_the_way_is_sent_again_and_nothing_before_it(trainer, client, folder):
@@ -225,51 +197,31 @@ def test_what_is_longer_on_the_trainers_disk_than_it_was_offered_is_begun_anew(t
 
 
 def test_of_an_upload_there_is_one_at_a_time_for_each_station(trainer, client, folder):
-    hold = threading.Event()
-
-    def stalls():
-        yield pb.UploadPart(episode=described(folder))
-        hold.wait(60)
-
-    stalled = client._stub.Upload.future(stalls(), metadata=client._who)
-    end = time.monotonic() + 20
-    while not trainer._sending and time.monotonic() < end:
-        time.sleep(0.02)
+    stalled = Stalled(client, folder)
+    until(lambda: trainer._sending, "an upload")
     with pytest.raises(BridgeError, match="station 'a': expected one upload at a time, got another; it is offered again"):
         client.upload(folder)
     other = BridgeClient(client.address, "b")
     assert other.upload(folder) is False
     other.close()
     stalled.cancel()
-    hold.set()
-    while trainer._sending and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: not trainer._sending, "its end")
     assert client.upload(folder) is True
 
 
 def test_uploads_beyond_the_most_wait_for_their_turn(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(server, "UPLOADS", 2)
-    trainer, hold, clients, stalled = serve(tmp_path), threading.Event(), [], []
-
-    def stalls():
-        yield pb.UploadPart(episode=described(folder))
-        hold.wait(60)
-
-    for name in "ab":
-        clients.append(BridgeClient(f"127.0.0.1:{trainer.port}", name))
-        stalled.append(clients[-1]._stub.Upload.future(stalls(), metadata=clients[-1]._who))
-    clients.append(BridgeClient(f"127.0.0.1:{trainer.port}", "c"))
-    done = []
+    trainer, done = serve(tmp_path), []
+    clients = [BridgeClient(f"127.0.0.1:{trainer.port}", name) for name in "abc"]
+    stalled = [Stalled(client, folder) for client in clients[:2]]
     waits = threading.Thread(target=lambda: done.append(clients[2].upload(folder)))
-    end = time.monotonic() + 20
-    while len(trainer._sending) < 2 and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: len(trainer._sending) == 2, "two uploads")
     waits.start()
-    while "c" not in trainer._sending and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: "c" in trainer._sending, "the third")
     time.sleep(0.2)
     assert not done
-    hold.set()  # the others come to an end, without all of their files
+    for upload in stalled:
+        upload.go_on()  # and comes to an end, without all of its files
     waits.join(20)
     assert done == [False]
     for client in clients:
@@ -310,66 +262,14 @@ def test_an_upload_that_drips_ends_by_itself(trainer, client, folder, monkeypatc
 
 
 def test_a_station_that_goes_away_in_the_middle_makes_room(trainer, client, folder):
-    hold = threading.Event()
-
-    def stalls():
-        yield pb.UploadPart(episode=described(folder))
-        hold.wait(60)
-
-    call = client._stub.Upload.future(stalls(), metadata=client._who)
-    end = time.monotonic() + 20
-    while not trainer._sending and time.monotonic() < end:
-        time.sleep(0.02)
-    call.cancel()
-    while trainer._sending and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not trainer._sending and trainer._uploads._value == server.UPLOADS
-    hold.set()
+    stalled = Stalled(client, folder)
+    until(lambda: trainer._sending, "an upload")
+    stalled.cancel()
+    until(lambda: not trainer._sending, "its end")
+    assert trainer._uploads._value == server.UPLOADS
 
 
 def test_a_message_that_is_too_large_is_refused_and_the_connection_lives(trainer, client, folder):
     with pytest.raises(BridgeError, match="resource_exhausted"):
         client._call(client._stub.Upload, iter([pb.UploadPart(chunk=pb.Chunk(data=bytes(2 << 20)))]), 20.0)
     assert client.upload(folder) is False
-
-
-def test_a_journal_with_half_a_line_goes_on_and_one_that_is_damaged_is_told(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
-    journal.arrived("a", "s", "1")
-    journal.taken("a", "online")
-    journal.arrived("a", "s", "2")
-    journal.close()
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"id": "b", "stat')
-    journal = Journal(path)
-    assert journal.ids() == ["a"] and journal.content("a") == "1" and path.read_bytes() == whole
-    journal.arrived("b", "s", "3")
-    journal.close()
-    assert Journal(path).ids() == ["a", "b"] and path.read_bytes().startswith(whole)
-    path.write_bytes(whole.replace(b'"id"', b"'id'", 1))
-    with pytest.raises(EpisodeError, match="line 1: expected a JSON object"):
-        Journal(path)
-
-
-def test_a_disk_that_fills_up_leaves_no_half_line_in_the_journal(tmp_path):
-    journal = Journal(tmp_path / "journal.jsonl")
-    journal.arrived("a", "s", "1")
-    file = journal._file
-
-    class Full:
-        """Takes half of it."""
-
-        def __getattr__(self, name):
-            return getattr(file, name)
-
-        def write(self, data):
-            return file.write(data[:10])
-
-    journal._file = Full()
-    with pytest.raises(OSError, match="the disk is full"):
-        journal.arrived("b", "s", "2")
-    journal._file = file
-    assert journal.ids() == ["a"]
-    journal.arrived("c", "s", "3")
-    assert Journal(journal.path).ids() == ["a", "c"]

@@ -23,9 +23,10 @@ def start(peer, name, *overrides, **parameters):
     return station_task(recipe).spec
 
 
-def listen(peer, kind, topic):
+def listen(peer, kind, topic, qos=profile):
+    """Messages as they come; ``qos=witnessed`` where none of them may be missed."""
     got = []
-    peer.node.create_subscription(kind, topic, got.append, profile(topic))
+    peer.node.create_subscription(kind, topic, got.append, qos(topic))
     return got
 
 

@@ -10,7 +10,7 @@ from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
 
-from rlinf.qos import profile
+from rlinf.qos import profile, witnessed
 from rlinf.stamps import set_stamp, to_ns
 from rlinf_core.algorithms import sft
 from rlinf_core.episodes import read_episode
@@ -88,7 +88,8 @@ class Watched:
 def station(tmp_path_factory):
     """All but the uplink, started once; ``play`` has a policy's scenes played there."""
     with peer_in(tmp_path_factory.mktemp("station"), 151) as peer:
-        statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")
+        statuses = listen(peer, PolicyStatus, "policy/status")
+        chunks = listen(peer, ActionChunk, "policy/action", witnessed)
         updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
             start(peer, name, *REACH)

@@ -1,7 +1,11 @@
 """A person's devices at a station: motion that passes the interlock, and what stops it; labels of the episode in play."""
 
 import contextlib
+import os
+import pty
+import subprocess
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,16 +13,19 @@ from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 from sensor_msgs.msg import Joy
 from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
 from rlinf_core.launching.graph import operator_process
+from rlinf_core.launching.supervisor import command_line
 from rlinf_core.operators.twins import Pedal, SpaceMouse
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
+from tests.ros.test_nodes import step_of
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
 
@@ -79,7 +86,8 @@ class Manned:
         chunks, y = len(self.chunks), self.y
         self.peer.for_s(seconds)
         assert len(self.chunks) == chunks and abs(self.y - y) < 1e-4, "nothing is asked, and nothing moves"
-        assert self.states[-1].state == SafetyState.HOLD and self.states[-1].cause == "stale_command"
+        self.peer.spin(lambda: (self.states[-1].state, self.states[-1].cause) == (SafetyState.HOLD, "stale_command"), 10,
+                       lambda: f"the hold: {self.states[-1]}")
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +189,44 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     log = peer.supervisor.run_dir / "logs/operator.log"
     peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), 30, "its word")
     assert "Traceback" not in log.read_text()
+
+
+@pytest.mark.domain(162)
+def test_keys_move_the_arm_whose_number_was_pressed_and_arm_both(peer, tmp_path):
+    chunks, asked = listen(peer, ActionChunk, "teleop/action"), []
+
+    def on_arm(name, request, response):
+        asked.append((name, request.data))
+        response.success = True
+        return response
+
+    for name in ("left", "right"):
+        peer.node.create_service(SetBool, f"{name}/interlock/arm", partial(on_arm, name))
+    steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
+    recipe = load_recipe("demo", ["station.robot=two_franka_sim", "station.task=reach_both",
+                                  "station.operator.kind=keyboard"])
+    spec, (terminal, inside) = station_task(recipe).spec, pty.openpty()
+    person = subprocess.Popen(command_line(operator_process(recipe), tmp_path), stdin=inside,
+                              env=peer.supervisor.environment)
+
+    def moved(keys):
+        chunks.clear()
+        for _ in range(6):  # as a terminal repeats a key that is held
+            os.write(terminal, keys)
+            peer.for_s(0.05)
+        steps.publish(step_of(spec))
+        peer.spin(lambda: chunks, what="the takeover")
+        return list(chunks[-1].data)
+
+    try:
+        peer.spin(lambda: steps.get_subscription_count() >= 1, what="the operator")
+        peer.for_s(1.0)
+        os.write(terminal, b"e")
+        peer.spin(lambda: len(asked) == 2, what="arming")
+        assert moved(b"w") == pytest.approx([0.01, 0, 0, 0, 0, 0])
+        os.write(terminal, b"2")
+        assert moved(b"r") == pytest.approx([0, 0, 0, 0, 0, 0.01])
+    finally:
+        person.terminate()
+        person.wait(10)
+    assert sorted(asked) == [("left", True), ("right", True)]

@@ -1,17 +1,13 @@
 """Two interlocks of one station as processes, with this test as arms and people: they move together or not at all."""
 
 import math
-import os
-import pty
-import subprocess
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from geometry_msgs.msg import PoseStamped, WrenchStamped
-from rlinf_msgs.msg import ActionChunk, Applied, SafetyState, TimeStep
+from rlinf_msgs.msg import ActionChunk, Applied, SafetyState
 from rlinf_msgs.srv import ResetFault
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
@@ -19,11 +15,7 @@ from std_srvs.srv import SetBool
 
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
-from rlinf_core.launching.graph import operator_process
-from rlinf_core.launching.supervisor import command_line
-from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.stand import listen, start
-from tests.ros.test_nodes import step_of
 from tests.ros.test_station_client import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -282,44 +274,3 @@ def test_whoever_asks_a_station_with_two_arms_asks_both(station):
     code, said = ask("disarm")
     assert code == 0
     station.reach((DISARMED, ""), (DISARMED, ""))
-
-
-@pytest.mark.domain(162)
-def test_keys_move_the_arm_whose_number_was_pressed_and_arm_both(peer, tmp_path):
-    chunks, asked = listen(peer, ActionChunk, "teleop/action"), []
-
-    def on_arm(name, request, response):
-        asked.append((name, request.data))
-        response.success = True
-        return response
-
-    for name in ARMS:
-        peer.node.create_service(SetBool, f"{name}/interlock/arm", partial(on_arm, name))
-    steps = peer.node.create_publisher(TimeStep, "timestep", profile("timestep"))
-    recipe = load_recipe("demo", ["station.robot=two_franka_sim", "station.task=reach_both",
-                                  "station.operator.kind=keyboard"])
-    spec, (terminal, inside) = station_task(recipe).spec, pty.openpty()
-    person = subprocess.Popen(command_line(operator_process(recipe), tmp_path), stdin=inside,
-                              env=peer.supervisor.environment)
-
-    def moved(keys):
-        chunks.clear()
-        for _ in range(6):  # as a terminal repeats a key that is held
-            os.write(terminal, keys)
-            peer.for_s(0.05)
-        steps.publish(step_of(spec))
-        peer.spin(lambda: chunks, what="the takeover")
-        return list(chunks[-1].data)
-
-    try:
-        peer.spin(lambda: steps.get_subscription_count() >= 1, what="the operator")
-        peer.for_s(1.0)
-        os.write(terminal, b"e")
-        peer.spin(lambda: len(asked) == 2, what="arming")
-        assert moved(b"w") == pytest.approx([0.01, 0, 0, 0, 0, 0])
-        os.write(terminal, b"2")
-        assert moved(b"r") == pytest.approx([0, 0, 0, 0, 0, 0.01])
-    finally:
-        person.terminate()
-        person.wait(10)
-    assert sorted(asked) == [("left", True), ("right", True)]

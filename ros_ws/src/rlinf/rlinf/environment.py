@@ -49,15 +49,13 @@ class Environment(ControlNode):
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
         self.retries = self.declare_parameter("retries", 5).value
-        spec = self.task.spec
-        self.period_ns = round(NS / spec.control_hz)
+        self.period_ns = round(NS / self.task.spec.control_hz)
         seen = None if self.lockstep else lambda: self.timer.arrived()
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
-        self.progress = 0.0  # of the last step, towards success
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
-        self.running, self.mode = False, ""
+        self.running, self.mode, self.progress = False, "", 0.0  # of the last step, towards success
         self.policy_tracker, self.trainer = PolicyTracker(), TrainerStatus(accepting=True)
         self.safety, self.still, self.still_at, self.progress_at = SafetyState(), "", 0.0, time.monotonic()
         self._make_interfaces()
@@ -253,8 +251,7 @@ class Environment(ControlNode):
             self._finish("")
 
     def _again(self) -> TimeStep:
-        message = TimeStep()
-        fill_observation(message, self.task.spec, observe(self.task.spec, self.inputs.channels))
+        fill_observation(message := TimeStep(), self.task.spec, observe(self.task.spec, self.inputs.channels))
         return message
 
     def _finish(self, trouble: str | None, tell: bool = True) -> None:
@@ -281,7 +278,7 @@ class Environment(ControlNode):
             self.closed[self.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
 
     def finish(self) -> bool:
-        """Asked to end: an episode that has begun is told to be over, and the interlock stops the arm along its path."""
+        """Asked to end: an episode in play is told to be over, and the interlock stops the arm along its path."""
         self._break("the environment was stopped within the episode")
         return True
 

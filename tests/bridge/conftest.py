@@ -1,0 +1,62 @@
+"""A trainer's bridge and a station's client of it, in this process."""
+
+import threading
+import time
+
+import pytest
+
+from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.client import BridgeClient, described
+from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.episodes.spool import Spool
+
+
+def until(condition, what="it", seconds=20):
+    """Wait for something that another thread or process does."""
+    end = time.monotonic() + seconds
+    while not (got := condition()):
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+    return got
+
+
+def serve(tmp_path, address="127.0.0.1:0", arrived=print):
+    return BridgeServer(address, tmp_path / "run/inbox", tmp_path / "run/policies", arrived, dict)
+
+
+class Stalled:
+    """An upload of which no more than its description comes, until it is let go on."""
+
+    def __init__(self, client, folder):
+        self.hold = threading.Event()
+        self.call = client._stub.Upload.future(self._parts(folder), metadata=client._who)
+
+    def _parts(self, folder):
+        yield pb.UploadPart(episode=described(folder))
+        self.hold.wait(60)
+
+    def go_on(self):
+        self.hold.set()
+
+    def cancel(self):
+        self.call.cancel()
+        self.hold.set()
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path / "spool")
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    trainer = serve(tmp_path)
+    yield trainer
+    trainer.stop()
+
+
+@pytest.fixture
+def client(trainer):
+    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a")
+    yield client
+    client.close()

@@ -1,0 +1,48 @@
+"""The journal of what has arrived, after what may happen to its file."""
+
+import pytest
+
+from rlinf_core.episodes.journal import Journal
+from rlinf_core.errors import EpisodeError
+
+
+def test_a_journal_with_half_a_line_goes_on_and_one_that_is_damaged_is_told(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.arrived("a", "s", "1")
+    journal.taken("a", "online")
+    journal.arrived("a", "s", "2")
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"id": "b", "stat')
+    journal = Journal(path)
+    assert journal.ids() == ["a"] and journal.content("a") == "1" and path.read_bytes() == whole
+    journal.arrived("b", "s", "3")
+    journal.close()
+    assert Journal(path).ids() == ["a", "b"] and path.read_bytes().startswith(whole)
+    path.write_bytes(whole.replace(b'"id"', b"'id'", 1))
+    with pytest.raises(EpisodeError, match="line 1: expected a JSON object"):
+        Journal(path)
+
+
+def test_a_disk_that_fills_up_leaves_no_half_line_in_the_journal(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.arrived("a", "s", "1")
+    file = journal._file
+
+    class Full:
+        """Takes half of it."""
+
+        def __getattr__(self, name):
+            return getattr(file, name)
+
+        def write(self, data):
+            return file.write(data[:10])
+
+    journal._file = Full()
+    with pytest.raises(OSError, match="the disk is full"):
+        journal.arrived("b", "s", "2")
+    journal._file = file
+    assert journal.ids() == ["a"]
+    journal.arrived("c", "s", "3")
+    assert Journal(journal.path).ids() == ["a", "c"]
