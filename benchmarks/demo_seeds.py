@@ -33,11 +33,16 @@ def run_demo(recipe: str, seed: int, folder: Path) -> Path:
     return out
 
 
-def curve(run: Path) -> tuple[list[int], list[float]]:
-    """Environment steps and success of the last WINDOW training episodes, from the first whole window on."""
+def trained(run: Path) -> list[dict]:
+    """The training episodes of a run, in their order."""
     events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-    episodes = [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
-    success = np.array([event["success"] for event in episodes], float)
+    return [event for event in events if event["event"] == "episode" and event["mode"] == "train"]
+
+
+def curve(run: Path) -> tuple[list[int], list[float]]:
+    """Environment steps and success, without help, of the last WINDOW training episodes, from the first whole window on."""
+    episodes = trained(run)
+    success = np.array([event["success"] and not event.get("intervened") for event in episodes], float)
     ends = range(WINDOW, len(episodes) + 1)
     return [episodes[end - 1]["env_steps"] for end in ends], [success[end - WINDOW:end].mean() for end in ends]
 

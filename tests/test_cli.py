@@ -175,7 +175,7 @@ def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
 def test_the_display_says_what_was_set_aside_and_when_the_spool_is_filling_up(tmp_path):
     trainer = {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True, "set_aside": 2, "spool_full": 0.6}
     status = {"phase": "online", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
-              "inference_p50_ms": 1.0, "recent_success": 0.5, "env_steps": 9, "trainer": trainer,
+              "inference_p50_ms": 1.0, "recent_success": 0.5, "recent_intervened": 0.25, "env_steps": 9, "trainer": trainer,
               "safety": {"state": "ARMED", "cause": "", "limited": 0, "holds": 0, "refused": 0}}
     show = display.Display(load_recipe("demo"), tmp_path, quiet=True)
     rows = dict(show._rows(status))

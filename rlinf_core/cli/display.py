@@ -62,7 +62,9 @@ class Display:
                 ("elapsed", _clock(time.monotonic() - self.started)), ("left in phase", self._left(status)),
                 ("episodes", f"{status['done']}{total}, {status['successes']} succeeded")]
         if status["phase"] == "online":
-            rows.append(("success (last 50)", f"{status['recent_success']:.0%}"))
+            rows.append(("success (last 50)", f"{status['recent_success']:.0%} without help"))
+            if status["recent_intervened"]:
+                rows.append(("taken over (last 50)", f"{status['recent_intervened']:.0%} of the time"))
             rows.append(("env steps", f"{status['env_steps']} of {self.recipe.online.max_env_steps}"))
         held = ", held for this evaluation" if status["phase"].startswith("evaluate") else ""
         rows += [("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),

@@ -7,10 +7,9 @@ from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.state import State
 from rlinf_core.interlock.tracking import placed, seen_at_rest, update_track
 from rlinf_core.interlock.trajectory import Trajectory
-from rlinf_core.interlock.types import COMMANDERS, NS, Chunk, Event, Events, Inputs, Mode, Output
+from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Events, Inputs, Mode, Output
 from rlinf_core.interlock.watch import OTHER, count_contacts, enabled, obstacles, others, standing_faults, unready
 
-OPERATOR = COMMANDERS[-1]
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
 

@@ -13,6 +13,7 @@ Pose = tuple[float, float, float, float, float, float, float]  # x y z [m], quat
 
 NS = 1_000_000_000
 COMMANDERS = ("policy", "operator")  # by authority, the operator last
+OPERATOR = COMMANDERS[-1]
 MAX_ACTIONS = 1024                  # of one chunk
 
 

@@ -96,7 +96,8 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
         return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind,
                      settings=operator.model_dump_json(), beside=beside.model_dump_json() if beside else "")
     return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
-                 seed=recipe.seed, armed_file=str(run_dir / "operator.armed") if run_dir else "")
+                 takes_over=operator.takes_over, seed=recipe.seed,
+                 armed_file=str(run_dir / "operator.armed") if run_dir else "")
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:

@@ -1,11 +1,15 @@
-"""Which rule of the recipe ends training at a station."""
+"""Which rule of the recipe ends training at a station, and what counts as success there."""
 
 import time
 from collections import deque
+from unittest.mock import MagicMock
 
+import builtin_interfaces.msg
 import pytest
+from rlinf_msgs.msg import Applied, EpisodeEvent
 
 from rlinf.director import Director
+from rlinf.director_status import Recent
 
 
 @pytest.mark.parametrize("recent, steps, minutes, why", [
@@ -16,7 +20,28 @@ from rlinf.director import Director
     ([1, 0], 10, -1, "3 minutes were over (online.max_minutes)"), ([], 0, 1, "")])
 def test_it_says_why_training_ends(recent, steps, minutes, why):
     director = Director.__new__(Director)  # without ROS
-    director.recent, director.env_steps = deque(map(bool, recent), maxlen=50), steps
+    director.recent, director.env_steps = Recent.__new__(Recent), steps
+    director.recent.ended = deque((bool(success), 0.0) for success in recent)
     online = {"stop_at_success": 0.8, "stop_episodes": 5, "max_env_steps": 500, "max_minutes": 3.0}
     assert director._why_to_end(online, time.time() + 60 * minutes) == why
-    assert director._success_of_last(2) == pytest.approx(sum(recent[-2:]) / max(len(recent[-2:]), 1))
+    assert director.recent.success(2) == pytest.approx(sum(recent[-2:]) / max(len(recent[-2:]), 1))
+
+
+def test_what_succeeded_with_a_persons_help_is_no_success_of_the_policy():
+    recent = Recent(MagicMock(), [])
+    stamp = builtin_interfaces.msg.Time
+
+    def episode(success, sources, mode="train"):
+        recent.begin()
+        for number, source in enumerate(sources):
+            for _ in range(2):  # by two arms
+                recent._on_applied(Applied(source=source, observation_stamp=stamp(sec=number)))
+        return recent.close(EpisodeEvent(success=success, mode=mode, steps=len(sources)))
+
+    assert episode(True, ["operator"] * 4, "demonstration") == 0
+    recent.ended.clear()
+    assert episode(True, ["policy", "policy", "operator", "operator"]) == 2
+    assert (recent.success(50), recent.intervened(50)) == (0.0, 0.5)
+    assert episode(True, ["policy"] * 4) == 0 and episode(False, ["policy"] * 4) == 0
+    assert (recent.success(50), recent.success(2)) == (pytest.approx(1 / 3), 0.5)
+    assert (recent.intervened(50), recent.intervened(2)) == (pytest.approx(1 / 6), 0.0)

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
-from rlinf.director_status import OperatorHealth, told
+from rlinf.director_status import OperatorHealth, Recent, told
 from rlinf.spinning import asked_to_end, destroy
 from rlinf.standstill import standstill
 
@@ -52,13 +51,13 @@ class Director(Node):
         self.trainer, self.policy, self.safety = TrainerStatus(accepting=True), PolicyStatus(version=-1), SafetyState()
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = 0
-        self.recent: deque[bool] = deque(maxlen=RECENT)
         self._seen: set[str] = set()
         self._safe: list[EpisodeEvent] = []  # closed since the last question
         self.active_at = self.moved_at = time.time()
         self.request: Any = None  # of what was asked for
         self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
         arms = arms_of(self)
+        self.recent = Recent(self, arms)
         for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
                                 ("applied", self._on_applied), ("episode", self._on_episode)):
             hear(self, topic, arms, callback)
@@ -88,16 +87,17 @@ class Director(Node):
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         self.active_at = time.time()
-        if event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._seen:
+        if event.kind == EpisodeEvent.STARTED:
+            self.recent.begin()
+        elif event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._seen:
             self._seen.add(event.episode_id)
             self._safe.append(event)
             self.done += 1
             self.successes += event.success
             self.env_steps += event.steps if event.mode == "train" else 0
-            self.recent.append(event.success)
             self._log("episode", id=event.episode_id, mode=event.mode, seed=event.seed, steps=event.steps,
                       success=event.success, failure=event.failure, policy_version=event.policy_version,
-                      env_steps=self.env_steps, updates=self.trainer.updates)
+                      env_steps=self.env_steps, updates=self.trainer.updates, intervened=self.recent.close(event))
         elif event.kind == EpisodeEvent.ABORTED:
             self._log("aborted", id=event.episode_id, detail=event.detail)
 
@@ -168,7 +168,7 @@ class Director(Node):
         """Train until a rule of the recipe ends it; returns which, in words."""
         self._enter("online", 0)
         seed, deadline = online["first_seed"], time.time() + 60 * online["max_minutes"]
-        self.recent = deque(maxlen=max(RECENT, online["stop_episodes"]))
+        self.recent.ended.clear()
         while not (ended := self._why_to_end(online, deadline)):
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
@@ -177,15 +177,11 @@ class Director(Node):
 
     def _why_to_end(self, online: dict[str, Any], deadline: float) -> str:
         last = online["stop_episodes"]
-        if len(self.recent) >= last and (share := self._success_of_last(last)) >= online["stop_at_success"]:
+        if len(self.recent) >= last and (share := self.recent.success(last)) >= online["stop_at_success"]:
             return f"{share * last:.0f} of the last {last} training episodes succeeded (online.stop_at_success)"
         if self.env_steps >= online["max_env_steps"]:
             return f"{self.env_steps} time steps were played (online.max_env_steps)"
         return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.time() >= deadline else ""
-
-    def _success_of_last(self, episodes: int) -> float:
-        last = list(self.recent)[-episodes:]
-        return sum(last) / max(len(last), 1)
 
     def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""
@@ -268,8 +264,8 @@ class Director(Node):
         waiting_for = standstill(self.safety, self.get_namespace()) if time.time() - self.moved_at > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
-            "total": self.total, "successes": self.successes, "recent_success": self._success_of_last(RECENT),
-            "env_steps": self.env_steps, "waiting_for": waiting_for,
+            "total": self.total, "successes": self.successes, "recent_success": self.recent.success(RECENT),
+            "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps, "waiting_for": waiting_for,
             **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))

@@ -1,12 +1,16 @@
 """What the director has heard of the others, for ``status.json`` and whoever shows it."""
 
+from collections import deque
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
-from rlinf_msgs.msg import PolicyStatus, SafetyState, TrainerStatus
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
-from rlinf_core.interlock.types import Mode
+from rlinf.arms import hear
+from rlinf_core.interlock.types import OPERATOR, Mode
 
 
 class OperatorHealth:
@@ -20,6 +24,43 @@ class OperatorHealth:
         for status in message.status:
             if status.name == self.name:
                 self.trouble = "" if status.level == DiagnosticStatus.OK else status.message
+
+
+class Recent:
+    """The newest episodes: which succeeded without a person's help, and how much of them a person commanded."""
+
+    def __init__(self, node: Node, arms: Sequence[str]) -> None:
+        self.commanded: set[tuple[int, int]] = set()  # time steps of the episode in play, at one arm or another
+        self.ended: deque[tuple[bool, float]] = deque()
+        hear(node, "applied", arms, self._on_applied)
+
+    def __len__(self) -> int:
+        return len(self.ended)
+
+    def _on_applied(self, applied: Applied) -> None:
+        if applied.source == OPERATOR:
+            self.commanded.add((applied.observation_stamp.sec, applied.observation_stamp.nanosec))
+
+    def begin(self) -> None:
+        """Another episode."""
+        self.commanded = set()
+
+    def close(self, event: EpisodeEvent) -> int:
+        """The episode is over; returns how many of its time steps were a takeover."""
+        commanded = len(self.commanded) if event.mode == "train" else 0
+        self.ended.append((event.success and not commanded, commanded / max(event.steps, 1)))
+        return commanded
+
+    def success(self, episodes: int) -> float:
+        """Share of the last ones that succeeded without help."""
+        return fmean(success for success, _ in self._last(episodes))
+
+    def intervened(self, episodes: int) -> float:
+        """Share of their time steps that a person commanded."""
+        return fmean(share for _, share in self._last(episodes))
+
+    def _last(self, episodes: int) -> list[tuple[bool, float]]:
+        return list(self.ended)[-episodes:] or [(False, 0.0)]
 
 
 def told(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import profile, received
 from rlinf.stamps import NS, to_ns
 from rlinf_core.interlock import Mode
+from rlinf_core.interlock.types import OPERATOR
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
@@ -66,7 +67,8 @@ class Lockstep:
 
     A chunk that is played for several time steps gives credit for the ticks of each only once the environment has taken
     that time step, so that every observation is of its own time. Where there are other arms, each waits until it knows how
-    the others fared in the tick before: so all go by the same, whichever is first. A guard keeps time when nothing comes.
+    the others fared in the tick before: so all go by the same, whichever is first. While the operator commands, a chunk of
+    the policy gives no credit before theirs has had the time to come. A guard keeps time when nothing comes.
     """
 
     clock_stepped = False
@@ -76,7 +78,8 @@ class Lockstep:
         self.inputs, self.period_s, self.guard_s, self.mode, self.repeat = inputs, period_s, guard_s, mode, repeat
         self.tick = tick
         self.late_ms: deque[float] = deque(maxlen=1000)
-        self.credit_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
+        self.credits_ns = dict.fromkeys(ROLES.values(), 0)
+        self.taken_over_ns = self.looked_ns = self.dt_ns = self.ticked_ns = 0
         self.step_ns: int | None = None  # of the newest time step; None until there is an environment
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()
@@ -111,7 +114,8 @@ class Lockstep:
         message = self.inputs.decode("episode", EpisodeEvent, raw)
         if message is not None:
             self.inputs.receive("episode", message)
-            self.credit_ns = 0 if message.kind in OVER else self.credit_ns
+            if message.kind in OVER:
+                self.credits_ns, self.taken_over_ns = dict.fromkeys(self.credits_ns, 0), 0
 
     def _on_timestep(self, raw: bytes) -> None:
         try:
@@ -129,7 +133,9 @@ class Lockstep:
         self.inputs.receive(topic, message)
         chunk = self.inputs.chunks[-1]
         if 0.0 < chunk.dt_s < 10.0:
-            self.credit_ns = max(self.credit_ns, chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns)
+            role, until = ROLES[topic], chunk.observation_stamp_ns + chunk.execute * chunk.dt_ns
+            self.credits_ns[role] = max(self.credits_ns[role], until)
+            self.taken_over_ns = until + chunk.dt_ns if role == OPERATOR else self.taken_over_ns
             self.dt_ns = chunk.dt_ns
             self._tick_if_due()
 
@@ -146,7 +152,9 @@ class Lockstep:
 
     @property
     def _has_tick_credit(self) -> bool:
-        until = self.credit_ns if self.step_ns is None else min(self.credit_ns, self.step_ns + self.dt_ns)
+        taken_over = self.inputs.pose_stamp_ns < self.taken_over_ns
+        credit_ns = self.credits_ns[OPERATOR] if taken_over else max(self.credits_ns.values())
+        until = credit_ns if self.step_ns is None else min(credit_ns, self.step_ns + self.dt_ns)
         known = all(other.up_to() >= self.ticked_ns for other in self.inputs.others.values())
         return known and self.inputs.pose_stamp_ns < until
 
@@ -157,6 +165,8 @@ class Lockstep:
     def _on_guard(self) -> None:
         """No tick credit for too long. Go on at the real rate while ACTIVE, else once a guard period."""
         waited_s = (time.monotonic_ns() - self.since_ns) / NS  # from the pose on: a new scene's first tick is its chunk's
+        if waited_s > self.guard_s:
+            self.taken_over_ns = 0  # they have let go
         running_on = self.running_on and self.mode() is Mode.ACTIVE
         if self.pending and (waited_s > self.guard_s or (running_on and waited_s > self.period_s)):
             self.running_on = True

@@ -1,4 +1,4 @@
-"""The scripted operator of a simulated station: demonstrates, holds the enable, and arms it once, when it starts."""
+"""The scripted operator of a simulated station: demonstrates, takes over, holds the enable, arms it once at its start."""
 
 from __future__ import annotations
 
@@ -148,11 +148,12 @@ class FirstArming:
 
 
 class ScriptedOperator:
-    """Shows the task as its script knows it, in demonstrations only."""
+    """Does the task as its script knows it: in demonstrations, and in training where the policy takes too long."""
 
     def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task) -> None:
         noise = node.declare_parameter("noise", 0.12).value
         self.seed = node.declare_parameter("seed", 0).value
+        self.takes_over = node.declare_parameter("takes_over", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
         self.latest = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
         self.arming = FirstArming(node, arms, arming, actions)
@@ -165,7 +166,8 @@ class ScriptedOperator:
 
     def answer(self, step: TimeStep) -> np.ndarray | None:
         """The next action, as a policy's; None where it has no say."""
-        if step.mode != "demonstration" or not self.arming.met:
+        stuck = step.mode == "train" and 0 < self.takes_over <= step.step_index
+        if not (step.mode == "demonstration" or stuck) or not self.arming.met:
             return None
         self.latest.pull()
         return self.script.act(self.latest.channels).astype(np.float32)

@@ -1,0 +1,97 @@
+"""What a person in the loop is worth: the demo with takeovers (demo_hil) beside the demo without, from the same
+demonstrations.
+
+    python benchmarks/interventions.py --seeds 0 1 2 --json results.json --figure interventions.png
+    python benchmarks/interventions.py --runs runs/alone_0 runs/helped_0 runs/alone_1 runs/helped_1
+
+Everything goes through the station. "to 90 %" is after how many time steps 50 training episodes in a row had succeeded so
+often without help; "helped" are takeovers per training episode, in the first and in the last 50. The person is a script
+that ends an episode which the policy has not ended in time: it never errs, never tires and always watches, as people do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.demo_seeds import NEVER, WINDOW, curve, run_demo, trained  # noqa: E402
+
+
+def helped(run: Path) -> np.ndarray:
+    """Whether a person took over, of each training episode."""
+    return np.array([bool(event["intervened"]) for event in trained(run)], float)
+
+
+def figures(alone: Path, run: Path) -> dict[str, float]:
+    """Of one seed."""
+    found = {}
+    for name, folder in (("alone", alone), ("helped", run)):
+        steps, success = curve(folder)
+        good = [step for step, rate in zip(steps, success, strict=True) if rate >= 0.9]
+        found |= {f"steps_to_90_{name}": good[0] if good else NEVER,
+                  f"success_after_{name}": json.loads((folder / "report.json").read_text())["success_after"]}
+    first, last = (float(part.mean()) for part in (helped(run)[:WINDOW], helped(run)[-WINDOW:]))
+    return found | {"interventions_first": first, "interventions_last": last, "intervention_ratio": last / max(first, 1e-9)}
+
+
+def figure(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    shape, (above, below) = plt.subplots(2, 1, figsize=(6.4, 6.0), sharex=True, constrained_layout=True)
+    for place, (seed, (alone, run)) in enumerate(runs.items()):
+        above.plot(*curve(alone), "--", color=f"C{place}", label=f"seed {seed}, alone")
+        above.plot(*curve(run), color=f"C{place}", label=f"seed {seed}, with takeovers")
+        taken, steps = helped(run), [event["env_steps"] for event in trained(run)]
+        rate = np.convolve(taken, np.ones(WINDOW) / WINDOW, "valid")
+        below.plot(steps[WINDOW - 1:], rate, color=f"C{place}")
+    above.set(ylabel=f"success without help (last {WINDOW})", ylim=(-0.02, 1.03), title="Peg insertion, learned online")
+    below.set(ylabel=f"takeovers per episode (last {WINDOW})", xlabel="environment steps (10 a second on a robot)",
+              ylim=(-0.02, 1))
+    above.legend(loc="lower right")
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+    shape.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--runs", type=Path, nargs="+", help="run folders that are there: without and with, by turns")
+    parser.add_argument("--figure", type=Path, help="write the curves as PNG")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    if options.runs and len(options.runs) % 2:
+        parser.error(f"--runs: expected pairs, one without takeovers and one with, got {len(options.runs)} folders")
+    with tempfile.TemporaryDirectory(prefix="rlinf-interventions-") as folder:
+        found = options.runs or [run_demo(recipe, seed, Path(folder) / recipe) for seed in options.seeds
+                                 for recipe in ("demo", "demo_hil")]
+        pairs = list(zip(found[::2], found[1::2], strict=True))
+        runs = {json.loads((run / "report.json").read_text())["seed"]: (alone, run) for alone, run in pairs}
+        print(f"{'seed':>4}{'to 90 % alone':>15}{'with takeovers':>16}{'helped, first':>15}{'last':>7}"
+              f"{'after, alone':>14}{'with':>7}")
+        flat: dict[str, float] = {}
+        for seed, pair in runs.items():
+            one = figures(*pair)
+            print(f"{seed:>4}{one['steps_to_90_alone']:>15}{one['steps_to_90_helped']:>16}{one['interventions_first']:>15.2f}"
+                  f"{one['interventions_last']:>7.2f}{one['success_after_alone']:>14.0%}{one['success_after_helped']:>7.0%}")
+            flat |= {f"{key}_seed_{seed}": value for key, value in one.items()}
+        flat |= {"seeds": len(runs), "seeds_better": sum(flat[f"steps_to_90_helped_seed_{seed}"] <
+                                                         flat[f"steps_to_90_alone_seed_{seed}"] for seed in runs),
+                 "last_intervention_ratio": max(flat[f"intervention_ratio_seed_{seed}"] for seed in runs)}
+        if options.figure:
+            figure(runs, options.figure)
+        if options.json:
+            options.json.write_text(json.dumps(flat, indent=2))
+
+
+if __name__ == "__main__":
+    main()
