@@ -6,7 +6,7 @@ demonstrations.
 
 Everything goes through the station. "to 90 %" is after how many time steps 50 training episodes in a row had succeeded so
 often without help; "helped" are takeovers per training episode, in the first and in the last 50. The person is a script
-that ends an episode which the policy has not ended in time: it never errs, never tires and always watches, as people do not.
+that ends an episode which the policy has not ended in time: it never errs or tires and always watches, as people do not.
 """
 
 from __future__ import annotations
