@@ -5,8 +5,9 @@ demonstrations.
     python benchmarks/interventions.py --runs runs/alone_0 runs/helped_0 runs/alone_1 runs/helped_1
 
 Everything goes through the station. "to 90 %" is after how many time steps 50 training episodes in a row had succeeded so
-often without help; "helped" are takeovers per training episode, in the first and in the last 50. The person is a script
-that ends an episode which the policy has not ended in time: it never errs or tires and always watches, as people do not.
+often without help, within the time after which a person would have taken over: of both alike. "helped" are takeovers per
+training episode, in the first and in the last 50. The person is a script that ends an episode which the policy did not end
+in time: it never errs or tires and always watches, as people do not.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.demo_seeds import NEVER, WINDOW, curve, run_demo, trained  # noqa: E402
+from benchmarks.demo_seeds import NEVER, WINDOW, run_demo, trained  # noqa: E402
 
 
 def helped(run: Path) -> np.ndarray:
@@ -28,11 +30,24 @@ def helped(run: Path) -> np.ndarray:
     return np.array([bool(event["intervened"]) for event in trained(run)], float)
 
 
+def patience(run: Path) -> int:
+    """Time steps after which the person takes over."""
+    return yaml.safe_load((run / "recipe.yaml").read_text())["station"]["operator"]["takes_over"]
+
+
+def curve(run: Path, within: int) -> tuple[list[int], list[float]]:
+    """Time steps, and success of the last WINDOW training episodes, without help and before somebody would have helped."""
+    episodes = trained(run)
+    good = np.array([event["success"] and not event.get("intervened") and event["steps"] <= within for event in episodes])
+    ends = range(WINDOW, len(episodes) + 1)
+    return [episodes[end - 1]["env_steps"] for end in ends], [float(good[end - WINDOW:end].mean()) for end in ends]
+
+
 def figures(alone: Path, run: Path) -> dict[str, float]:
     """Of one seed."""
-    found = {}
+    found, within = {}, patience(run)
     for name, folder in (("alone", alone), ("helped", run)):
-        steps, success = curve(folder)
+        steps, success = curve(folder, within)
         good = [step for step, rate in zip(steps, success, strict=True) if rate >= 0.9]
         found |= {f"steps_to_90_{name}": good[0] if good else NEVER,
                   f"success_after_{name}": json.loads((folder / "report.json").read_text())["success_after"]}
@@ -48,8 +63,8 @@ def figure(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
 
     shape, (above, below) = plt.subplots(2, 1, figsize=(6.4, 6.0), sharex=True, constrained_layout=True)
     for place, (seed, (alone, run)) in enumerate(runs.items()):
-        above.plot(*curve(alone), "--", color=f"C{place}", label=f"seed {seed}, alone")
-        above.plot(*curve(run), color=f"C{place}", label=f"seed {seed}, with takeovers")
+        above.plot(*curve(alone, patience(run)), "--", color=f"C{place}", label=f"seed {seed}, alone")
+        above.plot(*curve(run, patience(run)), color=f"C{place}", label=f"seed {seed}, with takeovers")
         taken, steps = helped(run), [event["env_steps"] for event in trained(run)]
         rate = np.convolve(taken, np.ones(WINDOW) / WINDOW, "valid")
         below.plot(steps[WINDOW - 1:], rate, color=f"C{place}")

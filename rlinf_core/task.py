@@ -39,6 +39,7 @@ class Task:
         max_steps: time steps after which an episode is cut off.
         failure: when it cannot be done any more; None for never.
         shaping: weight of the progress that the reward counts beside success.
+        success_steps: for how many time steps in a row it must look done.
         script: the scripted operator that knows the task (``rlinf_core.scripts``), and its parameters; none if nobody does.
     """
 
@@ -47,6 +48,7 @@ class Task:
     max_steps: int
     failure: Success | None = None
     shaping: float = 0.0
+    success_steps: int = 1
     script: Settings | None = None
 
     @property
@@ -195,6 +197,8 @@ class TaskFile(Settings):
     observation: dict[str, Observed] = Field(min_length=1, description="what the policy observes, by name")
     action: Acting
     reward: Annotated[Settings, REWARD] = Field(description="when the task is done, and that test's parameters")
+    success_steps: int = Field(1, ge=1, le=1000, description="time steps in a row in which that must be so: more than one "
+                               "where a single frame may fool it")
     failure: Annotated[Settings | None, REWARD] = Field(
         None, description="when it cannot be done any more, and that test's parameters; never, if not said")
     script: Annotated[Settings | None, SCRIPT] = Field(None, description="who can show it, and its parameters")
@@ -210,7 +214,8 @@ def load_task(path: str | Path) -> Task:
                         tuple(item.unit for item in dimensions.values()))
     spec = StationSpec(observation, action, file.control_hz, file.instruction)
     failure = of_each(make_success(file.failure), action.arms, any) if file.failure else None
-    return Task(spec, of_each(make_success(file.reward), action.arms, all), file.max_steps, failure, script=file.script)
+    return Task(spec, of_each(make_success(file.reward), action.arms, all), file.max_steps, failure,
+                success_steps=file.success_steps, script=file.script)
 
 
 def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:

@@ -82,7 +82,7 @@ class SimulatedStation:
         self._targets, self._gripper_widths = self.robot.tcp_poses(), self.robot.gripper_widths()
         self.step_index = 0
         self.channels = self._channels()
-        self._progress = step_result(self.task, self._truth(), 0).progress
+        self._judged = step_result(self.task, self._truth(), 0)
         if self.script is not None:
             self.script.reset(seed)
         return observe(self.task.spec, self.channels)
@@ -96,9 +96,8 @@ class SimulatedStation:
         self._play(self.task.spec.action.to_si(action))
         self.step_index += 1
         self.channels = self._channels()
-        result = step_result(self.task, self._truth(), self.step_index, self._progress)
-        self._progress = result.progress
-        return observe(self.task.spec, self.channels), result
+        self._judged = step_result(self.task, self._truth(), self.step_index, self._judged)
+        return observe(self.task.spec, self.channels), self._judged
 
     @property
     def instruction(self) -> str:
@@ -164,7 +163,7 @@ class SimulatedStation:
 
     def _truth(self) -> Arrays:
         """What success is judged by: a randomised simulator also says what is so, beside what it lets see."""
-        return self.simulator.true_channels() if hasattr(self.simulator, "true_channels") else self.channels
+        return self.channels | (self.simulator.true_channels() if hasattr(self.simulator, "true_channels") else {})
 
     def _channels(self) -> Arrays:
         channels = self.simulator.channels()

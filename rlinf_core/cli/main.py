@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     _fleet_commands(commands)
     _show_command(commands)
     _data_commands(commands)
+    _reward_commands(commands)
     evaluate = _command(commands, "eval", "cli.evaluate:evaluate_command",
                         "success of a policy file on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
@@ -226,6 +227,23 @@ def _data_commands(commands: argparse._SubParsersAction) -> None:
     lerobot.add_argument("--recipe", help="whose station recorded them, for names (default: that of the run they lie in)")
     lerobot.add_argument("--executed", action="store_true",
                          help="actions are what the interlock let through (default: what was asked for)")
+
+
+def _reward_commands(commands: argparse._SubParsersAction) -> None:
+    """Rewards that are learned."""
+    own = commands.add_parser("reward", help="a reward that sees success, learned from recordings").add_subparsers(
+        required=True, metavar="COMMAND")
+    train = _command(own, "train", "cli.reward:train", "train a classifier on the frames of recordings", (
+        "The last frame of an episode that succeeded shows success, and no other one does. Says how often it errs on "
+        "episodes held out, and draws where. A task's file takes it: `reward: {kind: classifier, model: FILE}`."))
+    train.add_argument("paths", **RECORDINGS)
+    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
+    train.add_argument("--cameras", nargs="+", default=[], metavar="NAME", help="to look through (default: all recorded)")
+    train.add_argument("--steps", type=_at_least(1, int), default=1500, help="gradient steps (default: 1500)")
+    train.add_argument("--held-out", type=_at_least(0, float), default=0.2, metavar="FRACTION",
+                       help="of the episodes, to judge it by (default: 0.2)")
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--json", **JSON, help="write the scores as one flat object")
 
 
 def _station_commands(commands: argparse._SubParsersAction) -> None:

@@ -51,6 +51,10 @@ def station_task(recipe: Recipe) -> Task:
                               f"{', '.join(robot.cameras) or 'none'}{nearest(camera, robot.cameras)}")
     task = load_task(task_file(recipe))
     check_arms(f"robot '{station.robot}'", robot, f"task '{station.task}'", task)
+    for channel in (*task.success.channels, *(task.failure.channels if task.failure else ())):
+        if channel.startswith("camera/") and (camera := channel.split("/")[1]) not in station.observe_cameras:
+            raise RecipeError(f"station.observe_cameras: expected '{camera}' among them, which the reward of task "
+                              f"'{station.task}' looks through, got {', '.join(station.observe_cameras) or 'none'}")
     return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size))
 
 

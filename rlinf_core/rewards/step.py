@@ -22,6 +22,7 @@ class StepResult:
         failure: it cannot be done any more.
         truncated: neither, but the time is up; what would have come still counts.
         progress: how near the task is to success, where it has a measure.
+        looked_done: time steps in a row, up to this one, that looked like success.
     """
 
     reward: float = 0.0
@@ -29,6 +30,7 @@ class StepResult:
     failure: bool = False
     truncated: bool = False
     progress: float = 0.0
+    looked_done: int = 0
 
     @property
     def terminated(self) -> bool:
@@ -46,15 +48,19 @@ class StepResult:
         return 0.0 if self.terminated else 1.0
 
 
-def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, progress: float | None = None) -> StepResult:
+def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, before: StepResult | None = None
+                ) -> StepResult:
     """Reward 1 on success, 0 otherwise; where the task has failed it has not succeeded.
 
-    With shaping, what the task has come nearer to success since ``progress``, that of the last step, counts too; it is a
-    difference of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999).
+    With shaping, what the task has come nearer to success since ``before``, the last step, counts too; it is a difference
+    of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999). Success is what has looked like it for
+    ``task.success_steps`` in a row: one frame may fool a learned reward.
     """
     now = task.success.progress(channels) if task.shaping and isinstance(task.success, Shaped) else 0.0
-    shaped = task.shaping * (now - progress) if task.shaping and progress is not None else 0.0
+    shaped = task.shaping * (now - before.progress) if task.shaping and before is not None else 0.0
     failure = task.failure is not None and task.failure(channels)
-    success = not failure and task.success(channels)
+    looks_done = not failure and task.success(channels)
+    looked_done = (before.looked_done if before else 0) + 1 if looks_done else 0
+    success = looked_done >= task.success_steps
     truncated = not failure and not success and step_index >= task.max_steps
-    return StepResult(success + shaped, success, failure, truncated, now)
+    return StepResult(success + shaped, success, failure, truncated, now, looked_done)

@@ -55,7 +55,7 @@ class Environment(ControlNode):
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
         self.done: Future | None = None
         self.closed: dict[str, Future] = {}
-        self.running, self.mode, self.progress = False, "", 0.0  # of the last step, towards success
+        self.running, self.mode, self.judged = False, "", StepResult()  # the last time step
         self.policy_tracker, self.trainer = PolicyTracker(), TrainerStatus(accepting=True)
         self.safety, self.still, self.still_at, self.progress_at = SafetyState(), "", 0.0, time.monotonic()
         self._make_interfaces()
@@ -230,8 +230,7 @@ class Environment(ControlNode):
         except SpecError as error:
             self.get_logger().error(str(error), throttle_duration_sec=2.0)
             return
-        result = step_result(self.task, channels, index, self.progress if index else None)
-        self.progress = result.progress
+        result = self.judged = step_result(self.task, channels, index, self.judged if index else None)
         result = self.labels.on(result) if index else StepResult()  # nothing has been done yet
         kind = TimeStep.LAST if result.last else TimeStep.MID if index else TimeStep.FIRST
         message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,

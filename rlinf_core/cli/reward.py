@@ -1,0 +1,69 @@
+"""``rlinf reward train``: a reward that sees, from recordings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlinf_core.errors import EpisodeError
+
+if TYPE_CHECKING:
+    from rlinf_core.rewards.training import Frames
+
+
+def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out: float, seed: int,
+          json_file: Path | None) -> None:
+    """Train, judge by episodes held out, write the model and a picture of what it takes for what."""
+    from rich.progress import Progress
+
+    from rlinf_core.data.episodes import whole_episodes
+    from rlinf_core.extras import require
+
+    require("trainer", "rlinf reward train")
+    from rlinf_core.rewards import training
+
+    if out.exists():
+        raise EpisodeError(f"--out {out}: expected a file that is not there yet; nothing is overwritten")
+    frames = training.frames_of((episode for _, episode in whole_episodes(paths)), cameras)
+    learned, judged = training.split(frames, held_out, seed)
+    with Progress(transient=True) as progress:
+        task = progress.add_task("learning to see success", total=steps)
+        network = training.train(learned, steps, seed, lambda _: progress.advance(task))
+    scores, said = training.judge(network, judged)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    network.save(out)
+    picture = out.with_suffix(".png")
+    _picture(judged, said, picture)
+    print(f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out episodes; missed "
+          f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of {scores.negatives} others "
+          f"for it\nwhat it takes for what: {picture}\nin a task's file: reward: {{kind: classifier, model: {out.name}}}, "
+          "and success_steps: 2 against single frames")
+    if json_file:
+        json_file.write_text(json.dumps(asdict(scores) | {"accuracy": scores.accuracy}))
+
+
+def _picture(frames: Frames, said: np.ndarray, path: Path, columns: int = 6) -> None:
+    """Frames of each of the four kinds, the most doubtful first."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    kinds = {"success, seen": (True, True), "success, missed": (True, False), "none, seen as none": (False, False),
+             "none, taken for success": (False, True)}
+    shape, axes = plt.subplots(len(kinds), columns, figsize=(1.4 * columns, 1.6 * len(kinds)), constrained_layout=True)
+    for row, (title, (is_success, says)) in zip(axes, kinds.items(), strict=True):
+        found = np.flatnonzero((frames.success == is_success) & ((said > 0.5) == says))
+        doubtful = found[np.argsort(np.abs(said[found] - 0.5))]
+        row[0].set_title(f"{title}: {len(found)}", loc="left", fontsize=9)
+        for place, axis in enumerate(row):
+            axis.axis("off")
+            if place < len(doubtful):
+                axis.imshow(frames.images[doubtful[place]][:3].transpose(1, 2, 0))
+                axis.text(0, -1, "" if place == 0 else f"{said[doubtful[place]]:.2f}", fontsize=7)
+    shape.savefig(path, dpi=110)
+    plt.close(shape)

@@ -1,0 +1,131 @@
+"""A reward that sees: learned from recordings, judged by others, in NumPy as in torch; and one frame fools nobody."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from rlinf_core.cli.main import main
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import EpisodeError, RecipeError
+from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.rewards import training
+from rlinf_core.rewards.classifier import Network
+from rlinf_core.rewards.step import step_result
+from rlinf_core.rollouts.simulated import stations
+from tests.messages import record
+
+SIZE = 24
+
+
+def scene(random, done):
+    """A dark image with a bright peg above a socket, or in it."""
+    image = random.integers(0, 60, (SIZE, SIZE, 3), np.uint8)
+    column = random.integers(6, SIZE - 8)
+    image[SIZE - 8:, column - 3:column + 5] = (40, 90, 200)
+    top = SIZE - 14 if done else random.integers(0, SIZE - 16)
+    image[top:top + 8, column:column + 2] = 250
+    return image
+
+
+def frames(episodes, seed=0):
+    random, images, success, numbers = np.random.default_rng(seed), [], [], []
+    for number in range(episodes):
+        for step in range(10):
+            images.append(scene(random, step == 9).transpose(2, 0, 1))
+            success.append(step == 9)
+            numbers.append(number)
+    return training.Frames(np.array(images), np.array(success), np.array(numbers), ("front",))
+
+
+@pytest.fixture(scope="module")
+def learned():
+    torch.set_num_threads(1)
+    return training.train(frames(30), 150, 0)
+
+
+def test_it_tells_success_on_frames_that_it_has_not_seen(learned, tmp_path):
+    scores, said = training.judge(learned, frames(20, seed=1))
+    assert scores.accuracy >= 0.98 and scores.missed <= 1 and (scores.positives, scores.negatives) == (20, 180)
+    learned.save(tmp_path / "model.safetensors")
+    again = training.judge(Network.load(tmp_path / "model.safetensors"), frames(20, seed=1))[1]
+    assert np.array_equal(said, again)
+
+
+def test_numpy_computes_what_torch_does():
+    torch.manual_seed(0)
+    net, some = training._net(6, 20, 33), np.random.default_rng(0).integers(0, 256, (3, 6, 20, 33), np.uint8)
+    held = training.Frames(some, np.ones(3, bool), np.arange(3), ("front", "wrist"))
+    with torch.no_grad():
+        expected = torch.sigmoid(net(torch.tensor(some).float() / 255 - 0.5))[:, 0].numpy()
+    assert training.judge(training._network(net, held), held)[1] == pytest.approx(expected, abs=1e-6)
+
+
+def test_episodes_are_held_out_whole_and_there_must_be_enough_of_them():
+    ours, theirs = training.split(frames(10), 0.2, seed=3)
+    assert not set(ours.episodes) & set(theirs.episodes) and set(ours.episodes) | set(theirs.episodes) == set(range(10))
+    assert len(set(theirs.episodes)) == 2 and theirs.success.sum() == 2
+    with pytest.raises(EpisodeError, match="got 1 that did. Record more"):
+        training.split(frames(1), 0.2, 0)
+
+
+def task_with(tmp_path, **terms):
+    (tmp_path / "peg_insertion.yaml").write_text(Path("configs/tasks/peg_insertion.yaml").read_text())
+    path = tmp_path / "task.yaml"
+    path.write_text(yaml.safe_dump({"defaults": "peg_insertion"} | terms))
+    return path
+
+
+def test_a_task_judged_by_it_needs_the_camera_and_says_so(learned, tmp_path):
+    learned.save(tmp_path / "model.safetensors")
+    task = task_with(tmp_path, reward={"kind": "classifier", "model": "model.safetensors"})
+    with pytest.raises(RecipeError, match="station.observe_cameras: expected 'front' among them, which the reward"):
+        station_task(load_recipe("demo", [f"station.task={task}"]))
+    said = [f"station.task={task}", "station.observe_cameras=[front]", "station.image_size=[24,24]"]
+    assert "camera/front/image" in station_task(load_recipe("demo", said)).channels
+    env = stations(load_recipe("sim_rlpd", said), 1)
+    env.reset([0])
+    assert env.step(np.zeros((1, 3))).reward[0] in (0.0, 1.0), "what it says of this picture is no matter here"
+    env.close()
+
+
+def test_success_is_what_looks_like_it_for_as_many_time_steps_as_the_task_says(tmp_path):
+    task = station_task(load_recipe("demo", [f"station.task={task_with(tmp_path, success_steps=3)}"]))
+    pose = np.array([0.5, 0, 0.1, 0, 1.0, 0, 0])
+    seen, before = [], None
+    for depth in (0.0, 0.03, 0.03, 0.0, 0.03, 0.03, 0.03):
+        tool = pose - [0, 0, depth, 0, 0, 0, 0]
+        before = step_result(task, {"current_pose": tool, "object_pose": pose}, len(seen), before)
+        seen.append(before.success)
+    assert seen == [False] * 6 + [True] and before.reward == 1.0
+
+
+@pytest.fixture
+def recorded(tmp_path, task):
+    """Twelve episodes that succeeded, as a station records them."""
+    random, spool = np.random.default_rng(0), Spool(tmp_path / "spool", min_free_mb=0)
+
+    def painted(topic, number, message):
+        if topic == "timestep":
+            message.images[0].data = scene(random, number == 8).ravel()
+
+    for number in range(12):
+        record(spool, task.with_images({"front": (SIZE, SIZE)}).spec, f"e-{number}", steps=8, change=painted).close()
+    return str(spool.root)
+
+
+def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys, recorded):
+    out = tmp_path / "model.safetensors"
+    assert main(["reward", "train", recorded, "--out", str(out), "--steps", "60", "--json",
+                 str(tmp_path / "scores.json")]) == 0
+    said = capsys.readouterr().out
+    assert "frames of held-out episodes; missed" in said and out.with_suffix(".png").stat().st_size > 1000
+    assert json.loads((tmp_path / "scores.json").read_text())["positives"] == 2
+    assert Network.load(out).cameras == ("camera/front/image",)
+    assert main(["reward", "train", recorded, "--out", str(out)]) == 1
+    assert "nothing is overwritten" in capsys.readouterr().err
+    assert main(["reward", "train", recorded, "--out", str(tmp_path / "b"), "--cameras", "top"]) == 1
+    assert "expected the cameras top, got front" in capsys.readouterr().err
