@@ -55,6 +55,16 @@ def test_it_tells_success_on_frames_that_it_has_not_seen(learned, tmp_path):
     assert np.array_equal(said, again)
 
 
+def test_what_it_misses_and_what_it_invents_are_told_apart():
+    shades = np.array([0, 200, 0, 200, 200, 0], np.uint8)  # it takes light ones for success
+    seen = training.Frames(np.tile(shades[:, None, None, None], (1, 6, 4, 4)), np.array([1, 1, 1, 0, 0, 0], bool),
+                           np.arange(6), ("front", "wrist"))
+    bright = lambda at: float(at["camera/front/image"].mean() + at["camera/wrist/image"].max() > 100)  # noqa: E731
+    scores, said = training.judge(bright, seen)
+    assert (scores.positives, scores.negatives, scores.missed, scores.invented) == (3, 3, 2, 2)
+    assert scores.accuracy == pytest.approx(1 / 3) and said.tolist() == [0, 1, 0, 1, 1, 0]
+
+
 def test_numpy_computes_what_torch_does():
     torch.manual_seed(0)
     net, some = training._net(6, 20, 33), np.random.default_rng(0).integers(0, 256, (3, 6, 20, 33), np.uint8)
