@@ -1,0 +1,47 @@
+"""S16: a thousand handovers at random moments, each way, between hands that want random things."""
+
+from random import Random
+
+import numpy as np
+
+from tests.interlock.conftest import HOME, S9, Rig, chunk, limits
+
+HANDOVERS, TICKS = 1000, 10  # each way; ticks of an action
+
+
+class Hands:
+    """A policy that never stops, and an operator who comes and goes, both wanting anything that the task allows."""
+
+    def __init__(self, seed):
+        self.rig, self.random = Rig(limits(**S9)).arm(), Random(seed)
+        self.seq, self.targets, self.sources = 0, [np.array(HOME[:3])], []
+
+    def wants(self, source):
+        self.seq += 1
+        action = tuple(self.random.uniform(-0.02, 0.02) for _ in range(3))
+        return chunk(self.seq, self.rig.now, (action,), source=source)
+
+    def play(self, ticks, *sources):
+        """Each of the sources sends an action whenever its last one is over."""
+        for tick in range(ticks):
+            output = self.rig.tick(*(self.wants(source) for source in sources if tick % TICKS == 0))
+            self.targets.append(np.array(output.target[:3]))
+            self.sources.append(output.source)
+
+
+def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_acceleration(evidence):
+    hands = Hands(0)
+    for _ in range(HANDOVERS):
+        hands.play(hands.random.randrange(3, 20), "policy")
+        hands.play(hands.random.randrange(3, 20), "policy", "operator")
+        hands.play(48, "policy")  # the pause, and then it goes on
+    moved = [source for source in hands.sources if source]
+    changes = [(before, after) for before, after in zip(moved, moved[1:], strict=False) if before != after]
+    assert changes.count(("policy", "operator")) >= HANDOVERS and changes.count(("operator", "policy")) >= HANDOVERS - 1
+    tick = hands.rig.limits.tick
+    velocity = np.diff(hands.targets, axis=0) / tick
+    step = np.linalg.norm(np.diff(velocity, axis=0), axis=1).max()
+    assert np.linalg.norm(velocity, axis=1).max() > 0.1, "it moves"
+    assert step <= hands.rig.limits.acceleration * tick + 1e-9
+    evidence("S16", f"{HANDOVERS} handovers each way: the commanded velocity changes by {1e3 * step:.2f} mm/s a tick at most",
+             f"{1e3 * hands.rig.limits.acceleration * tick:.0f} mm/s")
