@@ -59,36 +59,48 @@ class EpisodeReply(_message.Message):
     def __init__(self, stored: _Optional[bool] = ..., duplicate: _Optional[bool] = ..., error: _Optional[str] = ..., refused: _Optional[bool] = ..., have: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PolicyRequest(_message.Message):
-    __slots__ = ("have_version", "wait_s")
+    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file")
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    HAVE_SHA256_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FILE_FIELD_NUMBER: _ClassVar[int]
     have_version: int
     wait_s: float
-    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ...) -> None: ...
+    have_sha256: str
+    have_file: int
+    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ...) -> None: ...
 
 class PolicyPart(_message.Message):
-    __slots__ = ("version", "data", "sha256")
+    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    COPY_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COPY_SIZE_FIELD_NUMBER: _ClassVar[int]
     version: int
     data: bytes
     sha256: str
-    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+    copy_offset: int
+    copy_size: int
+    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ...) -> None: ...
 
 class StationReport(_message.Message):
-    __slots__ = ("backlog", "policy_version", "set_aside", "spool_full", "software")
+    __slots__ = ("backlog", "policy_version", "set_aside", "spool_full", "software", "playing", "policy_error")
     BACKLOG_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     SET_ASIDE_FIELD_NUMBER: _ClassVar[int]
     SPOOL_FULL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    PLAYING_FIELD_NUMBER: _ClassVar[int]
+    POLICY_ERROR_FIELD_NUMBER: _ClassVar[int]
     backlog: int
     policy_version: int
     set_aside: int
     spool_full: float
     software: str
-    def __init__(self, backlog: _Optional[int] = ..., policy_version: _Optional[int] = ..., set_aside: _Optional[int] = ..., spool_full: _Optional[float] = ..., software: _Optional[str] = ...) -> None: ...
+    playing: int
+    policy_error: str
+    def __init__(self, backlog: _Optional[int] = ..., policy_version: _Optional[int] = ..., set_aside: _Optional[int] = ..., spool_full: _Optional[float] = ..., software: _Optional[str] = ..., playing: _Optional[int] = ..., policy_error: _Optional[str] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
     __slots__ = ("phase", "policy_version", "updates", "episodes", "transitions", "update_ratio", "accepting", "metrics", "message")

@@ -76,7 +76,10 @@ class BridgeServicer:
         raise NotImplementedError('Method not implemented!')
 
     def NextPolicy(self, request, context):
-        """The newest policy as soon as it is newer than the one the station has; ends empty after wait_s (30 at most) without one.
+        """The policy that the station is meant to have, as soon as that is another one than it has: the newest, unless the
+        trainer rolls out in stages or a version is pinned. Ends empty after wait_s (30 at most) without one. To a station that
+        says which file it has, what that lacks is sent, and where in it the rest is. The station puts the parts together in
+        their order; where the whole has another hash than the last part says, it asks again without have_sha256.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

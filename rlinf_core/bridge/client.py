@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -19,7 +20,7 @@ from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.episodes.checksums import SUMS, file_sha256, verify
 from rlinf_core.errors import BridgeError, RefusedError
-from rlinf_core.policies.files import policy_name
+from rlinf_core.policies.files import POLICIES, policy_name, policy_version
 
 SLOWEST_BYTES_PER_S = 1e6
 OPTIONS = [
@@ -27,6 +28,14 @@ OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
 NO_TLS = ("andshake", "Socket closed")  # what gRPC says where TLS fails; neither side is told why
 THIS_PROCESS = f"i{uuid.uuid4().hex}"
+
+
+class Fetched(NamedTuple):
+    """A policy file of this station."""
+
+    version: int
+    path: Path
+    sha256: str
 
 
 class BridgeClient:
@@ -63,27 +72,41 @@ class BridgeClient:
             reply = self._answer(self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S), episode)
         return reply.duplicate
 
-    def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0) -> tuple[int, Path, str] | None:
-        """Wait for a newer policy and keep it in ``folder``: (version, path, sha256), or None if there is none yet."""
+    def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0, base: Fetched | None = None
+                    ) -> Fetched | None:
+        """Wait for another policy than ``have_version`` and keep it in ``folder``; None if there is none yet.
+
+        Of what is in ``base``, nothing is sent again; where that comes to a wrong file, all of it is.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        request = pb.PolicyRequest(have_version=have_version, wait_s=wait_s)
-        aside, version, told = folder / f".policy.{os.getpid()}.part", -1, ""
-        sha = hashlib.sha256()
+        aside = folder / f".policy.{os.getpid()}.part"
         try:
-            with open(aside, "wb") as out:
-                for part in self._call(self._stub.NextPolicy, request, wait_s + 60.0):
-                    out.write(part.data)
-                    sha.update(part.data)
-                    version, told = part.version, part.sha256
-            if version < 0:
-                return None
-            if sha.hexdigest() != told:
-                raise BridgeError(f"policy {version} from {self.address} was cut short on the way; it is fetched again")
-            return version, publish_file(aside, folder / policy_name(version)), told
+            for source in [base, None] if base else [None]:
+                version, told, got = self._fetch(have_version, wait_s, source, aside)
+                if version < 0:
+                    return None
+                if got == told:
+                    return Fetched(version, publish_file(aside, folder / policy_name(version)), told)
+            raise BridgeError(f"policy {version} from {self.address} was cut short on the way; it is fetched again")
         except grpc.RpcError as error:
             raise self._error(error) from error
         finally:
             aside.unlink(missing_ok=True)
+
+    def _fetch(self, have_version: int, wait_s: float, base: Fetched | None, aside: Path) -> tuple[int, str, str]:
+        """Write what the trainer sends, and what it says to copy; returns the version, and the hash told and found."""
+        request = pb.PolicyRequest(have_version=have_version, wait_s=wait_s)
+        if base:
+            request.have_sha256, request.have_file = base.sha256, base.version
+        version, told, sha = -1, "", hashlib.sha256()
+        with open(aside, "wb") as out:
+            for part in self._call(self._stub.NextPolicy, request, wait_s + 60.0):
+                copy = copied(base.path, part.copy_offset, part.copy_size) if base and part.copy_size else ()
+                for data in (part.data, *copy):
+                    out.write(data)
+                    sha.update(data)
+                version, told = part.version, part.sha256
+        return version, told, sha.hexdigest()
 
     def report(self, backlog: int, policy_version: int, timeout_s: float = 2.0, **more: Any) -> pb.TrainerReport:
         """Tell how the station stands and hear how the trainer does; ``more`` are further fields of a StationReport."""
@@ -135,3 +158,20 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
             while data := source.read(PART_BYTES):
                 yield pb.UploadPart(chunk=pb.Chunk(file=number, offset=offset, data=data, crc32=zlib.crc32(data)))
                 offset += len(data)
+
+
+def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
+    """So many bytes of a file, from there on; without those that cannot be read, which the hash of the whole tells."""
+    with contextlib.suppress(OSError), open(path, "rb") as source:
+        source.seek(offset)
+        while size and (data := source.read(min(size, PART_BYTES))):
+            yield data
+            size -= len(data)
+
+
+def last_fetched(folder: Path) -> Fetched | None:
+    """The newest policy that an earlier start of this station has left; None where there is none."""
+    newest = max(folder.glob(POLICIES), key=lambda path: path.name, default=None)
+    with contextlib.suppress(OSError):  # then all of the next one is sent
+        return Fetched(policy_version(newest), newest, file_sha256(newest)) if newest else None
+    return None

@@ -22,7 +22,7 @@ from rlinf_core.bridge.admission import MOST, Admission, OtherVersions, Refusal
 from rlinf_core.bridge.event_loop import run, to_its_end
 from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.bridge.inbox import MIN_FREE_MB, Inbox
-from rlinf_core.bridge.newest import Newest
+from rlinf_core.bridge.policies import Choice, NewestForAll, Policies
 from rlinf_core.bridge.receiving import Receiving
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
@@ -47,23 +47,25 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     Args:
         address: to listen on.
         inbox: where episodes land, one folder each.
-        policies: folder whose newest ``policy-<version>.safetensors`` is served.
+        policies: folder whose ``policy-<version>.safetensors`` are served.
         on_episode: called with the folder of each new episode, after it is durable.
         report: returns the fields of a TrainerReport.
         journal: of what arrived; one beside the inbox if none is given.
         fleet: folder of the fleet whose stations may call, over TLS; None serves whoever calls, in the clear.
         min_free_mb: with less free disk than this, episodes wait at their stations.
+        choice: which station is meant to have which policy; the newest for all if none is given.
     """
 
     def __init__(self, address: str, inbox: Path, policies: Path, on_episode: Callable[[Path], None],
                  report: Callable[[], dict[str, Any]], journal: Journal | None = None, fleet: Path | None = None,
-                 min_free_mb: float = MIN_FREE_MB) -> None:
+                 min_free_mb: float = MIN_FREE_MB, choice: Choice | None = None) -> None:
         self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
         self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
         self.policies, self.report = make_folder(policies), report
         self.stations: dict[str, tuple[float, pb.StationReport]] = {}  # when, and what each told last
         self.fleet = Fleet(fleet) if fleet else None
-        self._admission, self._newest = Admission(self.fleet), Newest(policies)
+        self.choice = choice or NewestForAll()
+        self._admission, self._policies = Admission(self.fleet), Policies(policies, self.choice)
         self._sending: set[str] = set()
         self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), asyncio.Semaphore(FETCHES)
         self.port = run(self._start(address))
@@ -79,7 +81,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             raise BridgeError(f"bridge: cannot listen on {address}: the port is in use. Stop the other trainer, or choose "
                               "another with bridge.port=<number> in the recipe") from error
         await self._server.start()
-        self._watching = asyncio.ensure_future(self._newest.watch())
+        self._watching = asyncio.ensure_future(self._policies.watch())
         return port
 
     def stop(self) -> None:
@@ -138,11 +140,11 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     # Policies down
     async def NextPolicy(self, request: pb.PolicyRequest, context: grpc.aio.ServicerContext  # noqa: N802
                          ) -> AsyncIterator[pb.PolicyPart]:
-        await self._admit(context)
-        policy = await self._newest.after(request.have_version, min(max(0.0, request.wait_s), WAIT_S))
+        station = await self._admit(context)
+        policy = await self._policies.meant_for(station, request, min(max(0.0, request.wait_s), WAIT_S))
         if policy is not None:
             async with self._fetches:
-                for part in policy.parts():
+                for part in policy.parts(await self._policies.base(request)):
                     yield part
 
     # Status
@@ -155,7 +157,13 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         report = self.report()
         own = {name: value for name, value in report.get("metrics", {}).items()
                if "/" not in name or name.startswith(f"{station}/")}  # those of the others are nobody else's business
-        return pb.TrainerReport(**report | {"metrics": own})
+        return pb.TrainerReport(**report | {"metrics": own} | self._for(station, report))
+
+    def _for(self, station: str, report: dict[str, Any]) -> dict[str, Any]:
+        """What of a report is for this station alone."""
+        why = self.choice.why_waiting(station)
+        meant = self.choice.version_for(station, report.get("policy_version", 0))
+        return {"policy_version": meant} | ({"accepting": False, "message": why} if why else {})
 
 
 async def _take_all(receiving: Receiving, parts: AsyncIterator[pb.UploadPart]) -> None:

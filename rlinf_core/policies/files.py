@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
 
 FORMAT = "rlinf-policy-1"
+POLICIES = f"policy-{'[0-9]' * 8}*.safetensors"  # glob
 
 
 def policy_name(version: int) -> str:

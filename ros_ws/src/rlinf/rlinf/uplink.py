@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 from rclpy.node import Node
-from rlinf_msgs.msg import PolicyUpdate, TrainerStatus
+from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 
 from rlinf.qos import profile
 from rlinf.spinning import BACKGROUND, run
-from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.bridge.client import BridgeClient, last_fetched
 from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import BridgeError
@@ -33,12 +33,17 @@ class Uplink(Node):
         credentials = Path(folder) if folder else None
         self.client, self.reporter = (BridgeClient(address, station, credentials) for _ in range(2))
         self.version, self.trouble, self.stopping = -1, "", threading.Event()
+        self.policy = PolicyStatus(version=-1)
+        self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
         self.updates = self.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
         self.statuses = self.create_publisher(TrainerStatus, "trainer/status", profile("trainer/status"))
         self.workers = [threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)]
         for worker in self.workers:
             worker.start()
         self.create_timer(0.5, self._report)
+
+    def _on_policy(self, status: PolicyStatus) -> None:
+        self.policy = status
 
     def _upload(self) -> None:
         sender = Sender(self.spool, self.client, self.get_logger().error)
@@ -53,17 +58,18 @@ class Uplink(Node):
                 self.trouble = ""
 
     def _fetch(self) -> None:
+        base = last_fetched(self.policies)
         while not self.stopping.is_set():
             try:
-                fetched = self.reporter.next_policy(self.version, self.policies)
+                fetched = self.reporter.next_policy(self.version, self.policies, base=base)
             except (BridgeError, OSError) as error:
                 self._complain(str(error))
                 continue
             if fetched is None:
                 self.stopping.wait(PAUSE_S)
             else:
-                self.version, path, sha = fetched
-                self.updates.publish(PolicyUpdate(version=self.version, path=str(path), sha256=sha))
+                base, self.version = fetched, fetched.version
+                self.updates.publish(PolicyUpdate(version=self.version, path=str(fetched.path), sha256=fetched.sha256))
 
     def _complain(self, trouble: str) -> None:
         if trouble != self.trouble:
@@ -76,7 +82,8 @@ class Uplink(Node):
         full = room["spool_full"] >= 1.0
         status = TrainerStatus(connected=False, backlog=backlog, message=self.trouble, **room)
         try:
-            told = self.reporter.report(backlog, self.version, timeout_s=0.4, **room)
+            told = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
+                                        policy_error=self.policy.error, **room)
             status = TrainerStatus(
                 connected=True, backlog=backlog, phase=told.phase, policy_version=told.policy_version,
                 updates=told.updates, episodes=told.episodes, transitions=told.transitions,

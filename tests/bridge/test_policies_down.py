@@ -1,0 +1,228 @@
+"""Policies on their way down: what travels, what a station makes of it, and who is meant to have which."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save, save_file
+
+from rlinf_core.atomic_io import publish_file
+from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.client import BridgeClient, Fetched, last_fetched
+from rlinf_core.bridge.differences import SMALLEST, Range, ranges, tensors
+from rlinf_core.bridge.policies import IN_MEMORY, NewestForAll
+from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.policies.files import policy_name
+
+TENSORS, NUMBERS = 20, 50_000  # 4 MB in all
+
+
+class ByHand(NewestForAll):
+    """Stations are meant to have what a test says."""
+
+    def __init__(self):
+        self.versions, self.why = {}, {}
+
+    def mean(self, **versions):
+        self.versions |= versions
+        self.revision += 1
+
+    def version_for(self, station, newest):
+        return self.versions.get(station, newest)
+
+    def why_waiting(self, station):
+        return self.why.get(station, "")
+
+
+def serve(tmp_path, choice=None):
+    return BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict, choice=choice)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    trainer = serve(tmp_path)
+    yield trainer
+    trainer.stop()
+
+
+@pytest.fixture
+def client(trainer):
+    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a")
+    yield client
+    client.close()
+
+
+def weights(random, count=TENSORS):
+    return {f"layer{number}.weight": random.standard_normal(NUMBERS, np.float32) for number in range(count)}
+
+
+def publish(trainer, version, tensors, **metadata):
+    aside = trainer.policies / ".part"
+    save_file(tensors, aside, {"info": f'{{"version": {version}}}', **metadata})
+    return publish_file(aside, trainer.policies / policy_name(version))
+
+
+def sent(client, have):
+    """What goes over the wire to a station that has ``have``: bytes of messages, and ranges that are copied."""
+    request = pb.PolicyRequest(have_version=-1, have_sha256=have.sha256, have_file=have.version)
+    parts = list(client._stub.NextPolicy(request, metadata=client._who))
+    return sum(part.ByteSize() for part in parts), [part.copy_size for part in parts if part.copy_size]
+
+
+def test_of_a_policy_in_which_a_tenth_of_the_tensors_changed_a_tenth_is_sent(trainer, client, tmp_path, random):
+    first = weights(random)
+    whole = publish(trainer, 1, first).stat().st_size
+    have = client.next_policy(-1, tmp_path / "station")
+    publish(trainer, 2, first | {"layer3.weight": first["layer3.weight"] + 1, "layer4.weight": first["layer3.weight"] + 2})
+    size, copies = sent(client, have)
+    assert 0.1 * whole < size < 0.1 * whole + 4000, "two of twenty tensors, the header, and a line for each range"
+    assert len(copies) == 2, "neighbours are one range"
+    newer = client.next_policy(1, tmp_path / "station", base=have)
+    assert newer.path.read_bytes() == (trainer.policies / policy_name(2)).read_bytes() and newer.version == 2
+    assert newer.sha256 == hashlib.sha256(newer.path.read_bytes()).hexdigest()
+
+
+def test_adapters_beside_a_frozen_network_travel_alone(trainer, client, tmp_path, random):
+    frozen = weights(random)
+    whole = publish(trainer, 1, frozen | {"lora.a": np.zeros((8, 64), np.float32)}).stat().st_size
+    have = client.next_policy(-1, tmp_path / "station")
+    publish(trainer, 2, frozen | {"lora.a": np.ones((8, 64), np.float32)}, more="a longer header moves every tensor")
+    size, _ = sent(client, have)
+    assert size < 2048 + 4000 < 0.1 * whole
+    assert load_file(client.next_policy(1, tmp_path / "station", base=have).path)["lora.a"].max() == 1
+
+
+def test_nothing_is_sent_again_to_a_station_that_was_started_again(trainer, client, tmp_path, random):
+    publish(trainer, 7, weights(random))
+    client.next_policy(-1, tmp_path / "station")
+    left = last_fetched(tmp_path / "station")
+    assert left.version == 7 and sent(client, left)[0] < 200
+    assert client.next_policy(-1, tmp_path / "station", base=left) == left, "and it hears which one to play"
+    assert last_fetched(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("harm", [
+    lambda path: path.write_bytes(path.read_bytes()[:-9] + bytes(9)), lambda path: path.write_bytes(b""),
+    lambda path: path.unlink(), lambda path: (path.unlink(), path.mkdir())], ids=["flipped", "empty", "gone", "a folder"])
+def test_from_a_base_that_is_not_what_it_was_all_of_it_is_fetched(trainer, client, tmp_path, random, harm):
+    first = weights(random, 3)
+    publish(trainer, 1, first)
+    have = client.next_policy(-1, tmp_path / "station")
+    newest = publish(trainer, 2, first | {"layer0.weight": first["layer0.weight"] + 1})
+    harm(have.path)
+    assert client.next_policy(1, tmp_path / "station", base=have).path.read_bytes() == newest.read_bytes()
+
+
+def test_a_base_that_the_trainer_no_longer_has_or_never_had_is_no_base(tmp_path, random):
+    trainer = serve(tmp_path)
+    first = weights(random, 3)
+    old = publish(trainer, 1, first)
+    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a")
+    have = client.next_policy(-1, tmp_path / "station")
+    client.close()
+    trainer.stop()
+    newest = old.with_name(policy_name(2))
+    again = serve(tmp_path)
+    client = BridgeClient(f"127.0.0.1:{again.port}", "a")
+    try:
+        whole = publish(again, 2, first | {"layer0.weight": first["layer0.weight"] + 1}).stat().st_size
+        assert sent(client, have)[0] < 0.4 * whole, "a trainer that was started again finds it on its disk"
+        assert sent(client, have._replace(sha256=64 * "0"))[0] > whole, "the version alone says nothing"
+        for number in (3, 4):
+            publish(again, number, first | {"layer0.weight": first["layer0.weight"] + number})
+    finally:
+        client.close()
+        again.stop()
+    old.unlink()
+    last = serve(tmp_path)
+    client = BridgeClient(f"127.0.0.1:{last.port}", "a")
+    try:
+        assert sent(client, have)[0] > whole
+        fetched = client.next_policy(1, tmp_path / "station", base=have)
+        assert fetched.path.read_bytes() == newest.with_name(policy_name(4)).read_bytes()
+    finally:
+        client.close()
+        last.stop()
+
+
+def test_a_policy_is_read_once_for_all_stations(trainer, tmp_path, random):
+    """The file is gone before the second station asks."""
+    clients = [BridgeClient(f"127.0.0.1:{trainer.port}", f"s{number}") for number in range(4)]
+    file = publish(trainer, 1, weights(random, 2))
+    clients[0].next_policy(-1, tmp_path / "s0")
+    data = file.read_bytes()
+    file.unlink()
+    for number, client in enumerate(clients):
+        assert client.next_policy(-1, tmp_path / f"s{number}").path.read_bytes() == data
+        client.close()
+
+
+def test_each_station_gets_what_it_is_meant_to_have_also_an_older_one(tmp_path, random):
+    choice = ByHand()
+    trainer = serve(tmp_path, choice)
+    a, b = (BridgeClient(f"127.0.0.1:{trainer.port}", name) for name in "ab")
+    try:
+        for version in range(1, IN_MEMORY + 4):
+            publish(trainer, version, weights(random, 1))
+        newest = IN_MEMORY + 3
+        assert a.next_policy(-1, tmp_path / "a").version == newest
+        choice.mean(a=2)
+        back = a.next_policy(newest, tmp_path / "a")
+        assert back.version == 2 and back.path.read_bytes() == (trainer.policies / policy_name(2)).read_bytes()
+        assert a.next_policy(2, tmp_path / "a", wait_s=0.2) is None
+        assert b.next_policy(-1, tmp_path / "b").version == newest
+        for version in range(1, newest):
+            choice.mean(b=version)
+            assert b.next_policy(newest, tmp_path / "b").version == version
+        choice.mean(a=99, b=-1)
+        assert a.next_policy(2, tmp_path / "a", wait_s=0.2) is None, "one that is not there is waited for"
+        assert b.next_policy(2, tmp_path / "b", wait_s=0.2) is None
+        choice.mean(a=4)
+        choice.why["a"] = "drained"
+        told = a.report(0, 2)
+        assert (told.policy_version, told.accepting, told.message) == (4, False, "drained")
+        assert (b.report(0, 2).policy_version, b.report(0, 2).message) == (-1, "")
+    finally:
+        a.close()
+        b.close()
+        trainer.stop()
+
+
+def test_another_file_of_the_same_version_is_another_policy(trainer, client, tmp_path, random):
+    """As after a run that was begun anew."""
+    publish(trainer, 1, weights(random, 1))
+    other = Fetched(1, tmp_path / "other", 64 * "1")
+    fetched = client.next_policy(1, tmp_path / "station", base=other)
+    assert fetched.version == 1 and client.next_policy(1, tmp_path / "station", 0.2, base=fetched) is None
+
+
+def put_together(data, new, base_data):
+    base = {tensor.digest: tensor.start for tensor in tensors(base_data)}
+    found = list(ranges(len(data), new, base))
+    assert [part.start for part in found] == [0, *(part.end for part in found[:-1])] and found[-1].end == len(data)
+    return b"".join(data[start:end] if copy is None else base_data[copy:copy + end - start] for start, end, copy in found)
+
+
+def test_ranges_make_the_file_again_whatever_changed(tmp_path, random):
+    """Sizes from none to a few hundred bytes, equal tensors, other orders, other types."""
+    def file(name, chosen):
+        save_file(chosen, tmp_path / name)
+        return (tmp_path / name).read_bytes()
+
+    def some():
+        return {f"t{number}": random.integers(0, 2, random.integers(0, 300), np.uint8).astype(
+            random.choice([np.uint8, np.float32, np.int64])) for number in random.integers(0, 9, 6)}
+
+    for _ in range(200):
+        base, changed = some(), some()
+        changed |= {name: base[name] for name in base if random.random() < 0.6}
+        base_data, data = file("base", base), file("new", changed)
+        assert put_together(data, tensors(data), base_data) == data
+        assert all(part.copy is None or part.end - part.start >= SMALLEST for part in ranges(len(data), tensors(data), {
+            tensor.digest: tensor.start for tensor in tensors(base_data)}))
+
+
+@pytest.mark.parametrize("data", [save({"x": np.zeros(9)})[:-1], save({"x": np.zeros(9)}) + b"x", b"", b"x", b"\xff" * 40, (9).to_bytes(8, "little") + b"[1, 2, 3]", bytes(8),
+                                  (12).to_bytes(8, "little") + b'{"a": [1,2]}', (8).to_bytes(8, "little") + b'{"a": 1}'])
+def test_what_is_no_safetensors_file_goes_whole(data):
+    assert tensors(data) == [] and list(ranges(len(data), [], {})) == ([Range(0, len(data))] if data else [])
