@@ -89,6 +89,11 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self._watching.get_loop().call_soon_threadsafe(self._watching.cancel)
         run(self._server.stop(grace=0.5))
 
+    @property
+    def newest(self) -> int:
+        """The newest version in the folder of policies; -1 where there is none."""
+        return self._policies.newest
+
     async def _admit(self, context: grpc.aio.ServicerContext) -> str:
         """The calling station's name; whoever may not call hears why, and nothing else."""
         try:
@@ -150,10 +155,9 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     # Status
     async def Report(self, request: pb.StationReport, context: grpc.aio.ServicerContext) -> pb.TrainerReport:  # noqa: N802
         station = await self._admit(context)
-        self.stations.pop(station, None)
         self.stations[station] = time.time(), request
-        if len(self.stations) > MOST:
-            del self.stations[next(iter(self.stations))]  # of whom nothing was heard for longest
+        if len(self.stations) > MOST:  # without the one of whom nothing was heard for longest
+            del self.stations[min(self.stations, key=lambda name: self.stations[name][0])]
         report = self.report()
         own = {name: value for name, value in report.get("metrics", {}).items()
                if "/" not in name or name.startswith(f"{station}/")}  # those of the others are nobody else's business

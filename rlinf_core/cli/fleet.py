@@ -11,14 +11,15 @@ from rlinf_core.errors import BridgeError
 
 
 @contextlib.contextmanager
-def _on_disk() -> Iterator[None]:
+def on_disk() -> Iterator[None]:
+    """What the disk refuses is an error for people."""
     try:
         yield
     except OSError as error:
         raise BridgeError(f"rlinf fleet: expected folders that can be read and written, got: {error}") from error
 
 
-@_on_disk()
+@on_disk()
 def enroll(station: str, out: Path, days: float, fleet: Path) -> None:
     """Make a station's files, and say what to do with them."""
     carried = Fleet(fleet).enroll(station, out, days)
@@ -29,14 +30,14 @@ def enroll(station: str, out: Path, days: float, fleet: Path) -> None:
     print(f"here:     rlinf train RECIPE --set bridge.host=0.0.0.0 bridge.fleet={fleet}")
 
 
-@_on_disk()
+@on_disk()
 def revoke(station: str, fleet: Path) -> None:
     """Withdraw a station's certificate."""
     kept = Fleet(fleet).revoke(station)
     print(f"station '{station}' is revoked: it gets nothing from its next call on. Its certificate is kept in {kept}")
 
 
-@_on_disk()
+@on_disk()
 def stations(fleet: Path) -> None:
     """A line for each certificate."""
     rows = Fleet(fleet).stations()

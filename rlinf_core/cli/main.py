@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core import extras
+from rlinf_core.cli.fleet_commands import fleet_commands
 from rlinf_core.errors import RlinfError
 from rlinf_core.serving import PORT
 
@@ -40,6 +41,7 @@ EXAMPLES = """examples:
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export lerobot
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
+  rlinf fleet status runs/x                 its stations: policies, backlog, success; also promote, rollback, pin, drain
   rlinf serve runs/x                        its newest policy over the network, for stations and openpi-client
   rlinf identify runs/x                     how late and how slowly its arm follows, from what it recorded
   rlinf eval runs/x --vary station.robot=panda_maniskill,panda_gym_hil,fetch      the same policy elsewhere, a table
@@ -113,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     twin.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader"])
     twin.add_argument("--path", type=Path, help="of its file, which must be free (default: in a new folder)")
     _station_commands(commands)
-    _fleet_commands(commands)
+    fleet_commands(commands, _command)
     _show_command(commands)
     _data_commands(commands)
     _reward_commands(commands)
@@ -268,31 +270,6 @@ def _station_commands(commands: argparse._SubParsersAction) -> None:
         "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
         "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
-
-
-def _fleet_commands(commands: argparse._SubParsersAction) -> None:
-    """Whose stations a trainer serves."""
-    fleet = commands.add_parser("fleet", help="whose stations a trainer serves over a network (docs/fleet.md)")
-    own = fleet.add_subparsers(required=True, metavar="COMMAND")
-    enroll = _command(own, "enroll", "cli.fleet:enroll", "make a station's key and certificate, on the trainer's machine", (
-        "Also makes the fleet's authority, on first use. Names the files to carry to the station."))
-    revoke = _command(own, "revoke", "cli.fleet:revoke", "withdraw a station's certificate, at once", (
-        "A running trainer refuses the station from its next call on, also on connections that are open."))
-    for command in (enroll, revoke):
-        command.add_argument("station", help="its station.name")
-    enroll.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the station's files go")
-    enroll.add_argument("--days", type=_days, default=365.0, help="for how long it is good (default: 365)")
-    listing = _command(own, "list", "cli.fleet:stations", "say who is enrolled, until when, and who was revoked")
-    for command in (enroll, revoke, listing):
-        command.add_argument("--fleet", type=Path, default=Path("fleet"), metavar="FOLDER",
-                             help="the fleet's folder, bridge.fleet of the trainer's recipe (default: fleet)")
-
-
-def _days(said: str) -> float:
-    days = float(said)
-    if not 0 < days <= 3650:
-        raise argparse.ArgumentTypeError(f"expected more than 0 and at most 3650, got {said}")
-    return days
 
 
 def _at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:

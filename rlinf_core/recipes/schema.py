@@ -16,6 +16,7 @@ from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
 from rlinf_core.recipes.placement import Placement
+from rlinf_core.recipes.release import Release
 from rlinf_core.settings.base import Count, Discriminated, Settings
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
@@ -206,6 +207,7 @@ class Recipe(Settings):
     evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoint = Checkpoint()
     bridge: Bridge = Bridge()
+    release: Release = Release()
 
     def scene(self, first: int) -> int:
         """The first of this run's own scenes, where that of seed 0 is ``first``."""

@@ -43,6 +43,9 @@ def check_source(recipe: Recipe) -> None:
     source = source_of(recipe)
     if reason := why_not(algorithm, source):
         raise RecipeError(f"algorithm.name: {source} cannot feed {algorithm.name}: {reason}")
+    if recipe.release.staged and (source != STATIONS or algorithm.learns_from == ROLLOUTS):
+        raise RecipeError(f"release.staged: expected false for {algorithm.name} on {source}, got true: a policy is tried "
+                          "at one station while the others play on, and learners of rollouts want those of the newest")
     if algorithm.learns_from == EXPERT and policy.horizon > 1:
         raise RecipeError(f"policy.horizon: dagger asks the expert at every time step, expected 1, got {policy.horizon}")
     if algorithm.needs_demonstrations and not (recipe.collect.episodes or recipe.collect.recordings):

@@ -73,7 +73,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         if env and came_from == SIMULATORS:
             source = Simulators(recipe, env, run.policy, make, run.clock)
         elif came_from == STATIONS:
-            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet)
+            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
         ending.callback(source.close)
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
         run.start(source)

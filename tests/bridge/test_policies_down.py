@@ -222,7 +222,8 @@ def test_ranges_make_the_file_again_whatever_changed(tmp_path, random):
             tensor.digest: tensor.start for tensor in tensors(base_data)}))
 
 
-@pytest.mark.parametrize("data", [save({"x": np.zeros(9)})[:-1], save({"x": np.zeros(9)}) + b"x", b"", b"x", b"\xff" * 40, (9).to_bytes(8, "little") + b"[1, 2, 3]", bytes(8),
+@pytest.mark.parametrize("data", [save({"x": np.zeros(9)})[:-1], save({"x": np.zeros(9)}) + b"x", b"", b"x", b"\xff" * 40,
+                                  (9).to_bytes(8, "little") + b"[1, 2, 3]", bytes(8),
                                   (12).to_bytes(8, "little") + b'{"a": [1,2]}', (8).to_bytes(8, "little") + b'{"a": 1}'])
 def test_what_is_no_safetensors_file_goes_whole(data):
     assert tensors(data) == [] and list(ranges(len(data), [], {})) == ([Range(0, len(data))] if data else [])

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from rclpy.action import ActionClient
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import PolicyUpdate, SafetyState, TrainerStatus
+from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, SafetyState, TrainerStatus
 
 from rlinf.qos import profile
 from rlinf_core.atomic_io import publish_file
@@ -40,6 +40,20 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     assert statuses[-1].connected and statuses[-1].accepting and 0 < statuses[-1].spool_full < 0.01
     assert (spool.root / "refused/two").is_dir() and "SHA256SUMS" in (spool.root / "refused/two.reason.txt").read_text()
     peer.spin(lambda: server.stations["station_a"][1].set_aside == 1, what="the trainer to hear of it")
+    assert server.stations["station_a"][1].playing == -1, "nothing is loaded yet"
+    loaded = peer.node.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
+    loaded.publish(PolicyStatus(version=2, error="version 3 does not fit"))
+    peer.spin(lambda: server.stations["station_a"][1].playing == 2, what="the trainer to hear what plays")
+    assert server.stations["station_a"][1].policy_error == "version 3 does not fit"
+
+    for version in (4, 5):
+        (server.policies / ".part").write_bytes(b"policy %d" % version)
+        publish_file(server.policies / ".part", server.policies / policy_name(version))
+        peer.spin(lambda version=version: updates[-1].version == version, what="the next policy")
+    server.choice.version_for = lambda station, newest: 4
+    server.choice.revision += 1
+    peer.spin(lambda: updates[-1].version == 4, what="the one before it")
+    assert (tmp_path / "policies_at_station" / policy_name(4)).read_bytes() == b"policy 4"
 
     fleet.revoke("station_a")
     record(spool, task.spec, "four").close()

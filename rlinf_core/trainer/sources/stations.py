@@ -9,10 +9,15 @@ from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.bridge.server import BridgeServer
-from rlinf_core.rollouts.experience import Experience, Source, Trajectory
+from rlinf_core.recipes.release import Release
+from rlinf_core.rollouts.experience import TRAIN, Experience, Source, Trajectory
+from rlinf_core.trainer.release.overview import Watch, rates
+from rlinf_core.trainer.release.record import Outcome
+from rlinf_core.trainer.release.releases import Releases
 from rlinf_core.trainer.sources.intake import Intake
 
 AT_ONCE = 8  # episodes between two looks at the world
+TOLD = ("backlog", "policy_version", "set_aside", "spool_full")
 
 
 class Stations(Source):
@@ -24,19 +29,22 @@ class Stations(Source):
         intake: reads what arrives.
         insert: what takes it, and says what became of it.
         fleet: the folder of the fleet that it serves; None serves whoever calls.
+        release: how a new policy comes to them.
     """
 
     asynchronous = True
 
     def __init__(self, address: str, run_dir: Path, intake: Intake, insert: Callable[[Trajectory], str],
-                 fleet: Path | None = None) -> None:
+                 fleet: Path | None = None, release: Release | None = None) -> None:
         self.intake, self.insert = intake, insert
+        self.releases = Releases(release or Release(), run_dir)
+        self.watch = Watch(self.releases, run_dir)
         self.report: dict[str, Any] = {"phase": "waiting", "accepting": True}
         arrived: deque[Path] = deque()
         self.known = deque(run_dir / "inbox" / name for name in intake.journal.ids())
         self.arrived = arrived
         self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
-                                   intake.journal, fleet)
+                                   intake.journal, fleet, choice=self.releases)
 
     def take(self, updates: int, order: Amount) -> Experience:
         """Insert a few of those that arrived; how much is asked for, stations decide."""
@@ -44,13 +52,20 @@ class Stations(Source):
             self.known.popleft()
         for queue in (self.known, self.arrived):
             for _ in range(min(AT_ONCE, len(queue))):
-                self.intake.take(queue.popleft(), self.insert)
+                self.intake.take(queue.popleft(), self._insert)
+        self.watch.turn(self.server.newest, dict(self.server.stations))
         return Experience()
 
+    def _insert(self, trajectory: Trajectory) -> str:
+        if trajectory.mode == TRAIN:
+            self.releases.played(trajectory.station, Outcome.of(trajectory))
+        return self.insert(trajectory)
+
     def counts(self) -> dict[str, float]:
-        """What each station has told of itself."""
-        return {f"{name}/{what}": float(getattr(told, what)) for name, (_, told) in sorted(self.server.stations.items())
-                for what in ("backlog", "policy_version", "set_aside", "spool_full")}
+        """What each station has told of itself, and how its last training episodes went."""
+        told = {name: said for name, (_, said) in sorted(self.server.stations.items())}
+        return {f"{name}/{what}": float(value) for name, said in told.items() for what, value in {
+            **{what: getattr(said, what) for what in TOLD}, **rates(self.releases, name)}.items()}
 
     def close(self) -> None:
         """Stop serving; what is under way goes on with the next trainer."""

@@ -1,0 +1,83 @@
+"""``rlinf fleet status``: the stations of a trainer, and the policies that they play, as a live table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinf_core.cli.fleet import on_disk
+from rlinf_core.cli.show import WIDTH
+from rlinf_core.errors import printable
+from rlinf_core.trainer.release.overview import read
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+GONE_S = 15.0   # a trainer that said nothing for so long may be at a long update, or gone
+COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "episodes", "success", "intervened", "")
+
+
+@on_disk()
+def status(run_dir: Path, once: bool) -> int:
+    """Show it until Ctrl-C, or once where nobody can see it change; 1 where the trainer has fallen silent."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    said = read(run_dir)
+    if once or not console.is_terminal:
+        console.print(table(said))
+        return int(time.time() - said["time"] > GONE_S)
+    with Live(table(said), console=console, auto_refresh=False) as live:
+        while True:
+            time.sleep(0.5)
+            live.update(table(read(run_dir)), refresh=True)
+
+
+def table(said: dict[str, Any]) -> Group:
+    """A row a station, and below it what holds for all."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = Table(box=None, header_style="bold", pad_edge=False)
+    for column in COLUMNS:
+        rows.add_column(column, justify="left" if column in ("station", "") else "right")
+    for name, station in said["stations"].items():
+        _row(rows, name, station)
+    return Group(rows, *(Text(printable(line)) for line in lines(said)))
+
+
+def _row(rows: Table, name: str, station: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    def percent(what: str) -> str:
+        return f"{station[what]:.0%}" if what in station else "-"
+
+    notes = [*station["notes"], *([station["policy_error"]] if station["policy_error"] else [])]
+    cells = (name, f"{station['heard_s']:.0f} s", station["playing"] if station["playing"] >= 0 else "-", station["meant"],
+             station["backlog"], station["set_aside"], percent("spool_full"), station["episodes"], percent("success"),
+             percent("interventions"), ", ".join(notes))
+    rows.add_row(*(Text(printable(cell)) for cell in cells))
+
+
+def lines(said: dict[str, Any]) -> list[str]:
+    """How the roll-out stands."""
+    silent, trial, found = time.time() - said["time"], said["trial"], []
+    if silent > GONE_S:
+        found.append(f"The trainer has said nothing for {silent:.0f} s: this is how it was then.")
+    if not said["stations"]:
+        found.append("No station has called yet.")
+    if not said["staged"]:
+        found.append(f"Every new policy goes to all stations (release.staged=false); newest: {said['newest']}.")
+    elif trial:
+        found.append(f"All play version {said['current']}; version {trial['version']} is on trial at '{trial['station']}', "
+                     f"{trial['episodes']} of at most {trial['of']} episodes: {trial['figures']}.")
+    else:
+        found.append(f"All play version {said['current']}; the newest is {said['newest']}. A newer one is tried once "
+                     f"a station has played {said['needed']} training episodes; the most so far: {said['known']}.")
+    found += [f"pinned: {'all' if name == '*' else name} to version {version}" for name, version in said["pins"].items()]
+    return found + said["decisions"]

@@ -1,0 +1,153 @@
+"""What people tell a running trainer: a file an order in ``<run>/orders``, and a file an answer beside it.
+
+Whoever may write into the run's folder may give orders; none comes over the network. A file is renamed into place, so that
+it is read whole, and renamed again by the trainer that takes it, so that it is taken once, or withdrawn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from rlinf_core.errors import BridgeError, RlinfError
+from rlinf_core.trainer.release.record import ALL, Model
+from rlinf_core.trainer.release.releases import Heard, Releases
+
+ORDERS = "orders"
+PATIENCE_S = 30.0  # a trainer looks between two groups of updates
+
+
+class Order(Model):
+    """What is to be done; ``version`` and ``stations`` where it is about some."""
+
+    action: Literal["promote", "rollback", "pin", "unpin", "drain", "undrain"]
+    version: int | None = None
+    stations: list[str] = []
+
+
+def give(run_dir: Path, order: Order, patience_s: float = PATIENCE_S) -> str:
+    """Have the trainer of that run obey; returns its answer. BridgeError where it refuses, or is not there."""
+    if not (run_dir / "recipe.yaml").is_file():
+        raise BridgeError(f"run: expected the folder of a run that stations feed, got {run_dir}. It is the --out of "
+                          "rlinf train")
+    folder = run_dir / ORDERS
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
+    _put(path, order.model_dump_json())
+    answer, deadline = path.with_suffix(".answer"), time.monotonic() + patience_s
+    while not answer.exists():
+        if time.monotonic() > deadline and _withdrawn(path):
+            raise BridgeError(f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, got none; the "
+                              "order is withdrawn. Does rlinf train run with this folder as --out? See rlinf fleet status")
+        time.sleep(0.05)
+    said = json.loads(answer.read_text())
+    answer.unlink()
+    if said["error"]:
+        raise BridgeError(said["error"])
+    return said["text"]
+
+
+def _withdrawn(path: Path) -> bool:
+    """Unless the trainer is at it just now; one that has died over it answers at no time, and neither is it done twice."""
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return not path.with_suffix(".taken").exists()
+    return True
+
+
+class Orders:
+    """The trainer's end.
+
+    Args:
+        releases: what obeys.
+        run_dir: of the trainer; what was left there before its start is nobody's any more.
+    """
+
+    def __init__(self, releases: Releases, run_dir: Path) -> None:
+        self.releases, self.folder = releases, run_dir / ORDERS
+        for left in self.folder.glob("*"):
+            left.unlink()
+
+    def obey(self, heard: Heard) -> None:
+        """Every order that has come, oldest first."""
+        for path in sorted(self.folder.glob("*.json")):
+            taken = path.with_suffix(".taken")
+            with contextlib.suppress(FileNotFoundError):  # it was withdrawn
+                os.replace(path, taken)
+                answer = {"text": "", "error": ""}
+                try:
+                    answer["text"] = self._obey(Order.model_validate_json(taken.read_text()), heard)
+                except ValidationError as error:
+                    answer["error"] = f"order {path.name}: expected {Order.__doc__} Got: {error}"
+                except RlinfError as error:
+                    answer["error"] = str(error)
+                _put(path.with_suffix(".answer"), json.dumps(answer))
+                taken.unlink()
+
+    def _obey(self, order: Order, heard: Heard) -> str:
+        releases = self.releases
+        for station in order.stations:
+            if station not in heard:
+                raise BridgeError(f"station '{station}': expected one that this trainer has heard of: "
+                                  f"{', '.join(sorted(heard)) or 'none so far'}")
+        if order.version is not None and not (releases.policies / f"policy-{order.version:08d}.safetensors").is_file():
+            raise BridgeError(f"version {order.version}: expected one whose file is in {releases.policies}")
+        does: dict[str, Callable[[Order], str]] = {"promote": self._promote, "rollback": self._roll_back}
+        return does.get(order.action, self._by_station)(order)
+
+    def _promote(self, order: Order) -> str:
+        releases = self._staged()
+        trial = releases.record.trial
+        version = order.version if order.version is not None else trial.version if trial else None
+        if version is None:
+            raise BridgeError(f"promote: expected a policy on trial, or --version, got neither; all play version "
+                              f"{releases.record.current}")
+        return releases.promote(version, "by hand")
+
+    def _roll_back(self, order: Order) -> str:
+        releases = self._staged()
+        if not releases.record.trial and not releases.record.previous:
+            raise BridgeError(f"rollback: expected a policy on trial, or one before version {releases.record.current}, "
+                              "which all play; there is neither")
+        return releases.roll_back("by hand")
+
+    def _staged(self) -> Releases:
+        if not self.releases.settings.staged:
+            raise BridgeError("expected a trainer that rolls out in stages (release.staged=true), got one that sends every "
+                              "new policy to all. rlinf fleet pin keeps stations at a version")
+        return self.releases
+
+    def _by_station(self, order: Order) -> str:
+        record = self.releases.record
+        whose: dict[str, Any] = dict.fromkeys(order.stations or [ALL])
+        names = ", ".join(f"'{name}'" for name in order.stations) or "all stations"
+        if order.action == "pin" and order.version is not None:
+            record.pins |= dict.fromkeys(whose, order.version)
+            return self.releases.changed(f"pinned to version {order.version}: {names}")
+        if order.action == "unpin":
+            if free := [name for name in whose if name not in record.pins]:
+                raise BridgeError(f"pin --off: expected what is pinned, {', '.join(record.pins) or 'which nothing is'} "
+                                  f"({ALL}: all stations), got {', '.join(free)}")
+            record.pins = {name: pin for name, pin in record.pins.items() if name not in whose}
+            return self.releases.changed(f"no longer pinned: {names}")
+        if order.action == "pin" or not order.stations:
+            raise BridgeError(f"{order.action}: expected {'a version' if order.action == 'pin' else 'stations'}, got none")
+        kept = [name for name in record.drained if name not in whose]
+        record.drained = sorted([*kept, *(whose if order.action == "drain" else ())])
+        return self.releases.changed(f"{order.action}ed: {names}")
+
+
+def _put(path: Path, text: str) -> None:
+    """There whole, or not at all."""
+    aside = path.with_suffix(".part")
+    aside.write_text(text)
+    os.replace(aside, path)

@@ -1,0 +1,116 @@
+"""What a trainer remembers of its releases: ``<run>/release.json``, written anew with each change."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rlinf_core.atomic_io import make_folder, publish_file
+from rlinf_core.errors import RlinfError
+
+if TYPE_CHECKING:
+    from rlinf_core.rollouts.experience import Trajectory
+
+ALL = "*"        # the pin of every station
+DECISIONS = 50   # are kept
+
+
+class Model(BaseModel):
+    """Nothing unknown is taken, nothing coerced."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Outcome(Model):
+    """What came of one training episode.
+
+    Attributes:
+        success: without a person's help.
+        interventions: fraction of the policy's time steps in which the interlock limited it, or held the arm.
+    """
+
+    id: str
+    version: int
+    success: bool
+    interventions: float
+
+    @classmethod
+    def of(cls, trajectory: Trajectory) -> Outcome:
+        alone = "operator" not in trajectory.sources
+        return cls(id=trajectory.id, version=trajectory.version, success=trajectory.success and alone,
+                   interventions=trajectory.interventions)
+
+
+class Trial(Model):
+    """A policy at one station, to see whether it is worse than that of all was there.
+
+    Attributes:
+        old: the last episodes of the policy of all at this station, oldest first.
+        new: those of this one since.
+    """
+
+    version: int
+    station: str
+    old: list[Outcome]
+    new: list[Outcome] = []
+
+    @property
+    def pairs(self) -> list[tuple[Outcome, Outcome]]:
+        """(new, old), the first with the last that was played before it."""
+        return list(zip(self.new, reversed(self.old), strict=False))
+
+
+class Record(Model):
+    """Where the releases stand.
+
+    Attributes:
+        current: the version of all; -1 before the first.
+        previous: those that were it before, oldest first.
+        refused: versions that were rolled back, and why.
+        pins: of stations, or of ALL.
+        drained: stations that begin no further episode.
+        decisions: lines for people.
+    """
+
+    current: int = -1
+    previous: list[int] = []
+    trial: Trial | None = None
+    refused: dict[int, str] = {}
+    pins: dict[str, int] = {}
+    drained: list[str] = []
+    decisions: list[str] = []
+
+    def decided(self, text: str) -> str:
+        """Keep a line for people, and print it."""
+        print(text, flush=True)
+        self.decisions = [*self.decisions, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"][-DECISIONS:]
+        return text
+
+    def make_current(self, version: int) -> None:
+        """A version for all; a trial is over."""
+        if self.current not in (-1, version):
+            self.previous = [*self.previous, self.current][-DECISIONS:]
+        self.current, self.trial = version, None
+        self.refused.pop(version, None)
+
+    def write(self, path: Path) -> None:
+        """Durably; what cannot be written is said, and the run goes on."""
+        aside = make_folder(path.parent) / f".{path.name}.part"
+        try:
+            aside.write_text(self.model_dump_json(indent=1))
+            publish_file(aside, path)
+        except OSError as error:
+            print(f"{path}: cannot be written: {error}. A trainer that is started again goes on from what it says",
+                  flush=True)
+
+
+def read(path: Path) -> Record:
+    """That of an earlier start, or a new one; RlinfError where the file is damaged."""
+    try:
+        return Record.model_validate_json(path.read_text()) if path.exists() else Record()
+    except (ValidationError, ValueError) as error:
+        raise RlinfError(f"{path}: expected what this trainer has written there, got: {str(error)[:300]}. Mend it, or "
+                         "delete it: then the newest policy is that of all, and nothing is pinned or drained") from error

@@ -1,0 +1,161 @@
+"""Which station plays which policy: the newest of all, or in stages, one at a station first; and what a person says."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.policies import Choice
+from rlinf_core.policies.files import policy_name
+from rlinf_core.recipes.release import Release
+from rlinf_core.trainer.release.record import ALL, Outcome, Trial, read
+from rlinf_core.trainer.release.sequential import NOT_WORSE, WORSE, judged
+
+SILENT_S = 60.0  # after which another station takes over from the one that tries a policy
+LAST = 50        # training episodes of each station that are shown
+FILE = "release.json"
+Heard = Mapping[str, tuple[float, pb.StationReport]]
+MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # above 0 where the new policy did worse, below where better
+    "success": lambda new, old: old.success - new.success,
+    "interventions": lambda new, old: new.interventions - old.interventions}
+
+
+class Releases(Choice):
+    """Changed by the run's loop alone; the bridge asks from its own thread.
+
+    Args:
+        settings: of the recipe.
+        run_dir: of the trainer, with ``policies/``; what was decided is kept there.
+    """
+
+    def __init__(self, settings: Release, run_dir: Path) -> None:
+        self.settings, self.path, self.policies = settings, run_dir / FILE, run_dir / "policies"
+        self.record, self.revision, self.newest = read(self.path), 0, -1
+        if not settings.staged:
+            self.record.trial, self.record.current = None, -1
+        self.measures = [name for name in MEASURES if settings.interventions or name != "interventions"]
+        self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))  # of each station
+        self.recent: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=settings.episodes))  # of current
+
+    # What the bridge asks
+    def version_for(self, station: str, newest: int) -> int:
+        """See ``Choice``."""
+        record, trial = self.record, self.record.trial
+        pin = record.pins.get(station, record.pins.get(ALL))
+        if pin is not None:
+            return pin
+        if trial is not None and station == trial.station:
+            return trial.version
+        return newest if record.current < 0 else record.current
+
+    def why_waiting(self, station: str) -> str:
+        """See ``Choice``."""
+        return ("drained: it begins no further episode, until rlinf fleet drain --off at the trainer"
+                if station in self.record.drained else "")
+
+    # What the loop tells
+    def played(self, station: str, outcome: Outcome) -> None:
+        """A training episode has come. One that counts already changes nothing."""
+        self.last[station].append(outcome)
+        trial = self.record.trial
+        if self.settings.staged and outcome.version == self.record.current:
+            self.recent[station].append(outcome)
+        elif trial and (station, outcome.version) == (trial.station, trial.version) and outcome not in trial.new:
+            trial.new.append(outcome)
+            self._judge(trial)
+            if self.record.trial is trial:
+                self.changed()
+
+    def look(self, newest: int, heard: Heard) -> None:
+        """Begin what is due: the first policy of all, a trial of a newer one, another station for it."""
+        record, self.newest = self.record, newest
+        if not self.settings.staged or newest < 0:
+            return
+        if record.current < 0:
+            record.make_current(newest)
+            self.changed()
+        elif record.trial is None:
+            self._begin(heard)
+        else:
+            self._watch(record.trial, heard)
+
+    def _begin(self, heard: Heard) -> None:
+        record, station = self.record, self._canary(heard)
+        due = self.newest > record.current and self.newest not in record.refused and ALL not in record.pins
+        if due and station:
+            self._try(self.newest, station, "")
+
+    def _try(self, version: int, station: str, why: str) -> None:
+        self.record.trial = Trial(version=version, station=station, old=list(self.recent[station]))
+        self.changed(f"version {version} is on trial at station '{station}'{why}")
+
+    def _watch(self, trial: Trial, heard: Heard) -> None:
+        """That the station can play the policy, and is there."""
+        _, said = heard.get(trial.station, (0.0, pb.StationReport()))
+        if policy_name(trial.version) in said.policy_error:
+            self.roll_back(f"station '{trial.station}' cannot load it: {said.policy_error[:300]}")
+            return
+        station = self._canary(heard, trial.station)
+        if station and station != trial.station:
+            self._try(trial.version, station, f", anew: '{trial.station}' is pinned, drained or silent")
+
+    def _canary(self, heard: Heard, present: str = "") -> str:
+        """The station that is to try a policy: the present one, if it may, or one that has enough to compare it with."""
+        record, wanted, now = self.record, self.settings.canary, time.time()
+        free = [name for name, (when, _) in heard.items() if now - when < SILENT_S and name not in record.pins
+                and name not in record.drained and wanted in ("", name)]
+        able = [name for name in free if len(self.recent[name]) >= self.settings.episodes]
+        return present if present in free else min(able, default="")
+
+    # What is decided
+    def _judge(self, trial: Trial) -> None:
+        """What the tests say, which share the probability of a false alarm."""
+        settings = self.settings
+        said = {name: judged((MEASURES[name](*pair) for pair in trial.pairs), settings.odds_ratio,
+                             settings.alpha / len(self.measures), settings.beta) for name in self.measures}
+        if WORSE in said.values():
+            self.roll_back(f"{' and '.join(name for name in said if said[name] == WORSE)} worse: {self.figures(trial)}")
+        elif set(said.values()) == {NOT_WORSE}:
+            self.promote(trial.version, f"not worse: {self.figures(trial)}")
+        elif len(trial.new) >= len(trial.old):
+            self.promote(trial.version, f"not found worse: {self.figures(trial)}")
+
+    def figures(self, trial: Trial) -> str:
+        """Of the trial, in words."""
+        def of(outcomes: list[Outcome]) -> str:
+            rate = sum(outcome.interventions for outcome in outcomes) / max(len(outcomes), 1)
+            return f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, {rate:.1%} intervened"
+
+        return f"{of(trial.new)}; version {self.record.current} there: {of([old for _, old in trial.pairs])}"
+
+    def promote(self, version: int, why: str) -> str:
+        """A version for all; episodes of it that were on trial are what the next one is compared with."""
+        trial = self.record.trial
+        self.record.make_current(version)
+        self.recent.clear()
+        if trial and trial.version == version:
+            self.recent[trial.station].extend(trial.new)
+        return self.changed(f"version {version} goes to all stations: {why}")
+
+    def roll_back(self, why: str) -> str:
+        """The policy on trial is given up; without one, that of all, for the one before it."""
+        record, trial = self.record, self.record.trial
+        if trial is not None:
+            gone, record.trial = trial.version, None
+        else:
+            gone = record.current
+            record.current, record.previous = record.previous[-1], record.previous[:-1]
+            self.recent.clear()
+        record.refused[gone] = why
+        return self.changed(f"version {gone} is rolled back to {record.current}: {why}")
+
+    def changed(self, text: str = "") -> str:
+        """Keep the record, and have the bridge look at it."""
+        if text:
+            self.record.decided(text)
+        self.record.write(self.path)
+        self.revision += 1
+        return text
