@@ -24,7 +24,7 @@ MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # above 0 where th
 
 
 class Releases(Choice):
-    """Changed by the run's loop alone; the bridge asks from its own thread.
+    """Changed by the run's loop, but for the first version; the bridge asks from its own thread.
 
     Args:
         settings: of the recipe.
@@ -42,8 +42,10 @@ class Releases(Choice):
 
     # What the bridge asks
     def version_for(self, station: str, newest: int) -> int:
-        """See ``Choice``."""
+        """See ``Choice``. The first version that anybody hears of is that of all."""
         record, trial = self.record, self.record.trial
+        if self.settings.staged and record.current < 0 < newest:
+            record.current = newest
         pin = record.pins.get(station, record.pins.get(ALL))
         if pin is not None:
             return pin
@@ -70,14 +72,13 @@ class Releases(Choice):
                 self.changed()
 
     def look(self, newest: int, heard: Heard) -> None:
-        """Begin what is due: the first policy of all, a trial of a newer one, another station for it."""
+        """Begin what is due: a trial of a newer policy, another station for it."""
         record, self.newest = self.record, newest
-        if not self.settings.staged or newest < 0:
+        if not self.settings.staged or record.current < 0:
             return
-        if record.current < 0:
-            record.make_current(newest)
+        if not self.path.exists():
             self.changed()
-        elif record.trial is None:
+        if record.trial is None:
             self._begin(heard)
         else:
             self._watch(record.trial, heard)
