@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 GONE_S = 15.0   # a trainer that said nothing for so long may be at a long update, or gone
-COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "episodes", "success", "intervened", "")
+COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "episodes", "success", "interlock", "")
 
 
 @on_disk()
@@ -60,7 +60,7 @@ def _row(rows: Table, name: str, station: dict[str, Any]) -> None:
     notes = [*station["notes"], *([station["policy_error"]] if station["policy_error"] else [])]
     cells = (name, f"{station['heard_s']:.0f} s", station["playing"] if station["playing"] >= 0 else "-", station["meant"],
              station["backlog"], station["set_aside"], percent("spool_full"), station["episodes"], percent("success"),
-             percent("interventions"), ", ".join(notes))
+             percent("interlock"), ", ".join(notes))
     rows.add_row(*(Text(printable(cell)) for cell in cells))
 
 

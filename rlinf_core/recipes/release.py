@@ -16,7 +16,7 @@ class Release(Settings):
                         "empty for the first by name of those that are connected, neither pinned nor drained")
     episodes: int = Field(50, ge=1, le=1000, description="training episodes of it, each compared with one of the policy of "
                           "all, after which it goes to all if it was not found worse")
-    interventions: bool = Field(True, description="it is also worse if the interlock limits or holds it in more of an "
+    interlock: bool = Field(True, description="it is also worse if the interlock limits or holds it in more of an "
                                 "episode's time steps")
     odds_ratio: float = Field(3.0, gt=1, le=100, description="how much worse it is that has to be found out: of pairs of "
                               "episodes that differ, it does worse in so many for each one in which it does better")

@@ -31,7 +31,7 @@ class Trajectory:
         latents: (T, L) the noise behind it, of policies that learn noise.
         rollout: its chunks as an on-policy learner takes them, of policies that have log-probabilities.
         id, station: of a recording.
-        interventions: fraction of the time steps in which the operator did not command, and the interlock limited what was
+        interlock: fraction of the time steps in which the operator did not command, and the interlock limited what was
             asked or held the arm.
     """
 
@@ -48,7 +48,7 @@ class Trajectory:
     rollout: Rollout | None = None
     id: str = ""
     station: str = ""
-    interventions: float = 0.0
+    interlock: float = 0.0
 
     def __len__(self) -> int:
         return len(self.rewards)

@@ -20,8 +20,8 @@ def until(condition, what="it", seconds=20):
     return got
 
 
-def serve(tmp_path, address="127.0.0.1:0", arrived=print):
-    return BridgeServer(address, tmp_path / "run/inbox", tmp_path / "run/policies", arrived, dict)
+def serve(tmp_path, address="127.0.0.1:0", arrived=print, **how):
+    return BridgeServer(address, tmp_path / "run/inbox", tmp_path / "run/policies", arrived, dict, **how)
 
 
 class Stalled:

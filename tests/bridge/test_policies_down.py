@@ -11,8 +11,8 @@ from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.client import BridgeClient, Fetched, last_fetched
 from rlinf_core.bridge.differences import SMALLEST, Range, ranges, tensors
 from rlinf_core.bridge.policies import IN_MEMORY, NewestForAll
-from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.policies.files import policy_name
+from tests.bridge.conftest import serve
 
 TENSORS, NUMBERS = 20, 50_000  # 4 MB in all
 
@@ -32,24 +32,6 @@ class ByHand(NewestForAll):
 
     def why_waiting(self, station):
         return self.why.get(station, "")
-
-
-def serve(tmp_path, choice=None):
-    return BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict, choice=choice)
-
-
-@pytest.fixture
-def trainer(tmp_path):
-    trainer = serve(tmp_path)
-    yield trainer
-    trainer.stop()
-
-
-@pytest.fixture
-def client(trainer):
-    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a")
-    yield client
-    client.close()
 
 
 def weights(random, count=TENSORS):
@@ -159,7 +141,7 @@ def test_a_policy_is_read_once_for_all_stations(trainer, tmp_path, random):
 
 def test_each_station_gets_what_it_is_meant_to_have_also_an_older_one(tmp_path, random):
     choice = ByHand()
-    trainer = serve(tmp_path, choice)
+    trainer = serve(tmp_path, choice=choice)
     a, b = (BridgeClient(f"127.0.0.1:{trainer.port}", name) for name in "ab")
     try:
         for version in range(1, IN_MEMORY + 4):

@@ -20,7 +20,7 @@ from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record
 
-QUICK = Release(staged=True, episodes=3, interventions=False, odds_ratio=100.0, alpha=0.4)
+QUICK = Release(staged=True, episodes=3, interlock=False, odds_ratio=100.0, alpha=0.4)
 
 
 class Trainer:
@@ -184,12 +184,12 @@ def test_the_table_says_how_each_station_is(start, capsys):
     while trainer.stations.counts().get("b/success") != 0.5 or len(overview.read(trainer.run_dir)["stations"]) < 2:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert trainer.stations.counts()["b/interventions"] == pytest.approx(0.2), "one of five time steps was limited"
+    assert trainer.stations.counts()["b/interlock"] == pytest.approx(0.2), "one of five time steps was limited"
     time.sleep(0.2)
     code, text = said(capsys, "status", trainer.run_dir)
     head, a, b, *rest = text.splitlines()
     assert head.split() == ["station", "heard", "plays", "meant", "backlog", "refused", "spool", "episodes", "success",
-                            "intervened"]
+                            "interlock"]
     assert a.split()[0] == "a" and a.split()[3:] == ["-", "1", "7", "2", "25%", "0", "-", "-", "policy", "[red]x[/red]"]
     assert b.split()[0] == "b" and b.split()[3:] == ["1", "1", "0", "0", "0%", "2", "50%", "20%"]
     assert "most so far: 2" in rest[0] and code == 0

@@ -17,7 +17,7 @@ from rlinf_core.trainer.release.record import ALL, Outcome
 from rlinf_core.trainer.release.releases import FILE, SILENT_S, Releases
 from rlinf_core.trainer.release.sequential import NOT_WORSE, OPEN, WORSE, judged
 
-STAGED = Release(staged=True, episodes=8, interventions=False, odds_ratio=4.0, alpha=0.25, beta=0.2)
+STAGED = Release(staged=True, episodes=8, interlock=False, odds_ratio=4.0, alpha=0.25, beta=0.2)
 
 
 def ends(worse, pairs, odds, alpha, beta):
@@ -75,10 +75,10 @@ class Fleet:
     def versions(self, newest):
         return [self.releases.version_for(name, newest) for name in self.heard]
 
-    def play(self, version, successes, interventions=0.0, station="a"):
+    def play(self, version, successes, interlock=0.0, station="a"):
         for success in successes:
             self.count += 1
-            outcome = Outcome(id=f"e{self.count}", version=version, success=bool(success), interventions=interventions)
+            outcome = Outcome(id=f"e{self.count}", version=version, success=bool(success), interlock=interlock)
             self.releases.played(station, outcome)
 
     def on_trial(self, version=2, stations="a"):
@@ -139,23 +139,23 @@ def test_one_that_is_not_worse_goes_to_all(tmp_path):
     assert better.look(2) == [2, 2] and "not worse: 2 of 2" in better.record.decisions[-1], "before its episodes are over"
 
 
-def test_more_interventions_are_worse_too_unless_they_do_not_matter(tmp_path):
+def test_more_of_the_interlock_is_worse_too_unless_they_do_not_matter(tmp_path):
     for matter, end in ((True, 1), (False, 2)):
-        settings = STAGED.but(interventions=matter, episodes=20)
+        settings = STAGED.but(interlock=matter, episodes=20)
         fleet = Fleet(tmp_path / str(matter), settings)
         fleet.look(1)
-        fleet.play(1, [1] * 20, interventions=0.2)
+        fleet.play(1, [1] * 20, interlock=0.2)
         fleet.look(2)
-        fleet.play(2, [1] * 20, interventions=0.3)
+        fleet.play(2, [1] * 20, interlock=0.3)
         assert fleet.look(2) == [end, end]
-    assert "interventions worse" in Fleet(tmp_path / "True", settings.but(interventions=True)).record.refused[2]
+    assert "interlock worse" in Fleet(tmp_path / "True", settings.but(interlock=True)).record.refused[2]
 
 
 def test_an_episode_counts_once_and_one_of_another_version_or_station_not_at_all(tmp_path):
     fleet = Fleet(tmp_path).on_trial()
     fleet.play(9, [0] * 9)
     fleet.play(2, [0] * 9, station="b")
-    lost = Outcome(id="x", version=2, success=False, interventions=0.0)
+    lost = Outcome(id="x", version=2, success=False, interlock=0.0)
     for _ in range(9):
         fleet.releases.played("a", lost)
     assert fleet.record.trial.new == [lost]

@@ -72,7 +72,7 @@ def rates(releases: Releases, name: str) -> dict[str, float]:
     last = releases.last.get(name)
     if not last:
         return {}
-    return {what: sum(getattr(outcome, what) for outcome in last) / len(last) for what in ("success", "interventions")}
+    return {what: sum(getattr(outcome, what) for outcome in last) / len(last) for what in ("success", "interlock")}
 
 
 def read(run_dir: Path) -> dict[str, Any]:

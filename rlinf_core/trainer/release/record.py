@@ -29,19 +29,19 @@ class Outcome(Model):
 
     Attributes:
         success: without a person's help.
-        interventions: fraction of the policy's time steps in which the interlock limited it, or held the arm.
+        interlock: fraction of the policy's time steps in which the interlock limited it, or held the arm.
     """
 
     id: str
     version: int
     success: bool
-    interventions: float
+    interlock: float
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Outcome:
         alone = "operator" not in trajectory.sources
         return cls(id=trajectory.id, version=trajectory.version, success=trajectory.success and alone,
-                   interventions=trajectory.interventions)
+                   interlock=trajectory.interlock)
 
 
 class Trial(Model):

@@ -20,7 +20,7 @@ FILE = "release.json"
 Heard = Mapping[str, tuple[float, pb.StationReport]]
 MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # above 0 where the new policy did worse, below where better
     "success": lambda new, old: old.success - new.success,
-    "interventions": lambda new, old: new.interventions - old.interventions}
+    "interlock": lambda new, old: new.interlock - old.interlock}
 
 
 class Releases(Choice):
@@ -36,7 +36,7 @@ class Releases(Choice):
         self.record, self.revision, self.newest = read(self.path), 0, -1
         if not settings.staged:
             self.record.trial, self.record.current = None, -1
-        self.measures = [name for name in MEASURES if settings.interventions or name != "interventions"]
+        self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
         self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))  # of each station
         self.recent: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=settings.episodes))  # of current
 
@@ -127,8 +127,8 @@ class Releases(Choice):
     def figures(self, trial: Trial) -> str:
         """Of the trial, in words."""
         def of(outcomes: list[Outcome]) -> str:
-            rate = sum(outcome.interventions for outcome in outcomes) / max(len(outcomes), 1)
-            return f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, {rate:.1%} intervened"
+            rate = sum(outcome.interlock for outcome in outcomes) / max(len(outcomes), 1)
+            return f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, interlock {rate:.1%}"
 
         return f"{of(trial.new)}; version {self.record.current} there: {of([old for _, old in trial.pairs])}"
 

@@ -109,11 +109,11 @@ def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = Fals
         observations, np.clip(spec.action.from_si(si), -1.0, 1.0), episode.rewards, episode.discounts, episode.success,
         episode.mode, episode.sources, episode.policy_version, chunks.decided(length) if chunks else None,
         chunks.latents(length) if chunks else None, rollout if rollout and len(rollout.mask) else None, episode.id,
-        episode.station, interventions(episode))
+        episode.station, in_the_way(episode))
 
 
-def interventions(episode: Episode) -> float:
-    """See ``Trajectory``."""
+def in_the_way(episode: Episode) -> float:
+    """Of the time, the interlock; see ``Trajectory``."""
     steps = [bool(limits) or not source for source, limits in zip(episode.sources, episode.limits, strict=True)
              if source != "operator"]
     return sum(steps) / max(len(steps), 1)
