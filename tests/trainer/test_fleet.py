@@ -109,6 +109,7 @@ def test_a_policy_goes_to_one_station_and_comes_back_or_goes_to_all(start):
     trainer.wait("a", 2)
     trainer.play("a", 2, [0])
     trainer.wait("a", 1)
+    trainer.play("a", 1, [1, 1, 1])
     trainer.publish(3)
     trainer.wait("a", 3)
     trainer.wait("b", 1)

@@ -133,19 +133,20 @@ class Releases(Choice):
         return f"{of(trial.new)}; version {self.record.current} there: {of([old for _, old in trial.pairs])}"
 
     def promote(self, version: int, why: str) -> str:
-        """A version for all; episodes of it that were on trial are what the next one is compared with."""
-        trial = self.record.trial
+        """A version for all. Its episodes on trial are compared with no other: they count because they were good."""
         self.record.make_current(version)
         self.recent.clear()
-        if trial and trial.version == version:
-            self.recent[trial.station].extend(trial.new)
         return self.changed(f"version {version} goes to all stations: {why}")
 
     def roll_back(self, why: str) -> str:
-        """The policy on trial is given up; without one, that of all, for the one before it."""
+        """The policy on trial is given up; without one, that of all, for the one before it.
+
+        What it was compared with is used no more: where that was luck, every policy to come would be found worse.
+        """
         record, trial = self.record, self.record.trial
         if trial is not None:
             gone, record.trial = trial.version, None
+            self.recent.pop(trial.station, None)
         else:
             gone = record.current
             record.current, record.previous = record.previous[-1], record.previous[:-1]
