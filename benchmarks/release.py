@@ -57,15 +57,15 @@ def main() -> None:
     options = parser.parse_args()
     Record.write = lambda record, path: None  # type: ignore[method-assign]
     random, flat = np.random.default_rng(options.seed), {"trials": options.trials}
-    print(f"{'at most':>8}{'success, old':>14}{'new':>6}{'interlock, old':>16}{'new':>6}{'rolled back':>13}{'episodes':>10}")
+    print(f"{'at most':>7}{'success, old':>14}{'new':>6}{'interlock':>11}{'new':>6}{'rolled back':>13}{'episodes':>10}")
     for most in options.episodes:
         for old, new, held in POLICIES:
             with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
                 ends = [trial(random, most, old, new, held) for _ in range(options.trials)]
-            back, episodes = (float(np.mean(column)) for column in zip(*ends, strict=True))
-            print(f"{most:>8}{old:>14.0%}{new:>6.0%}{OLD_TIME:>16.0%}{held:>6.0%}{back:>13.1%}{episodes:>10.1f}", flush=True)
+            back, after = (float(np.mean(column)) for column in zip(*ends, strict=True))
+            print(f"{most:>7}{old:>14.0%}{new:>6.0%}{OLD_TIME:>11.0%}{held:>6.0%}{back:>13.1%}{after:>10.1f}", flush=True)
             name = f"{most}_{old:.2f}_{new:.2f}_{held:.1f}"
-            flat |= {f"rolled_back_{name}": back, f"episodes_{name}": episodes}
+            flat |= {f"rolled_back_{name}": back, f"episodes_{name}": after}
     if options.json:
         options.json.write_text(json.dumps(flat, indent=2) + "\n")
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 GONE_S = 15.0   # a trainer that said nothing for so long may be at a long update, or gone
-COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "episodes", "success", "interlock", "")
+COLUMNS = ("station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success", "interlock", "")
 
 
 @on_disk()
@@ -45,7 +45,7 @@ def table(said: dict[str, Any]) -> Group:
 
     rows = Table(box=None, header_style="bold", pad_edge=False)
     for column in COLUMNS:
-        rows.add_column(column, justify="left" if column in ("station", "") else "right")
+        rows.add_column(column, justify="left" if column in ("station", "") else "right", no_wrap=bool(column))
     for name, station in said["stations"].items():
         _row(rows, name, station)
     return Group(rows, *(Text(printable(line)) for line in lines(said)))

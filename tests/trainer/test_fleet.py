@@ -189,7 +189,7 @@ def test_the_table_says_how_each_station_is(start, capsys):
     time.sleep(0.2)
     code, text = said(capsys, "status", trainer.run_dir)
     head, a, b, *rest = text.splitlines()
-    assert head.split() == ["station", "heard", "plays", "meant", "backlog", "refused", "spool", "episodes", "success",
+    assert head.split() == ["station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success",
                             "interlock"]
     assert a.split()[0] == "a" and a.split()[3:] == ["-", "1", "7", "2", "25%", "0", "-", "-", "policy", "[red]x[/red]"]
     assert b.split()[0] == "b" and b.split()[3:] == ["1", "1", "0", "0", "0%", "2", "50%", "20%"]
