@@ -42,7 +42,7 @@ def tensors(data: bytes) -> list[Tensor]:
     if [start for start, _ in spans[1:]] + [len(data)] != [end for _, end in spans]:
         return []
     view = memoryview(data)
-    return [Tensor(start, end, blake2b(view[start:end]).digest()) for start, end in spans]
+    return [Tensor(start, end, blake2b(view[start:end], digest_size=16).digest()) for start, end in spans]
 
 
 def ranges(size: int, new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:

@@ -15,8 +15,8 @@ from rlinf_core.bridge.differences import Tensor, ranges, tensors
 from rlinf_core.policies.files import POLICIES, policy_name, policy_version
 
 POLL_S = 0.1
-IN_MEMORY = 3   # policies at a time: that of all, that of one station, and one more
-KNOWN = 100     # whose tensors are remembered without their data
+IN_MEMORY = 2   # policies at a time: that of all, and that of one station
+KNOWN = 20      # whose tensors are remembered without their data
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -14,7 +14,7 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes.release import Release
-from rlinf_core.trainer.release import orders, overview
+from rlinf_core.trainer.release import overview
 from rlinf_core.trainer.release.orders import Order, give
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.stations import Stations
@@ -60,7 +60,7 @@ class Trainer:
         assert fetched.version == version and fetched.path.read_bytes() == b"policy %d" % version
         return told
 
-    def play(self, station, version, successes):
+    def play(self, station, version, successes, **how):
         def change(topic, number, message):
             if topic == "episode":
                 message.station, message.policy_version = station, version
@@ -68,7 +68,7 @@ class Trainer:
         for success in successes:
             self.count += 1
             folder = record(Spool(self.folder / f"spool_{station}"), self.task.spec, f"{station}-{self.count}",
-                            success=bool(success), change=change).close()
+                            success=bool(success), change=change, **how).close()
             self.clients[station].upload(folder)
 
     def close(self):
@@ -179,20 +179,23 @@ def test_the_table_says_how_each_station_is(start, capsys):
     assert code == 1 and "nowhere: expected the folder of a run that stations feed, with fleet.json" in text
     trainer.publish(1)
     trainer.wait("b", 1)
-    trainer.play("b", 1, [1, 0])
+    trainer.play("b", 1, [1, 1, 1], mode="evaluate")
+    trainer.play("b", 1, [1])
+    trainer.play("b", 1, [1], sources={0: "operator"})
     trainer.clients["a"].report(7, 1, playing=-1, policy_error="policy [red]x[/red]", set_aside=2, spool_full=0.25)
     end = time.monotonic() + 30
     while trainer.stations.counts().get("b/success") != 0.5 or len(overview.read(trainer.run_dir)["stations"]) < 2:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert trainer.stations.counts()["b/interlock"] == pytest.approx(0.2), "one of five time steps was limited"
+    limited = trainer.stations.counts()["b/interlock"]
+    assert limited == pytest.approx((1 / 5 + 1 / 4) / 2), "one of five time steps, then of the policy's four"
     time.sleep(0.2)
     code, text = said(capsys, "status", trainer.run_dir)
     head, a, b, *rest = text.splitlines()
     assert head.split() == ["station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success",
                             "interlock"]
     assert a.split()[0] == "a" and a.split()[3:] == ["-", "1", "7", "2", "25%", "0", "-", "-", "policy", "[red]x[/red]"]
-    assert b.split()[0] == "b" and b.split()[3:] == ["1", "1", "0", "0", "0%", "2", "50%", "20%"]
+    assert b.split()[0] == "b" and b.split()[3:] == ["1", "1", "0", "0", "0%", "2", "50%", "22%"]
     assert "most so far: 2" in rest[0] and code == 0
 
     path = trainer.run_dir / overview.FILE
@@ -212,6 +215,17 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     with pytest.raises(BridgeError, match="expected an answer within 0 s, got none; the order is withdrawn"):
         give(tmp_path / "run", Order(action="rollback"), patience_s=0.2)
     assert list((tmp_path / "run/orders").iterdir()) == []
+
+    def take_and_die():
+        while not (found := list((tmp_path / "run/orders").glob("*.json"))):
+            time.sleep(0.01)
+        found[0].rename(found[0].with_suffix(".taken"))
+
+    thief = threading.Thread(target=take_and_die)
+    thief.start()
+    with pytest.raises(BridgeError, match="got none; but it has taken the order. rlinf fleet status says"):
+        give(tmp_path / "run", Order(action="rollback"), patience_s=1.0)
+    thief.join()
     left = tmp_path / "run/orders/1-x.json"
     left.write_text(Order(action="pin", version=1).model_dump_json())
     trainer = start(QUICK)
@@ -219,13 +233,16 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     trainer.publish(2)
     trainer.wait("a", 2)
     assert not left.exists() and not left.with_suffix(".answer").exists()
-    for number, text in enumerate(('{"action": "destroy"}', "no JSON", '{"action": "pin", "version": "1"}',
+    huge = '{"action": "pin", "version": 1%s}' % ("0" * 300)
+    for number, text in enumerate((huge, '{"action": "destroy"}', "no JSON", "\udcff", '{"action": "pin", "version": "1"}',
                                    '{"action": "pin"}', '{"action": "drain"}')):
         path = left.with_name(f"{number}.json")
-        orders._put(path, text)
+        path.with_suffix(".tmp").write_bytes(text.encode("utf-8", "surrogateescape"))
+        path.with_suffix(".tmp").rename(path)
         end = time.monotonic() + 30
         while not path.with_suffix(".answer").exists():
             assert time.monotonic() < end and trainer.error is None
             time.sleep(0.02)
-        assert "expected" in json.loads(path.with_suffix(".answer").read_text())["error"]
+        said = json.loads(path.with_suffix(".answer").read_text())["error"]
+        assert "expected" in said or "too long" in said
     assert give(trainer.run_dir, Order(action="pin", version=1)) == "pinned to version 1: all stations"

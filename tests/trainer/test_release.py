@@ -65,6 +65,7 @@ class Fleet:
 
     def __init__(self, run_dir, settings=STAGED, stations="ab"):
         self.run_dir, self.settings = run_dir, settings
+        run_dir.mkdir(exist_ok=True)
         self.heard = {name: (time.time(), pb.StationReport()) for name in stations}
         self.releases, self.count = Releases(settings, run_dir), 0
 
@@ -155,6 +156,23 @@ def test_more_of_the_interlock_is_worse_too_unless_they_do_not_matter(tmp_path):
         fleet.play(2, [1] * 20, interlock=0.3)
         assert fleet.look(2) == [end, end]
     assert "interlock worse" in Fleet(tmp_path / "True", settings.but(interlock=True)).record.refused[2]
+
+
+def test_two_measures_share_the_probability_of_a_false_alarm(tmp_path):
+    fleet = Fleet(tmp_path, STAGED.but(interlock=True)).on_trial()
+    fleet.play(2, [0] * 4)
+    assert fleet.look(2) == [2, 1], "3 would be enough for one measure alone"
+    fleet.play(2, [0])
+    assert fleet.look(2) == [1, 1]
+
+
+def test_it_is_compared_with_what_was_played_last_before_it(tmp_path):
+    fleet = Fleet(tmp_path)
+    fleet.look(1)
+    fleet.play(1, [0, 0, 0, 0, 0, 1, 1, 1])
+    fleet.look(2)
+    fleet.play(2, [0, 0, 0])
+    assert fleet.look(2) == [1, 1]
 
 
 def test_an_episode_counts_once_and_one_of_another_version_or_station_not_at_all(tmp_path):

@@ -6,7 +6,6 @@ it is read whole, and renamed again by the trainer that takes it, so that it is 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -15,9 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
 from rlinf_core.errors import BridgeError, RlinfError
+from rlinf_core.policies.files import policy_name
 from rlinf_core.trainer.release.record import ALL, Model
 from rlinf_core.trainer.release.releases import Heard, Releases
 
@@ -44,9 +42,9 @@ def give(run_dir: Path, order: Order, patience_s: float = PATIENCE_S) -> str:
     _put(path, order.model_dump_json())
     answer, deadline = path.with_suffix(".answer"), time.monotonic() + patience_s
     while not answer.exists():
-        if time.monotonic() > deadline and _withdrawn(path):
-            raise BridgeError(f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, got none; the "
-                              "order is withdrawn. Does rlinf train run with this folder as --out? See rlinf fleet status")
+        if time.monotonic() > deadline:
+            raise BridgeError(f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, got none; "
+                              f"{_end(path)}")
         time.sleep(0.05)
     said = json.loads(answer.read_text())
     answer.unlink()
@@ -55,13 +53,13 @@ def give(run_dir: Path, order: Order, patience_s: float = PATIENCE_S) -> str:
     return said["text"]
 
 
-def _withdrawn(path: Path) -> bool:
-    """Unless the trainer is at it just now; one that has died over it answers at no time, and neither is it done twice."""
+def _end(path: Path) -> str:
+    """Withdraw an order, or say that it is too late."""
     try:
         path.unlink()
     except FileNotFoundError:
-        return not path.with_suffix(".taken").exists()
-    return True
+        return "but it has taken the order. rlinf fleet status says what came of it"
+    return "the order is withdrawn. Does rlinf train run with this folder as --out? See rlinf fleet status"
 
 
 class Orders:
@@ -81,17 +79,22 @@ class Orders:
         """Every order that has come, oldest first."""
         for path in sorted(self.folder.glob("*.json")):
             taken = path.with_suffix(".taken")
-            with contextlib.suppress(FileNotFoundError):  # it was withdrawn
+            try:
                 os.replace(path, taken)
-                answer = {"text": "", "error": ""}
-                try:
-                    answer["text"] = self._obey(Order.model_validate_json(taken.read_text()), heard)
-                except ValidationError as error:
-                    answer["error"] = f"order {path.name}: expected {Order.__doc__} Got: {error}"
-                except RlinfError as error:
-                    answer["error"] = str(error)
-                _put(path.with_suffix(".answer"), json.dumps(answer))
+            except FileNotFoundError:  # it was withdrawn
+                continue
+            try:
+                _put(path.with_suffix(".answer"), json.dumps(self._answer(taken, heard)))
+            finally:
                 taken.unlink()
+
+    def _answer(self, taken: Path, heard: Heard) -> dict[str, str]:
+        try:
+            return {"text": self._obey(Order.model_validate_json(taken.read_text()), heard), "error": ""}
+        except ValueError as error:
+            return {"text": "", "error": f"order {taken.name}: expected what rlinf fleet writes, got: {error}"}
+        except (RlinfError, OSError) as error:
+            return {"text": "", "error": str(error)}
 
     def _obey(self, order: Order, heard: Heard) -> str:
         releases = self.releases
@@ -99,7 +102,7 @@ class Orders:
             if station not in heard:
                 raise BridgeError(f"station '{station}': expected one that this trainer has heard of: "
                                   f"{', '.join(sorted(heard)) or 'none so far'}")
-        if order.version is not None and not (releases.policies / f"policy-{order.version:08d}.safetensors").is_file():
+        if order.version is not None and not (releases.policies / policy_name(order.version)).is_file():
             raise BridgeError(f"version {order.version}: expected one whose file is in {releases.policies}")
         does: dict[str, Callable[[Order], str]] = {"promote": self._promote, "rollback": self._roll_back}
         return does.get(order.action, self._by_station)(order)

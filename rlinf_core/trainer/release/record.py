@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from rlinf_core.atomic_io import make_folder, publish_file
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import RlinfError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Record(Model):
 
     def write(self, path: Path) -> None:
         """Durably; what cannot be written is said, and the run goes on."""
-        aside = make_folder(path.parent) / f".{path.name}.part"
+        aside = path.with_name(f".{path.name}.part")
         try:
             aside.write_text(self.model_dump_json(indent=1))
             publish_file(aside, path)
@@ -111,6 +111,6 @@ def read(path: Path) -> Record:
     """That of an earlier start, or a new one; RlinfError where the file is damaged."""
     try:
         return Record.model_validate_json(path.read_text()) if path.exists() else Record()
-    except (ValidationError, ValueError) as error:
+    except ValueError as error:
         raise RlinfError(f"{path}: expected what this trainer has written there, got: {str(error)[:300]}. Mend it, or "
                          "delete it: then the newest policy is that of all, and nothing is pinned or drained") from error
