@@ -42,6 +42,8 @@ class Robot(Settings):
         "./path from here")
     cameras: dict[Name, tuple[Count, Count]] = Field({}, description="the cameras there are, with height and width")
     estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
+    urdf: Path | None = Field(None, strict=False, description="its URDF, beside it: published as `robot_description`, and "
+                              "recorded with each episode")
     distance: bool = Field(
         False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
         "stops the arm")
@@ -97,8 +99,24 @@ def load_robot(name: str) -> Robot:
     if robot.simulator:
         options = _options(robot.simulator, said.place(("simulator",)), said.below(("options",)))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
-    return robot.but(limits=folder / robot.limits if robot.limits else None, options=options, task=task,
+    if robot.urdf:
+        _check_urdf(folder / robot.urdf, said.place(("urdf",)))
+    urdf = folder / robot.urdf if robot.urdf else None
+    return robot.but(urdf=urdf, limits=folder / robot.limits if robot.limits else None, options=options, task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
+
+
+def _check_urdf(path: Path, where: str) -> None:
+    """RecipeError if it cannot be read, or is no robot's."""
+    from xml.etree import ElementTree
+
+    try:
+        found = ElementTree.parse(path).getroot().tag
+    except (OSError, ElementTree.ParseError) as error:
+        found = f"{type(error).__name__}: {error}"
+    if found != "robot":
+        raise RecipeError(f"{where}: 'urdf': expected a file whose XML is a <robot>, got {path}: {found}. Make it of a "
+                          "xacro first: xacro robot.urdf.xacro > robot.urdf")
 
 
 def _options(simulator: str, where: str, said: Document) -> dict[str, Any]:

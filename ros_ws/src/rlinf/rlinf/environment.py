@@ -75,7 +75,7 @@ class Environment(ControlNode):
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
         if self.lockstep:
-            self.create_subscription(Clock, "/clock", self._on_clock, profile("/clock"))
+            self.create_subscription(Clock, "clock", self._on_clock, profile("clock"))
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:

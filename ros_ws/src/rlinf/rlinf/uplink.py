@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from rclpy.node import Node
 from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 
 from rlinf.qos import profile
-from rlinf.spinning import BACKGROUND, run
+from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf_core.bridge.client import BridgeClient, last_fetched
 from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.spool import MAX_GB, Spool
@@ -19,7 +18,7 @@ RETRY_S = 1.0
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
-class Uplink(Node):
+class Uplink(StationNode):
     """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog."""
 
     def __init__(self) -> None:
