@@ -19,6 +19,7 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import Float64
 
+from rlinf.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf.qos import kind, profile
 from rlinf.spinning import ControlNode, given, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
@@ -70,9 +71,15 @@ class SimBridge(ControlNode):
         for arm in self.simulator.arms:
             self._hear(PoseStamped, _of(arm, "target_pose"), partial(self._on_target, arm))
             self._hear(Float64, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
+        self.diagnostics = Diagnostics(self, self._health)
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
                           self._announce if self.lockstep else self._on_timer)
+
+    def _health(self) -> Health:
+        silent = [arm or "the arm" for arm, at in self.target_at.items() if at and time.monotonic() - at > COMMAND_FRESH_S]
+        level, text = (WARN, f"no command for {', '.join(silent)}") if silent and not self.lockstep else (OK, "simulates")
+        return Health(level, text, {"ticks": self.index, "time_s": self.now_ns / NS})
 
     def _hear(self, kind: type, topic: str, callback: Callable[[Any], None]) -> None:
         self.create_subscription(kind, topic, callback, profile(topic))

@@ -20,6 +20,7 @@ from std_msgs.msg import String
 
 from rlinf.arms import arms_of
 from rlinf.black_box import BlackBox
+from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.sampled import Sampled, sampled
 from rlinf.spinning import BACKGROUND, StationNode, run
@@ -51,7 +52,8 @@ class Recorder(StationNode):
         self.faults: dict[str, str] = {}  # by the topic that told of it
         self.recording = Recording(self.spool, self._tell, max(len(arms), 1))
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
-        self.losing = False
+        self.losing, self.lost, self.trouble = False, 0, ""
+        self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         self.sampled = Sampled(self, sampled(arms, cameras))
@@ -89,6 +91,10 @@ class Recorder(StationNode):
         if topic == "timestep" and taken:
             shown = list(self.sampled.of(message.raw, message.at_ns))
             self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
+
+    def _health(self) -> Health:
+        values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost}
+        return Health(ERROR, self.trouble, values) if self.trouble else Health(OK, "records", values)
 
     # In the thread that writes
     def _handle(self, item: tuple[str, Any]) -> None:
@@ -128,7 +134,9 @@ class Recorder(StationNode):
         self.faults[topic] = fault
 
     def _tell(self, kind: int, episode_id: str, event: EpisodeEvent | None, reason: str) -> None:
+        self.trouble = f"episode {episode_id} is lost: {reason}" if event is None else ""
         if event is None:
+            self.lost += 1
             self.get_logger().error(f"episode {episode_id} is lost: {reason}")
             event = EpisodeEvent(episode_id=episode_id, station=self.station, detail=f"recorder: {reason}")
         event.kind = kind
