@@ -64,6 +64,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,
                                options=json.dumps(robot.options),
                                lockstep=station.lockstep, control_hz=spec.control_hz, **cameras))
+    if robot.controller:
+        processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, **robot.controller.model_dump()))
     processes += [
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
@@ -139,7 +141,8 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
 
 
 def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:
-    if arms := station_robot(recipe).arms:
-        parameters["arms"] = list(arms)
-    station = f"/{recipe.station.name}"
-    return Process(name, "rlinf", name, module, station, parameters, (("/clock", f"{station}/clock"),), restart)
+    robot, station = station_robot(recipe), f"/{recipe.station.name}"
+    if robot.arms:
+        parameters["arms"] = list(robot.arms)
+    renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
+    return Process(name, "rlinf", name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)

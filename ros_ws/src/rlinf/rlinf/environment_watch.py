@@ -34,7 +34,8 @@ class Watch:
         if quiet_s < env.patience_s:
             return
         if env.step_index >= 0:
-            env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {self._missing() or 'an action from the commander'}")
+            missing = self._missing() or "an action from the commander"
+            env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
             env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
 
