@@ -35,9 +35,10 @@ STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 class StationNode(Node):
     """A node whose timers go by the time that passes: simulated time stands still whenever the simulator waits."""
 
-    def create_timer(self, *arguments: Any, clock: Clock | None = None, **options: Any) -> Timer:
+    def create_timer(self, timer_period_sec: float, callback: Callable[..., Any], callback_group: Any = None,
+                     clock: Clock | None = None, **options: Any) -> Timer:
         """As rclpy's, on a steady clock unless another is given."""
-        return super().create_timer(*arguments, clock=clock or STEADY, **options)
+        return super().create_timer(timer_period_sec, callback, callback_group, clock or STEADY, **options)
 
 
 class ControlNode(StationNode):
