@@ -4,6 +4,7 @@ import time
 
 import pytest
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from rclpy.duration import Duration
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray
@@ -33,7 +34,8 @@ class Driver:
         self.pose = peer.node.create_publisher(PoseStamped, "/tcp_pose_broadcaster/pose", 10)
         self.wrench = peer.node.create_publisher(WrenchStamped, "/force_torque_sensor_broadcaster/wrench", 10)
         self.enable = peer.node.create_publisher(Bool, "enable", profile("enable"))
-        peer.node.create_subscription(JointTrajectory, FOLLOWS, self.follow, 10)
+        self.following = peer.node.create_subscription(JointTrajectory, FOLLOWS, self.follow, 10)
+        self.frame, self.every, self.ahead_s, self.said, self.wrench_message = "base", 1, 0.0, 0, WrenchStamped()
         peer.every(0.01, self.say)
 
     def follow(self, trajectory):
@@ -41,14 +43,16 @@ class Driver:
         self.angles.update(zip(trajectory.joint_names, trajectory.points[-1].positions, strict=True))
 
     def say(self):
-        now, names = self.node.get_clock().now().to_msg(), sorted(self.angles)
-        joints, pose, wrench = JointState(name=names), PoseStamped(), WrenchStamped()
+        self.said += 1
+        now, names = (self.node.get_clock().now() + Duration(seconds=self.ahead_s)).to_msg(), sorted(self.angles)
+        joints, pose, wrench = JointState(name=names), PoseStamped(), self.wrench_message
         joints.position = [self.angles[name] for name in names]
-        pose.header.frame_id, pose.pose.position.x, pose.pose.position.z = "base", 0.4, 0.3
+        pose.header.frame_id, pose.pose.position.x, pose.pose.position.z = self.frame, 0.4, 0.3
         pose.pose.orientation.x, pose.pose.orientation.w = 1.0, 0.0
         for publisher, message in ((self.joints, joints), (self.pose, pose), (self.wrench, wrench)):
             message.header.stamp = now
-            publisher.publish(message)
+            if message is not pose or self.said % self.every == 0:
+                publisher.publish(message)
         self.enable.publish(Bool(data=True))
 
 
