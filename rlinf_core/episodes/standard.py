@@ -22,13 +22,18 @@ QUALITY = 90    # of JPEG
 def standard(name: str, message: Message) -> list[Message]:
     """What is recorded of a sampled message: an image as JPEG, a tool's pose also as transform, all else as it is.
 
+    What cannot be read is kept as it came.
+
     Args:
         name: of its topic, as the station names it.
         message: whose topic is the full name.
     """
-    if message.kind == IMAGE:
-        return [_compressed(message)]
-    return [message, _transform(arm_of(name), message)] if topic(name).name == "current_pose" else [message]
+    try:
+        if message.kind == IMAGE:
+            return [_compressed(message)]
+        return [message, _transform(arm_of(name), message)] if topic(name).name == "current_pose" else [message]
+    except Exception:  # whatever a broken message makes the readers raise: it is kept as it came
+        return [message]
 
 
 def _compressed(message: Message) -> Message:

@@ -13,9 +13,11 @@ from rlinf_msgs.action import RunEpisodes
 from rosbags.rosbag2 import Reader
 
 from rlinf.qos import kind, profile
-from rlinf.sampled import sampled
+from rlinf.sampled import sampled, stamp_ns
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import to_ns, typestore
+from rlinf_core.episodes.ring import Message
+from rlinf_core.episodes.standard import standard
 from rlinf_core.interface import topic
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
@@ -135,3 +137,23 @@ def test_what_is_sampled_is_of_each_arm_and_each_camera():
     names = sampled(["left", "right"], ["front"])
     assert {"left/current_pose", "right/target_pose", "camera/front/camera_info"} <= set(names)
     assert "current_pose" not in names and not any("<" in name for name in names)
+
+
+@pytest.mark.parametrize("name, kind, raw", [
+    ("camera/front/image", "sensor_msgs/msg/Image", b"\0\1\0\0nonsense"),
+    ("current_pose", "geometry_msgs/msg/PoseStamped", b""),
+    ("wrench", "geometry_msgs/msg/WrenchStamped", b"\0\1\0\0")])
+def test_what_cannot_be_read_is_kept_as_it_came(name, kind, raw):
+    message = Message(f"/s/{name}", kind, 7, raw)
+    assert standard(name, message) == [message] and stamp_ns(raw) >= 0
+
+
+def test_an_image_of_another_encoding_is_kept_as_it_is():
+    store = typestore()
+    header = store.types["std_msgs/msg/Header"](stamp=store.types["builtin_interfaces/msg/Time"](sec=3, nanosec=4),
+                                                frame_id="depth")
+    depth = store.types["sensor_msgs/msg/Image"](header=header, height=2, width=2, encoding="16UC1", is_bigendian=0, step=4,
+                                                 data=np.zeros(8, np.uint8))
+    raw = bytes(store.serialize_cdr(depth, "sensor_msgs/msg/Image"))
+    message = Message("/s/camera/depth/image", "sensor_msgs/msg/Image", 7, raw)
+    assert standard("camera/depth/image", message) == [message] and stamp_ns(raw) == 3_000_000_004

@@ -84,13 +84,13 @@ class Recorder(StationNode):
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))
+        if topic == "timestep":  # before it: the last one may close the episode
+            shown = list(self.sampled.of(message.raw, message.at_ns))
+            self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
         taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
         if not taken and not self.losing:
             self.worker.put(("", message.at_ns), 0, anyway=True)
         self.losing = not taken
-        if topic == "timestep" and taken:
-            shown = list(self.sampled.of(message.raw, message.at_ns))
-            self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
 
     def _health(self) -> Health:
         values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost}

@@ -16,6 +16,7 @@ from rlinf_core.episodes.ring import Message
 from rlinf_core.interface import TOPICS, of_arms, topic
 
 KEPT, KEPT_IMAGES = 50, 6  # messages, while the recorder is late
+HEADER = 12                # bytes: CDR's own four, and a stamp
 
 
 def sampled(arms: Sequence[str], cameras: Sequence[str]) -> list[str]:
@@ -57,7 +58,9 @@ class Sampled:
 
 
 def stamp_ns(raw: bytes) -> int:
-    """The stamp of a message that begins with a header, as CDR."""
+    """The stamp of a message that begins with a header, as CDR; 0 where it is too short to have one."""
+    if len(raw) < HEADER:
+        return 0
     seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
     return int(seconds * NS + nanoseconds)
 
