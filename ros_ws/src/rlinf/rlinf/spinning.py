@@ -36,9 +36,10 @@ class StationNode(Node):
     """A node whose timers go by the time that passes: simulated time stands still whenever the simulator waits."""
 
     def create_timer(self, timer_period_sec: float, callback: Callable[..., Any], callback_group: Any = None,
-                     clock: Clock | None = None, **options: Any) -> Timer:
+                     clock: Clock | None = None, autostart: bool = True) -> Timer:
         """As rclpy's, on a steady clock unless another is given."""
-        return super().create_timer(timer_period_sec, callback, callback_group, clock or STEADY, **options)
+        waits = {} if autostart else {"autostart": False}  # which rclpy before 7.1.2 does not know
+        return super().create_timer(timer_period_sec, callback, callback_group, clock or STEADY, **waits)
 
 
 class ControlNode(StationNode):
