@@ -23,12 +23,13 @@ from launch import LaunchContext, LaunchDescription
 
 ARGUMENTS = {
     "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
-    "robot": ("sim", ["sim", "franka"], "who stands at the robot side: the simulator, or a Franka under ros2_control"),
-    "namespace": ("station_a", None, "name of the station; its topics and its episodes begin with it"),
+    "robot": ("", None, "a robot of robots/ or of a simulator, or the path of one; sim: franka_sim, franka: franka_fr3; "
+              "empty as in the recipe"),
+    "namespace": ("", None, "name of the station, with which its topics and episodes begin; empty as in the recipe"),
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
     "operator": ("", None, "who demonstrates and arms: scripted (in simulation), keyboard, or the recipe's own device"),
     "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
-    "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
+    "trainer": ("", None, "host:port of the trainer's bridge (rlinf train RECIPE); empty as in the recipe"),
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
@@ -54,20 +55,21 @@ def _start(context: LaunchContext) -> list:
         station_processes,
         write_plan,
     )
+    from rlinf_core.launching.next_steps import next_steps
     from rlinf_core.paths import shared
-    from rlinf_core.recipes import load_recipe
+    from rlinf_core.recipes import load_recipe, station_robot
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    host, _, port = value["trainer"].rpartition(":")
-    own = load_recipe(value["recipe"]).station.operator.kind
-    kind = value["operator"] or ("keyboard" if own == "scripted" and value["robot"] == "franka" else own)
-    recipe = load_recipe(value["recipe"], [
-        f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",
-        f"station.lockstep={value['lockstep']}", *([f"station.operator={{kind: {kind}}}"] if kind != own else []),
-        f"bridge.host={host}", f"bridge.port={port}", *_policy(value["policy"]),
-        *([f"bridge.credentials={Path(value['credentials']).resolve()}"] if value["credentials"] else [])])
+    overrides = _overrides(value)
+    recipe = load_recipe(value["recipe"], overrides)
+    kind = recipe.station.operator.kind
+    if not value["operator"] and kind == "scripted" and station_robot(recipe).driver == "external":
+        overrides.append("station.operator={kind: keyboard}")  # whom a script may not arm
+        recipe = load_recipe(value["recipe"], overrides)
+        kind = "keyboard"
     run_dir = Path(value["run_dir"]).resolve()
-    actions: list = [SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
+    actions: list = [SetEnvironmentVariable("ROS_DOMAIN_ID", str(recipe.station.domain)),
+                     SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
                      SetEnvironmentVariable("FASTRTPS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml"))]
     processes = station_processes(recipe, run_dir)
     if value["director"] == "true":
@@ -87,7 +89,18 @@ def _start(context: LaunchContext) -> list:
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {settings}"))
+    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], overrides, value["director"] == "true")))
     return actions
+
+
+def _overrides(value: dict[str, str]) -> list[str]:
+    """What the arguments change in the recipe."""
+    robot, (host, _, port) = ROBOTS.get(value["robot"], value["robot"]), value["trainer"].rpartition(":")
+    said = {"station.robot": str(Path(robot).resolve()) if "/" in robot else robot, "station.name": value["namespace"],
+            "station.lockstep": value["lockstep"], "bridge.host": host, "bridge.port": port,
+            "bridge.credentials": str(Path(value["credentials"]).resolve()) if value["credentials"] else "",
+            "station.operator": f"{{kind: {value['operator']}}}" if value["operator"] else ""}
+    return [*(f"{key}={text}" for key, text in said.items() if text), *_policy(value["policy"])]
 
 
 def _policy(said: str) -> list[str]:

@@ -33,6 +33,7 @@ class Topic:
         newest: only the newest message counts: received with depth 1, reliable in lockstep, best effort in real time, which
             fits every driver's publisher.
         recorded: with an ``episode``, in the ``black box`` before a fault, or not at all.
+        sampled: its message of a time step's time is recorded with that; of an image as JPEG, on ``<image>/compressed``.
         meaning: in a sentence.
     """
 
@@ -48,12 +49,13 @@ class Topic:
     channel: tuple[int, ...] | None = None
     newest: bool = False
     recorded: str = ""
+    sampled: bool = False
 
 
 def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: str, package: str = "geometry_msgs",
            receivers: str = "environment", **changes: Any) -> Topic:
     row = Topic(name=name, type=f"{package}/msg/{kind}", sender="robot side", receivers=receivers, rate=rate,
-                meaning=meaning, per_arm=True, channel=channel, newest=True)
+                meaning=meaning, per_arm=True, channel=channel, newest=True, sampled=True)
     return replace(row, **changes)
 
 
@@ -69,15 +71,21 @@ TOPICS = (
     _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it"),
     _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs"),
     _state("task/success", "JointState", (1,), "control rate", "external success signal: 1 once the task is done",
-           "sensor_msgs", per_arm=False),
+           "sensor_msgs", per_arm=False, sampled=False),
     Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side", receivers="environment",
-          rate="control rate", depth=2, newest=True, channel=(-1, -1, 3), meaning="rgb8 or bgr8"),
+          rate="control rate", depth=2, newest=True, channel=(-1, -1, 3), sampled=True, meaning="rgb8 or bgr8"),
+    Topic(name="camera/<name>/camera_info", type="sensor_msgs/msg/CameraInfo", sender="robot side",
+          receivers="RViz, Foxglove", rate="control rate", depth=2, newest=True, sampled=True,
+          meaning="of that image, as its driver calibrated it; K is zero where nobody has"),
+    Topic(name="robot_description", type="std_msgs/msg/String", sender="recorder", receivers="RViz, Foxglove",
+          rate="once", depth=1, latched=True, recorded=EPISODE, meaning="the URDF that the robot's YAML names"),
     Topic(name="distance", type="sensor_msgs/msg/Range", sender="robot side", receivers="interlock", rate="20 Hz",
           per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
     Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock", rate="on change",
           depth=1, latched=True, per_arm=True, meaning="a reflex or a user stop, in a word; empty when there is none"),
     Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock", receivers="robot side",
-          rate="every tick", per_arm=True, recorded=BLACK_BOX, meaning="where the tool shall be, in the base frame"),
+          rate="every tick", per_arm=True, recorded=BLACK_BOX, sampled=True,
+          meaning="where the tool shall be, in the base frame"),
     Topic(name="target_joints", type="sensor_msgs/msg/JointState", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True, meaning="the same for joints, in joint_delta instead of target_pose [rad]"),
     Topic(name="gripper/command", type="std_msgs/msg/Float64", sender="interlock", receivers="robot side",
@@ -118,8 +126,8 @@ TOPICS = (
           meaning="which version plays, and how fast it answers"),
     Topic(name="trainer/status", type="rlinf_msgs/msg/TrainerStatus", sender="uplink", receivers="environment, director",
           rate="2 Hz", depth=1, latched=True, meaning="what the trainer does, and whether it wants more"),
-    Topic(name="/clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment", rate="control rate",
-          meaning="simulated time, of a simulator in lockstep"),
+    Topic(name="clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment; use_sim_time",
+          rate="control rate", meaning="simulated time, of a simulator in lockstep"),
 )
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 
@@ -151,6 +159,6 @@ def topic(name: str) -> Topic:
 
 def _patterns(name: str) -> tuple[str, ...]:
     parts = name.split("/")
-    if len(parts) == 3 and parts[0] == "camera" and parts[2] == "image":
-        return ("camera/<name>/image",)
+    if len(parts) == 3 and parts[0] == "camera":
+        return (f"camera/<name>/{parts[2]}",)
     return ("estop/<name>",) if len(parts) == 2 and parts[0] == "estop" else ()

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core import plugins
-from rlinf_core.errors import RecipeError
-from rlinf_core.interface import TAKEN
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.interface import TAKEN, topic
 from rlinf_core.paths import SOURCE, shared
-from rlinf_core.settings.base import Count, Settings
+from rlinf_core.settings.base import Count, Positive, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import Document, read
 from rlinf_core.settings.signature import values
@@ -23,6 +23,19 @@ class Arm(Settings):
     """One of several arms of a robot."""
 
     limits: Path = Field(strict=False, description="those of its interlock, beside it")
+
+
+class Controller(Settings):
+    """A controller of the robot side that does not follow the interlock's own topics: what it is told is made of them."""
+
+    kind: Literal["joint_trajectory", "forward_position", "twist"] = Field(
+        description="joint_trajectory (trajectory_msgs/JointTrajectory) and forward_position (std_msgs/Float64MultiArray) "
+        "follow target_joints, of a task in joint_delta; twist (geometry_msgs/TwistStamped, as MoveIt Servo takes it) "
+        "follows target_pose")
+    topic: str = Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$", description="where it listens, e.g. "
+                       "/scaled_joint_trajectory_controller/joint_trajectory")
+    horizon_s: Positive = Field(0.05, description="joint_trajectory: how long after its message a point is reached [s]")
+    gain: Positive = Field(5.0, description="twist: speed for each metre, and radian, to the target [1/s]")
 
 
 class Robot(Settings):
@@ -42,6 +55,12 @@ class Robot(Settings):
         "./path from here")
     cameras: dict[Name, tuple[Count, Count]] = Field({}, description="the cameras there are, with height and width")
     estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
+    topics: dict[str, Annotated[str, Field(pattern="^/[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
+        {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}")
+    controller: Controller | None = Field(
+        None, description="what follows the interlock, where it is no impedance controller on target_pose")
+    urdf: Path | None = Field(None, strict=False, description="its URDF, beside it: published as `robot_description`, and "
+                              "recorded with each episode")
     distance: bool = Field(
         False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
         "stops the arm")
@@ -64,6 +83,21 @@ class Robot(Settings):
         for name in self.arms:
             if name in TAKEN:
                 raise ValueError(f"arms: '{name}' begins the names of other topics. Give the arm another name, e.g. left")
+        return self
+
+    @model_validator(mode="after")
+    def _of_an_external_driver(self) -> Robot:
+        if self.driver == "simulator" and (self.topics or self.controller):
+            raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
+        if self.arms and self.controller:
+            raise ValueError("'controller' is of a robot with one arm; give each arm a driver that follows its target_pose")
+        for name in self.topics:
+            try:
+                row = topic(name)
+            except RlinfError as error:
+                raise ValueError(f"topics: {error}") from error
+            if row.sender not in ("robot side", "e-stop") and row.receivers != "robot side":
+                raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
         return self
 
     def with_options(self, options: dict[str, Any], where: str) -> Robot:
@@ -97,8 +131,24 @@ def load_robot(name: str) -> Robot:
     if robot.simulator:
         options = _options(robot.simulator, said.place(("simulator",)), said.below(("options",)))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
-    return robot.but(limits=folder / robot.limits if robot.limits else None, options=options, task=task,
+    if robot.urdf:
+        _check_urdf(folder / robot.urdf, said.place(("urdf",)))
+    urdf = folder / robot.urdf if robot.urdf else None
+    return robot.but(urdf=urdf, limits=folder / robot.limits if robot.limits else None, options=options, task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
+
+
+def _check_urdf(path: Path, where: str) -> None:
+    """RecipeError if it cannot be read, or is no robot's."""
+    from xml.etree import ElementTree
+
+    try:
+        found = ElementTree.parse(path).getroot().tag
+    except (OSError, ElementTree.ParseError) as error:
+        found = f"{type(error).__name__}: {error}"
+    if found != "robot":
+        raise RecipeError(f"{where}: 'urdf': expected a file whose XML is a <robot>, got {path}: {found}. Make it of a "
+                          "xacro first: xacro robot.urdf.xacro > robot.urdf")
 
 
 def _options(simulator: str, where: str, said: Document) -> dict[str, Any]:

@@ -9,6 +9,17 @@ from pathlib import Path
 from rlinf_core.errors import RlinfError
 from rlinf_core.paths import NODES, SOURCE, built_messages, in_source_tree, message_packages, shared
 
+MAX_DOMAIN = 232
+
+
+def shell_domain() -> int:
+    """ROS_DOMAIN_ID of this shell, by which all of ROS goes; 0 where it says none. RlinfError if it is no such number."""
+    said = os.environ.get("ROS_DOMAIN_ID") or "0"
+    if not (said.isdecimal() and int(said) <= MAX_DOMAIN):
+        raise RlinfError(f"ROS_DOMAIN_ID: expected a number from 0 to {MAX_DOMAIN} in this shell, got '{said}'. Set it "
+                         "anew (export ROS_DOMAIN_ID=0), or name one: --set station.domain_id=0")
+    return int(said)
+
 
 def ros_environment(domain_id: int) -> dict[str, str]:
     """Environment of every process of a station: ROS (sourced, or the wheels'), our messages, DDS profile, threads."""
@@ -29,7 +40,8 @@ def ros_environment(domain_id: int) -> dict[str, str]:
     profile = str(shared() / "configs/fastdds.xml")
     return environment | {
         "FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
-        "ROS_DOMAIN_ID": str(domain_id), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1",
+        "ROS_DOMAIN_ID": str(domain_id), "OMP_NUM_THREADS": "1",
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"),
         "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
 
 

@@ -171,11 +171,15 @@ def _tasks() -> list[str]:
 
 def _topics() -> list[str]:
     rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.receivers} | {row.rate} | "
-            f"{_quality(row)} | {'yes' if row.per_arm else ''} | {row.recorded} | {row.meaning} |" for row in TOPICS]
+            f"{_quality(row)} | {'yes' if row.per_arm else ''} | {_recorded(row)} | {row.meaning} |" for row in TOPICS]
     return ["## Topics", "", "Names are relative to the station's namespace, or, of an arm's topics, to the arm's name "
             "below it where a station has several.", "",
             "| topic | type | from → to | rate | QoS | per arm | recorded | meaning |",
             "|---|---|---|---|---|---|---|---|", *rows, ""]
+
+
+def _recorded(row: Topic) -> str:
+    return ", ".join(filter(None, (row.recorded, "time steps" if row.sampled else "")))
 
 
 def _quality(row: Topic) -> str:

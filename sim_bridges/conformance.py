@@ -243,7 +243,7 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
     with TemporaryDirectory(prefix="rlinf-check-") as folder, only_station("check", 57):
         run_dir = Path(folder)
         prepare(recipe, run_dir)
-        with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+        with Supervisor(run_dir, recipe.station.domain) as supervisor:
             for process in station_processes(recipe, run_dir):
                 if process.name not in ("policy", "uplink"):
                     supervisor.start(process)

@@ -97,6 +97,10 @@ class Scene:
             renderer.scene.flags[self._mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         return renderer.render().copy()
 
+    def vertical_fov(self, camera: str) -> float:
+        """Of a camera by our name [rad]."""
+        return float(np.deg2rad(self.model.cam(self.cameras[camera]).fovy[0]))
+
     def close(self) -> None:
         """Give the renderers back."""
         while self._renderers:

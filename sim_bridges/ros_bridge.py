@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import json
+import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,9 +16,10 @@ from rclpy.action import ActionServer
 from rclpy.action.server import ServerGoalHandle
 from rlinf_msgs.action import ResetScene
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import Image, JointState
+from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import Float64
 
+from rlinf.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf.qos import kind, profile
 from rlinf.spinning import ControlNode, given, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
@@ -63,13 +65,21 @@ class SimBridge(ControlNode):
         self.outputs = {topic: self.create_publisher(kind(topic), topic, profile(topic)) for topic in self.messages}
         self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
                        for name in self.cameras}
-        self.clock = self.create_publisher(Clock, "/clock", profile("/clock"))
+        self.infos = {name: self.create_publisher(CameraInfo, f"camera/{name}/camera_info",
+                                                  profile(f"camera/{name}/camera_info")) for name in self.cameras}
+        self.clock = self.create_publisher(Clock, "clock", profile("clock")) if self.lockstep else None
         for arm in self.simulator.arms:
             self._hear(PoseStamped, _of(arm, "target_pose"), partial(self._on_target, arm))
             self._hear(Float64, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
+        self.diagnostics = Diagnostics(self, self._health)
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
                           self._announce if self.lockstep else self._on_timer)
+
+    def _health(self) -> Health:
+        silent = [arm or "the arm" for arm, at in self.target_at.items() if at and time.monotonic() - at > COMMAND_FRESH_S]
+        level, text = (WARN, f"no command for {', '.join(silent)}") if silent and not self.lockstep else (OK, "simulates")
+        return Health(level, text, {"ticks": self.index, "time_s": self.now_ns / NS})
 
     def _hear(self, kind: type, topic: str, callback: Callable[[Any], None]) -> None:
         self.create_subscription(kind, topic, callback, profile(topic))
@@ -129,7 +139,7 @@ class SimBridge(ControlNode):
             self.outputs[topic].publish(message)
         if self.index % self.camera_ticks == 0:
             self._publish_images()
-        if slow:
+        if slow and self.clock is not None:
             self.clock.publish(Clock(clock=to_stamp(self.now_ns)))
 
     def _publish_images(self) -> None:
@@ -140,6 +150,22 @@ class SimBridge(ControlNode):
             set_stamp(message.header.stamp, self.now_ns)
             message.data = array.array("B", pixels.tobytes())
             self.images[name].publish(message)
+            self.infos[name].publish(camera_info(message, getattr(self.simulator, "vertical_fov", _unknown)(name)))
+
+
+def camera_info(image: Image, fov: float | None) -> CameraInfo:
+    """Of a pinhole camera with this vertical field of view [rad]; K is zero where it is not known."""
+    info = CameraInfo(header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob")
+    if fov is not None:
+        info.d = [0.0] * 5
+        f, cx, cy = image.height / 2 / math.tan(fov / 2), image.width / 2, image.height / 2
+        info.k, info.r = [f, 0.0, cx, 0.0, f, cy, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+        info.p = [f, 0.0, cx, 0.0, 0.0, f, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
+    return info
+
+
+def _unknown(_: str) -> None:
+    """The field of view of a camera whose simulator does not say it."""
 
 
 def _of(arm: str, topic: str) -> str:

@@ -20,6 +20,7 @@ from rlinf_core.launching.graph import (
     station_processes,
     write_plan,
 )
+from rlinf_core.launching.next_steps import next_steps
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
@@ -37,7 +38,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) ->
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
     station = recipe.station
-    with only_station(station.name, station.domain_id), Supervisor(run_dir, station.domain_id) as supervisor:
+    with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
         supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
                                    str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
         for process in station_processes(recipe, run_dir):
@@ -50,7 +51,7 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     """Take a station that runs already through the phases of its recipe."""
     recipe = load_recipe(name, overrides)
     prepare(recipe, run_dir)
-    with Supervisor(run_dir, recipe.station.domain_id) as supervisor:
+    with Supervisor(run_dir, recipe.station.domain) as supervisor:
         _direct(supervisor, recipe, run_dir, quiet)
     return _tell(recipe, run_dir)
 
@@ -89,11 +90,12 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
     extras.require("policy", "rlinf up")
     prepare(recipe, run_dir)
     station = recipe.station
-    with only_station(station.name, station.domain_id), Supervisor(run_dir, station.domain_id) as supervisor:
+    with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
-              f"{station.domain_id}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
+              f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
+        print(next_steps(recipe, name, overrides), flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 for event in supervisor.poll():
@@ -108,7 +110,7 @@ def teleop(name: str, overrides: list[str]) -> int:
         recipe = load_recipe(name, [*overrides, f"station.operator={{kind: {KEYBOARD}}}"])
     with tempfile.TemporaryDirectory(prefix="rlinf-teleop-") as folder:
         command = command_line(operator_process(recipe), Path(folder))
-        return subprocess.run(command, env=ros_environment(recipe.station.domain_id)).returncode
+        return subprocess.run(command, env=ros_environment(recipe.station.domain)).returncode
 
 
 def prepare(recipe: Recipe, run_dir: Path) -> None:

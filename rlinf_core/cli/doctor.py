@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -33,14 +33,26 @@ class Finding:
     needed: bool = True
 
 
-def doctor() -> int:
-    """Print the table; 1 when something that is needed is missing."""
+def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] = ()) -> int:
+    """Print the table, of this machine or of a recipe's station; 1 when something that is needed is missing."""
+    if station is None:
+        return show([check() for check in CHECKS])
+    from rlinf_core.recipes import check_recipe, load_recipe
+    from rlinf_core.ros import ros_environment
+
+    recipe = load_recipe(name, list(overrides))
+    check_recipe(recipe)
+    return subprocess.call([sys.executable, "-m", "rlinf.station_doctor", name, *overrides],
+                           env=ros_environment(recipe.station.domain))
+
+
+def show(findings: Sequence[Finding]) -> int:
+    """Print what was found; 1 when something that is needed is missing."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     table = Table("", "what", "found", "how to get it")
-    findings = [check() for check in CHECKS]
     for finding in findings:
         mark = "[green]ok" if not finding.fix else "[red]missing" if finding.needed else "[yellow]optional"
         table.add_row(mark, *map(escape, (finding.what, finding.found, finding.fix)))

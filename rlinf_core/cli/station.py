@@ -24,7 +24,7 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
         command += ["--arms", *arms]
     if cause:
         command += [f"--cause={cause}"]
-    return subprocess.call(command, env=ros_environment(recipe.station.domain_id))
+    return subprocess.call(command, env=ros_environment(recipe.station.domain))
 
 
 def drill(only: str, json_file: Path | None, out: Path | None, domain: int) -> int:

@@ -21,6 +21,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.messages import store_for
 from rlinf_core.episodes.reading import MAX_CHUNK_BYTES
+from rlinf_core.episodes.standard import offered_qos
 from rlinf_core.episodes.storage import CheckedWriter
 from rlinf_core.errors import EpisodeError, printable
 
@@ -66,7 +67,8 @@ def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]]) -> in
         for schema, channel, message in messages:
             if channel.topic not in connections:
                 store = store_for(((schema.name, schema.data.decode()),))
-                connections[channel.topic] = bag.add_connection(channel.topic, schema.name, typestore=store)
+                connections[channel.topic] = bag.add_connection(
+                    channel.topic, schema.name, typestore=store, offered_qos_profiles=[offered_qos(channel.topic)])
             bag.write(connections[channel.topic], message.log_time, message.data)
             count += 1
     return count

@@ -135,6 +135,11 @@ class Worker:
         """Whether everything has been handled, and nothing is being looked after."""
         return self._waiting == 0
 
+    @property
+    def bytes(self) -> int:
+        """How many wait."""
+        return self._bytes
+
     def put(self, item: Any, size: int, anyway: bool = False) -> bool:
         """Hand over an item of so many bytes; False if too many wait, unless it must be taken ``anyway``."""
         with self._lock:

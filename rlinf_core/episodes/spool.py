@@ -23,6 +23,7 @@ from typing import Any
 from rlinf_core.atomic_io import REASON, flush_folder, free_name, make_folder, move, set_aside
 from rlinf_core.episodes.checksums import MAX_BYTES, is_plain, seal
 from rlinf_core.episodes.messages import typestore
+from rlinf_core.episodes.standard import offered_qos
 from rlinf_core.errors import SpoolError
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -133,7 +134,8 @@ class EpisodeWriter:
                              f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes")
         with _disk_errors(self.spool.root):
             if topic not in self._connections:
-                self._connections[topic] = self._bag.add_connection(topic, message_type, typestore=typestore())
+                self._connections[topic] = self._bag.add_connection(
+                    topic, message_type, typestore=typestore(), offered_qos_profiles=[offered_qos(topic)])
             self._bag.write(self._connections[topic], stamp_ns, raw)
 
     def close(self) -> Path:

@@ -46,7 +46,7 @@ class Limits:
     joint_low: tuple[float, ...] = _limit("rad", -7, 7, "lowest angle of each joint (S8)", (), HIGHER, 0)
     joint_high: tuple[float, ...] = _limit("rad", -7, 7, "highest angle of each joint (S8)", (), LOWER, 0)
     joint_margin: float = _limit("rad", 0.0, 0.5, "distance kept from the ends of the joints' range (S8)", 0.1, HIGHER)
-    joint_speed: float = _limit("rad/s", 1e-3, 3.0, "largest speed of any joint's set-point (S8)", 0.5)
+    joint_speed: float = _limit("rad/s", 1e-3, 6.3, "largest speed of any joint's set-point (S8)", 0.5)
     joint_acceleration: float = _limit("rad/s^2", 1e-2, 15.0, "largest acceleration of any joint's set-point (S8)", 2.5)
     joint_jerk: float = _limit("rad/s^3", 0.1, 7500.0, "largest jerk of any joint's set-point (S8)", 25.0)
     joint_divergence: float = _limit(

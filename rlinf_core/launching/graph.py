@@ -64,6 +64,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,
                                options=json.dumps(robot.options),
                                lockstep=station.lockstep, control_hz=spec.control_hz, **cameras))
+    if robot.controller:
+        processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, **robot.controller.model_dump()))
     processes += [
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
@@ -72,7 +74,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               lockstep=station.lockstep and robot.driver == "simulator", **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              lockstep=station.lockstep and robot.driver == "simulator"),
+              lockstep=station.lockstep and robot.driver == "simulator", cameras=cameras["cameras"],
+              urdf=str(robot.urdf or "")),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
               policies=policies, address=recipe.bridge.address, credentials=str(credentials or "")),
     ]
@@ -134,10 +137,12 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
     return replace(process, name=f"interlock_{arm}", namespace=f"{process.namespace}/{arm}",
                    parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
-                   remappings=tuple((topic, f"{process.namespace}/{topic}") for topic in common))
+                   remappings=process.remappings + tuple((topic, f"{process.namespace}/{topic}") for topic in common))
 
 
 def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:
-    if arms := station_robot(recipe).arms:
-        parameters["arms"] = list(arms)
-    return Process(name, "rlinf", name, module, f"/{recipe.station.name}", parameters, (), restart)
+    robot, station = station_robot(recipe), f"/{recipe.station.name}"
+    if robot.arms:
+        parameters["arms"] = list(robot.arms)
+    renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
+    return Process(name, "rlinf", name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)

@@ -17,6 +17,7 @@ from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.release import Release
+from rlinf_core.ros import MAX_DOMAIN, shell_domain
 from rlinf_core.settings.base import Count, Discriminated, Settings
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
@@ -68,7 +69,8 @@ class Station(Settings):
         (), description="cameras whose images the policy sees; empty for a policy from state")
     image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
     device: str = Field("auto", description="of its policy: auto, the best there is, or cpu, cuda, cuda:1, ...")
-    domain_id: int = Field(42, ge=0, le=232, description="ROS_DOMAIN_ID of the station")
+    domain_id: int | None = Field(None, ge=0, le=MAX_DOMAIN, description="ROS_DOMAIN_ID of the station; by default the "
+                                  "shell's, as in all of ROS")
     spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
                             "then it plays and records none until they are sent")
     operator: Annotated[Any, OPERATOR] = Field(
@@ -76,6 +78,11 @@ class Station(Settings):
         "terminal of their own (rlinf teleop)")
     beside: Annotated[Any | None, BESIDE] = Field(None, description="a second device of theirs, e.g. a foot pedal")
     policy: StationPolicy = StationPolicy()
+
+    @property
+    def domain(self) -> int:
+        """The ROS_DOMAIN_ID in force."""
+        return shell_domain() if self.domain_id is None else self.domain_id
 
 
 class Collect(Settings):

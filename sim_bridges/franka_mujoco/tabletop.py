@@ -55,6 +55,10 @@ class Tabletop:
         self.scene.hidden = (3, 4, 5) if camera == "video" else (1, 2, 4, 5)
         return self.scene.render(camera, height, width)
 
+    def vertical_fov(self, camera: str) -> float:
+        """Of a camera [rad]."""
+        return self.scene.vertical_fov(camera)
+
 
 class OneArm(Tabletop):
     """A scene of one arm. TCP is the tip of the peg, which is held all the time; the table's top is z = 0."""

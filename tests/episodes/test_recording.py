@@ -163,8 +163,8 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
 
     rclpy.init(domain_id=94)
     parameters = [Parameter("spool", value=str(tmp_path / "spool"))]
-    make_node = module.Node.__init__
-    monkeypatch.setattr(module.Node, "__init__", lambda self, name: make_node(self, name, parameter_overrides=parameters))
+    base, make_node = module.StationNode, module.StationNode.__init__
+    monkeypatch.setattr(base, "__init__", lambda self, name: make_node(self, name, parameter_overrides=parameters))
     node = module.Recorder()
     monkeypatch.undo()
     peer, events = rclpy.create_node("peer"), []

@@ -13,8 +13,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = os.environ.get("RLINF_ROS_SETUP", "")
-NODES = ("director", "drill", "environment", "fault_injector", "interlock", "operator", "policy", "recorder", "sim_bridge",
-         "uplink")
+NODES = ("controller", "director", "drill", "environment", "fault_injector", "interlock", "operator", "policy", "recorder",
+         "sim_bridge", "uplink")
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(
     not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, or let RLINF_ROS_SETUP name its setup.sh")]
 
@@ -63,11 +63,31 @@ def test_ros2_run_starts_a_node_of_this_environment(workspace):
 
 
 def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path):
-    said = shell(workspace + f"timeout -s INT 40 ros2 launch rlinf sim.launch.py namespace:=station_of_test_ros_package "
-                 f"run_dir:={tmp_path} || true").stdout
+    said = shell(workspace + "timeout -k 60 -s INT 40 ros2 launch rlinf sim.launch.py "
+                 f"namespace:=station_of_test_ros_package run_dir:={tmp_path} || true").stdout
     for node in ("sim_bridge", "interlock", "environment", "policy", "operator", "recorder", "uplink"):
         assert f"[{node}-" in said and "process started" in said
     assert "process has died" not in said, said[-3000:]
+    assert "station 'station_of_test_ros_package' (ROS_DOMAIN_ID 153) now waits for you; next" in said
+    assert ("rlinf direct demo --set station.name=station_of_test_ros_package station.lockstep=true "
+            "station.domain_id=153") in said
+
+
+def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_path):
+    shutil.copytree(ROOT / "robots/franka_fr3", tmp_path / "mine")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("defaults: demo\nname: mine\nstation: {name: bench_3, robot: ./mine}\n")
+    launch = workspace + (f"HOME={tmp_path} timeout -k 60 -s INT 25 ros2 launch rlinf realworld.launch.py "
+                          f"run_dir:={tmp_path}/run ")
+    by_path = shell(f"{launch} robot:={tmp_path}/mine || true").stdout
+    by_recipe = shell(f"{launch} recipe:={recipe} || true").stdout
+    for said, name in ((by_path, "station_a"), (by_recipe, "bench_3")):
+        assert "[interlock-" in said and "[sim_bridge-" not in said and "[operator-" not in said, said[-3000:]
+        assert f"ros2 run rlinf operator --ros-args -r __ns:=/{name}" in said, "a person arms a real arm"
+        assert "rlinf teleop" in said
+    mistyped = shell(workspace + "ros2 launch rlinf realworld.launch.py robot:=franka_fr4 || true")
+    assert "station.robot: expected one of" in mistyped.stdout + mistyped.stderr
+    assert "did you mean 'franka_fr3'" in mistyped.stdout + mistyped.stderr
 
 
 def test_a_python_without_rlinf_is_refused_by_name(tmp_path):

@@ -171,7 +171,7 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     assert targets[-1].name == names and targets[-1].position[1] == pytest.approx(0.35)
     refused = set_limit("joint_speed", 0.6)
     assert not refused.successful and "joint_speed would be loosened: disarm first" in refused.reason
-    assert "out of range Min: 0.001, Max: 3.0" in set_limit("joint_speed", 99.0).reason
+    assert "out of range Min: 0.001, Max: 6.3" in set_limit("joint_speed", 99.0).reason
     before = states[-1].limits_hash
     assert set_limit("joint_speed", 0.3).successful
     peer.spin(lambda: states[-1].limits_hash != before, what="the new hash")

@@ -16,14 +16,14 @@ from typing import Any
 
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.director_status import OperatorHealth, Recent, told
-from rlinf.spinning import asked_to_end, destroy
+from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
+from rlinf.whereabouts import Lookout, nothing_heard
 
 TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
@@ -40,7 +40,7 @@ class AskedToEnd(Exception):
     """By SIGINT or SIGTERM, before the run was through."""
 
 
-class Director(Node):
+class Director(StationNode):
     """Client of one station; see the module's docstring."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Director(Node):
         self.active_at = self.moved_at = time.time()
         self.request: Any = None  # of what was asked for
         self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
-        arms = arms_of(self)
+        arms, self.lookout = arms_of(self), Lookout(self, "environment", self.runner.server_is_ready)
         self.recent = Recent(self, arms)
         for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
                                 ("applied", self._on_applied), ("episode", self._on_episode)):
@@ -106,7 +106,8 @@ class Director(Node):
         """Run every phase in order; RunStopped when one cannot be finished, AskedToEnd once ``asked()``."""
         self.executor_, self.asked = executor, asked
         plan = self.plan
-        self._wait("the environment", self.runner.server_is_ready, 60.0)
+        if not self._within(60.0, self.runner.server_is_ready):
+            raise RunStopped(nothing_heard(self, "environment", 60.0))
         self._enter("collect", plan["collect"]["episodes"])
         if plan["collect"]["only"]:
             self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
@@ -186,11 +187,9 @@ class Director(Node):
     def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""
         self._enter("drain", 0)
-        try:
-            self._wait("the learner to catch up", lambda: self.trainer.accepting and self.trainer.backlog == 0
-                       and self.policy.version == self.trainer.policy_version, online["settle_s"])
-        except RunStopped as late:
-            self._log("warning", detail=str(late))
+        if not self._within(online["settle_s"], lambda: self.trainer.accepting and self.trainer.backlog == 0
+                            and self.policy.version == self.trainer.policy_version):
+            self._log("warning", detail=f"waited {online['settle_s']:.0f} s for the learner to catch up. {self.look}")
 
     # Waiting, always spinning
     def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
@@ -240,10 +239,6 @@ class Director(Node):
             self._turn(0.1)
         return ready()
 
-    def _wait(self, what: str, ready: Callable[[], bool], timeout_s: float) -> None:
-        if not self._within(timeout_s, ready):
-            raise RunStopped(f"waited {timeout_s:.0f} s for {what}. {self.look}")
-
     def cancel(self) -> None:
         """Asked to end: ask the environment for no further episode, and say so."""
         if self.request is not None:
@@ -261,11 +256,12 @@ class Director(Node):
             file.write(line + "\n")
 
     def _write_status(self) -> None:
-        waiting_for = standstill(self.safety, self.get_namespace()) if time.time() - self.moved_at > STILL_S else ""
+        still = standstill(self.safety, self.get_namespace()) if time.time() - self.moved_at > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
             "total": self.total, "successes": self.successes, "recent_success": self.recent.success(RECENT),
-            "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps, "waiting_for": waiting_for,
+            "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps,
+            "waiting_for": self.lookout.said or still,
             **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))

@@ -14,6 +14,7 @@ from rosgraph_msgs.msg import Clock
 
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.conversions import fill_observation
+from rlinf.environment_watch import Watch
 from rlinf.episode_ids import episode_name, new_request
 from rlinf.labels import AGAIN, Labels
 from rlinf.latest import Latest
@@ -34,7 +35,6 @@ from rlinf_core.task import load_task, observe
 
 MODES = ("demonstration", "train", "evaluate")
 STALE_CAMERA_NS = NS // 5
-SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 
 
 class Environment(ControlNode):
@@ -71,17 +71,17 @@ class Environment(ControlNode):
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
         self.create_subscription(TrainerStatus, "trainer/status", lambda told: setattr(self, "trainer", told),
                                  profile("trainer/status"))
-        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self._break)
+        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
         if self.lockstep:
-            self.create_subscription(Clock, "/clock", self._on_clock, profile("/clock"))
+            self.create_subscription(Clock, "clock", self._on_clock, profile("clock"))
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:
             self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25)
             self.rehearsal = Rehearsal(self, self._again)
-        self.create_timer(0.5, self._watch)
+        self.watch = Watch(self)
 
     # What comes in
     def _on_event(self, event: EpisodeEvent) -> None:
@@ -96,12 +96,12 @@ class Environment(ControlNode):
                 self._finish(None, tell=False)
 
     def _on_applied(self, applied: Applied) -> None:
-        self._break(self.policy_tracker.played(applied))
+        self.abandon(self.policy_tracker.played(applied))
 
     def _on_policy(self, status: PolicyStatus) -> None:
-        self._break(self.policy_tracker.heard(status))
+        self.abandon(self.policy_tracker.heard(status))
 
-    def _break(self, trouble: str) -> None:
+    def abandon(self, trouble: str) -> None:
         if trouble and self.step_index >= 0:
             self._finish(trouble)
 
@@ -260,25 +260,9 @@ class Environment(ControlNode):
         if trouble and tell:
             self._tell(EpisodeEvent.ABORTED, detail=trouble)
 
-    def _watch(self) -> None:
-        """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
-        if self.running and self.still and time.monotonic() - self.still_at > SAY_AFTER_S:
-            self.get_logger().warning(self.still, throttle_duration_sec=SAY_AGAIN_S)
-        if self.running and self.trainer.spool_full >= 1.0:
-            self.get_logger().warning("the spool is full: no further episode is played until some are sent (rlinf status)",
-                                      throttle_duration_sec=SAY_AGAIN_S)
-        quiet_s = time.monotonic() - self.progress_at
-        if quiet_s < self.patience_s:
-            return
-        if self.step_index >= 0:
-            missing = ", ".join(self.inputs.older_than(self.due_ns)) or "an action from the commander"
-            self._finish(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
-        elif self.episode_id in self.closed and not self.closed[self.episode_id].done():
-            self.closed[self.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
-
     def finish(self) -> bool:
         """Asked to end: an episode in play is told to be over, and the interlock stops the arm along its path."""
-        self._break("the environment was stopped within the episode")
+        self.abandon("the environment was stopped within the episode")
         return True
 
     def _tell(self, kind: int, steps: int = 0, detail: str = "") -> None:

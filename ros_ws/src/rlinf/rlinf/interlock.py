@@ -25,7 +25,6 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
-from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState
@@ -37,7 +36,7 @@ from rlinf.interlock_desk import Desk
 from rlinf.interlock_inputs import OVER, ROLES, TO_OTHERS, Inputs
 from rlinf.interlock_requests import Requests
 from rlinf.qos import profile
-from rlinf.spinning import given, run
+from rlinf.spinning import StationNode, given, run
 from rlinf.stamps import set_stamp
 from rlinf.workarounds import wait_for_nobody
 from rlinf_core import interlock as core
@@ -53,7 +52,7 @@ _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX, _KEPT_BYTES = -1, -4, -8, 64 << 20
 
 
-class Interlock(Node):
+class Interlock(StationNode):
     """Ticks while it is active; see ``interlock_clock`` for when."""
 
     def __init__(self) -> None:

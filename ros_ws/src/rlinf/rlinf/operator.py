@@ -8,7 +8,6 @@ import termios
 import tty
 import uuid
 
-from rclpy.node import Node
 from rlinf_msgs.msg import ActionChunk, TimeStep
 from std_srvs.srv import SetBool
 
@@ -17,12 +16,13 @@ from rlinf.conversions import action_chunk
 from rlinf.person import Person
 from rlinf.qos import profile
 from rlinf.scripted_operator import ScriptedOperator
-from rlinf.spinning import run
+from rlinf.spinning import StationNode, run
+from rlinf.whereabouts import Lookout
 from rlinf_core.operators import KEYBOARD, SCRIPTED, make_device
 from rlinf_core.task import load_task
 
 
-class Operator(Node):
+class Operator(StationNode):
     """Commands on ``teleop/action``; asks the interlock to arm through its service, like everybody else."""
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class Operator(Node):
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
         arming = [self.create_client(SetBool, each(arm, "interlock/arm")) for arm in arms or [""]]
+        Lookout(self, "interlock", arming[0].service_is_ready)
         self.device: ScriptedOperator | Person
         if kind == SCRIPTED:
             self.device = ScriptedOperator(self, arms, arming, self.actions, task)

@@ -10,12 +10,12 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.client import Client
 from rclpy.node import Node
-from rclpy.task import Future
 from rlinf_msgs.msg import TimeStep
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
 from rlinf.qos import kind, profile
+from rlinf.stands import Stands
 from rlinf_core.operators import KEYBOARD
 from rlinf_core.operators.device import LABELS, Device, Guard
 from rlinf_core.operators.keyboard import Keyboard
@@ -49,6 +49,7 @@ class Person:
         self.diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.arms = dict(zip("123456789", spec.action.arms, strict=False))
         self.arm, self.said, self.said_at = self.arms.get("1", ""), "", 0.0
+        self.stands = Stands(node, list(spec.action.arms))
         for guard in self.guards:
             guard.device.attach(self._action, spec.control_hz)
             guard.open()
@@ -91,7 +92,7 @@ class Person:
             return  # another device that is well does not renew the enable for one that is not
         self.enables.publish(Bool(data=asked != "disarm" and not self.trouble))
         for client in self.arming if asked in ("arm", "disarm") else ():
-            client.call_async(SetBool.Request(data=asked == "arm")).add_done_callback(self._told)
+            client.call_async(SetBool.Request(data=asked == "arm")).add_done_callback(self.stands.answered)
         if asked in LABELS:
             self.labels.publish(String(data=asked))
             self.node.get_logger().info(f"labelled: {asked}")
@@ -103,9 +104,6 @@ class Person:
             for guard in self.guards:
                 guard.device.attach(self._action, self.spec.control_hz)
             self._help()
-
-    def _told(self, answer: Future) -> None:
-        self.node.get_logger().info(answer.result().message)
 
     def _say(self) -> None:
         """A device fails: the enable is let go, so that the policy stops too; or it is well again."""

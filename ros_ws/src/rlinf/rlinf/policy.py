@@ -17,6 +17,7 @@ from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, SafetyState,
 
 from rlinf.arms import arms_of, hear_safety
 from rlinf.conversions import action_chunk, fill_drawn, observation_of
+from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.episode_ids import request_of
 from rlinf.qos import profile
 from rlinf.rehearsal import Rehearsal
@@ -58,10 +59,18 @@ class PolicyNode(ControlNode):
         hear_safety(self, arms_of(self), self._on_safety)
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         self.create_timer(2.0, self._publish_status)
+        self.diagnostics = Diagnostics(self, self._health)
         self._publish_status()
         path = self.declare_parameter("policy_file", "").value
         if path:
             self._on_update(PolicyUpdate(version=0, path=path))
+
+    def _health(self) -> Health:
+        said = self.status
+        values = {"version": said.version, "inference_p50_ms": said.inference_p50_ms}
+        if said.error:
+            return Health(ERROR, said.error, values)
+        return Health(OK, f"version {said.version}", values) if self.policy else Health(WARN, "has no policy yet", values)
 
     def _on_update(self, update: PolicyUpdate) -> None:
         self.waiting = update

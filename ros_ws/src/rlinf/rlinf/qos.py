@@ -21,6 +21,12 @@ OVERHEARD = _keep(1, reliable=False)  # by whoever must be no burden to the send
 
 
 @cache
+def overheard(depth: int) -> QoSProfile:
+    """Likewise, by whoever may be late."""
+    return _keep(depth, reliable=False)
+
+
+@cache
 def profile(name: str) -> QoSProfile:
     """The profile of a topic by its relative name."""
     row = topic(name)

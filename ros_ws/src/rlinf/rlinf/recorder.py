@@ -8,28 +8,35 @@ next episode.
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from std_msgs.msg import String
 
 from rlinf.arms import arms_of
 from rlinf.black_box import BlackBox
+from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.qos import OVERHEARD, kind, profile
-from rlinf.spinning import BACKGROUND, run
+from rlinf.sampled import Sampled, sampled
+from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.spool import MAX_GB, Spool
+from rlinf_core.episodes.standard import standard
 from rlinf_core.errors import SpoolError
 from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
+SAMPLED = "sampled"
 RECORDED = {kept: [topic.name for topic in TOPICS if topic.recorded == kept] for kept in (EPISODE, BLACK_BOX)}
 
 
-class Recorder(Node):
+class Recorder(StationNode):
     """One rosbag2 folder an episode, in the spool."""
 
     def __init__(self) -> None:
@@ -45,8 +52,13 @@ class Recorder(Node):
         self.faults: dict[str, str] = {}  # by the topic that told of it
         self.recording = Recording(self.spool, self._tell, max(len(arms), 1))
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
-        self.losing = False
+        self.losing, self.lost, self.trouble = False, 0, ""
+        self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        self.sampled = Sampled(self, sampled(arms, cameras))
+        self.description: Message | None = None  # said once, recorded with each episode
+        self.describing = self._describe(self.declare_parameter("urdf", "").value)
         lockstep = self.declare_parameter("lockstep", False).value
         for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
             for topic in of_arms(row, arms):
@@ -56,6 +68,13 @@ class Recorder(Node):
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
         return self.recording.writer is None and self.worker.idle
 
+    def _describe(self, urdf: str) -> Any:
+        """Tell the robot's URDF to whoever shows it, and to the recordings, which hear it like everybody else."""
+        publisher = self.create_publisher(String, "robot_description", profile("robot_description")) if urdf else None
+        if publisher is not None:
+            publisher.publish(String(data=Path(urdf).read_text()))
+        return publisher
+
     # In the node's thread
     def _listen(self, topic: str) -> None:
         name = self.resolve_topic_name(topic)
@@ -64,28 +83,45 @@ class Recorder(Node):
                                  profile(topic) if row.recorded == EPISODE else OVERHEARD, raw=True)
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
-        message = Message(name, kind, self.get_clock().now().nanoseconds, bytes(raw))
+        message = Message(name, kind, time.time_ns(), bytes(raw))
+        if topic == "timestep":  # before it: the last one may close the episode
+            shown = list(self.sampled.of(message.raw, message.at_ns))
+            self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
         taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
         if not taken and not self.losing:
             self.worker.put(("", message.at_ns), 0, anyway=True)
         self.losing = not taken
 
+    def _health(self) -> Health:
+        values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost}
+        return Health(ERROR, self.trouble, values) if self.trouble else Health(OK, "records", values)
+
     # In the thread that writes
     def _handle(self, item: tuple[str, Any]) -> None:
         topic, message = item
+        if topic == SAMPLED:
+            for shown in (shown for name, each in message for shown in standard(name, each)):
+                self.recording.take(shown)
+            return
         if not topic:
             self.recording.abort(f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too slow. "
                                  "Record smaller images, or on a faster disk")
+            return
+        if topic == "robot_description":
+            self.description = message
             return
         if topic != "timestep":  # half a minute of images is too much to hold
             self.box.add(message)
         if interface.topic(topic).name == "safety":
             self._on_safety(topic, deserialize_message(message.raw, SafetyState))
         if interface.topic(topic).recorded == EPISODE:
-            self.recording.take(message, deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None)
+            event = deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None
+            self.recording.take(message, event)
+            if event is not None and event.kind == EpisodeEvent.STARTED and self.description is not None:
+                self.recording.take(replace(self.description, at_ns=message.at_ns))
 
     def _look(self) -> None:
-        self.recording.look(self.get_clock().now().nanoseconds)
+        self.recording.look(time.time_ns())
 
     def _on_safety(self, topic: str, safety: SafetyState) -> None:
         """The half minute before a fault is kept, once per fault and arm."""
@@ -98,7 +134,9 @@ class Recorder(Node):
         self.faults[topic] = fault
 
     def _tell(self, kind: int, episode_id: str, event: EpisodeEvent | None, reason: str) -> None:
+        self.trouble = f"episode {episode_id} is lost: {reason}" if event is None else ""
         if event is None:
+            self.lost += 1
             self.get_logger().error(f"episode {episode_id} is lost: {reason}")
             event = EpisodeEvent(episode_id=episode_id, station=self.station, detail=f"recorder: {reason}")
         event.kind = kind

@@ -15,11 +15,13 @@ from typing import Any
 
 import rclpy
 import yaml
+from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
+from rclpy.timer import Timer
 
 from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, end_with_parent, single_threaded
 from rlinf_core.errors import RlinfError
@@ -27,9 +29,20 @@ from rlinf_core.errors import RlinfError
 BACKGROUND = -1
 FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
 ARRIVES_S = 0.1
+STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 
 
-class ControlNode(Node):
+class StationNode(Node):
+    """A node whose timers go by the time that passes: simulated time stands still whenever the simulator waits."""
+
+    def create_timer(self, timer_period_sec: float, callback: Callable[..., Any], callback_group: Any = None,
+                     clock: Clock | None = None, autostart: bool = True) -> Timer:
+        """As rclpy's, on a steady clock unless another is given."""
+        waits = {} if autostart else {"autostart": False}  # which rclpy before 7.1.2 does not know
+        return super().create_timer(timer_period_sec, callback, callback_group, clock or STEADY, **waits)
+
+
+class ControlNode(StationNode):
     """A node of the control path: what it does is fixed when it starts, and it waits for nothing but its own topics.
 
     rclpy looks at every entity of a node each time it wakes; the parameter and type services are seven of them.
@@ -62,11 +75,20 @@ def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> No
     try:
         with asked_to_end() as asked:
             node = make()
+            _check_time(node)
             prioritise(priority)
             _spin(node, listens, asked)
     except RlinfError as error:
         end_soon(1)
         raise SystemExit(str(error)) from error
+
+
+def _check_time(node: Node) -> None:
+    """RlinfError where a node would take simulated time from a station that has none."""
+    simulated = node.get_parameter("use_sim_time").value
+    if simulated and node.has_parameter("lockstep") and not node.get_parameter("lockstep").value:
+        raise RlinfError(f"{node.get_name()}: use_sim_time: expected false for a station in real time, whose limits hold "
+                         "by measured time, got true. Leave it out, or run in simulated time (lockstep)")
 
 
 @contextlib.contextmanager

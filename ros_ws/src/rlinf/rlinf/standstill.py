@@ -33,7 +33,6 @@ def standstill(safety: SafetyState, namespace: str) -> str:
 def command(what: str, station: str, cause: str = "") -> str:
     """The ``rlinf`` command that does it at this station."""
     domain = int(os.environ.get("ROS_DOMAIN_ID", "0"))
-    other = [f"station.name={station}"] * (station != DEFAULT.name) + [f"station.domain_id={domain}"] * (
-        domain != DEFAULT.domain_id)
+    other = [f"station.name={station}"] * (station != DEFAULT.name) + [f"station.domain_id={domain}"] * bool(domain)
     return " ".join([f"rlinf {what}", *(["--cause", shlex.quote(cause)] if cause else []),
                      *(["--set", *other] if other else [])])

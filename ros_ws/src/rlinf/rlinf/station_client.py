@@ -26,10 +26,11 @@ from std_srvs.srv import SetBool
 from rlinf.arms import each, hear_safety
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.spinning import destroy
+from rlinf.stands import stands
 from rlinf.standstill import command, standstill
+from rlinf.whereabouts import nothing_heard
 from rlinf_core.cli.display import FULL, PHASES
 from rlinf_core.errors import RlinfError
-from rlinf_core.interlock import Mode
 
 LATCHED = {"policy/status": "policy", "trainer/status": "uplink"}  # topic, and whose it is
 AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
@@ -88,13 +89,7 @@ class StationClient:
             unheard = ", ".join(f" of arm '{arm}'" for arm in self.arms if arm and arm not in self.stands)
             raise RlinfError(f"the interlock of station '{self.name}' is there, and nothing was heard of it{unheard} "
                              f"for {self.patience_s:.0f} s. Ask again; if that does not help, look at its log")
-        found = self.node.get_node_names_and_namespaces()
-        others = ", ".join(sorted({namespace.strip("/") for name, namespace in found if name == "interlock"}))
-        raise RlinfError(
-            f"expected station '{self.name}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')} on this machine, "
-            f"heard no interlock for {self.patience_s:.0f} s; {'there are: ' if others else 'there is no other'}{others}. "
-            "Start it (rlinf up <recipe>), or name the one you mean, as it was started: <recipe> --set station.name=... "
-            "station.domain_id=...")
+        raise RlinfError(nothing_heard(self.node, "interlock", self.patience_s))
 
     def call(self, client: Client, request: Any) -> Any:
         """A service's answer; RlinfError where there is none."""
@@ -140,12 +135,6 @@ def status(station: StationClient, expected: list[str]) -> None:
              ("trainer", _trainer(station.heard.get("trainer/status"))), ("nodes", _nodes(station.nodes(), expected))]
     for key, value in rows:
         print(f"{key:<16} {value}")
-
-
-def stands(safety: SafetyState) -> str:
-    """State and cause, or who commands."""
-    who = f"{safety.source} commands" if safety.state == SafetyState.ACTIVE else safety.cause
-    return f"{Mode(safety.state).name} {who}".strip()
 
 
 def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:

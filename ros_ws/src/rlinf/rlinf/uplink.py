@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from rclpy.node import Node
 from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 
+from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.qos import profile
-from rlinf.spinning import BACKGROUND, run
+from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf_core.bridge.client import BridgeClient, last_fetched
 from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.spool import MAX_GB, Spool
@@ -19,7 +19,7 @@ RETRY_S = 1.0
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
-class Uplink(Node):
+class Uplink(StationNode):
     """Two worker threads do the waiting; the executor only publishes. A trainer that is away costs nothing but backlog."""
 
     def __init__(self) -> None:
@@ -40,7 +40,9 @@ class Uplink(Node):
         self.workers = [threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)]
         for worker in self.workers:
             worker.start()
+        self.health = Health(WARN, "has not asked for the trainer yet")
         self.create_timer(0.5, self._report)
+        self.diagnostics = Diagnostics(self, lambda: self.health)
 
     def _on_policy(self, status: PolicyStatus) -> None:
         self.policy = status
@@ -91,6 +93,9 @@ class Uplink(Node):
                 values=list(told.metrics.values()), message=told.message or self.trouble, **room)
         except BridgeError as error:
             status.message = str(error)
+        level = ERROR if full else OK if status.connected and not self.trouble and not room["set_aside"] else WARN
+        why = "the spool is full" if full else status.message or f"{room['set_aside']} episodes were refused"
+        self.health = Health(level, status.phase if level == OK else why, {"backlog": backlog, **room})
         status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(status)
 

@@ -1,0 +1,77 @@
+"""Standard messages in recordings, without ROS: what RViz, Foxglove and ``ros2 bag play`` show of an episode."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from rlinf_core.episodes.messages import typestore
+from rlinf_core.episodes.ring import Message
+from rlinf_core.errors import RlinfError
+from rlinf_core.interface import arm_of, topic
+
+if TYPE_CHECKING:
+    from rosbags.interfaces import Qos
+
+IMAGE, POSE = "sensor_msgs/msg/Image", "geometry_msgs/msg/PoseStamped"
+COMPRESSED, TRANSFORMS = "sensor_msgs/msg/CompressedImage", "tf2_msgs/msg/TFMessage"
+TOOL = "tool0"  # REP-199's name of a tool's frame; of several arms below the arm's name
+QUALITY = 90    # of JPEG
+
+
+def standard(name: str, message: Message) -> list[Message]:
+    """What is recorded of a sampled message: an image as JPEG, a tool's pose also as transform, all else as it is.
+
+    What cannot be read is kept as it came.
+
+    Args:
+        name: of its topic, as the station names it.
+        message: whose topic is the full name.
+    """
+    try:
+        if message.kind == IMAGE:
+            return [_compressed(message)]
+        return [message, _transform(arm_of(name), message)] if topic(name).name == "current_pose" else [message]
+    except Exception:  # whatever a broken message makes the readers raise: it is kept as it came
+        return [message]
+
+
+def _compressed(message: Message) -> Message:
+    """The image as image_transport's compressed one; as it is where it is neither rgb8 nor bgr8."""
+    import cv2
+
+    image, store = typestore().deserialize_cdr(message.raw, IMAGE), typestore()
+    if image.encoding not in ("rgb8", "bgr8") or image.step != 3 * image.width:
+        return message
+    pixels = image.data.reshape(image.height, image.width, 3)
+    _, jpeg = cv2.imencode(".jpg", pixels if image.encoding == "bgr8" else pixels[:, :, ::-1],
+                           [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    made = store.types[COMPRESSED](header=image.header, format=f"{image.encoding}; jpeg compressed bgr8", data=jpeg.ravel())
+    return Message(f"{message.topic}/compressed", COMPRESSED, message.at_ns, bytes(store.serialize_cdr(made, COMPRESSED)))
+
+
+def _transform(arm: str, message: Message) -> Message:
+    store = typestore()
+    pose, types = store.deserialize_cdr(message.raw, POSE), store.types
+    place = types["geometry_msgs/msg/Vector3"](*(getattr(pose.pose.position, axis) for axis in "xyz"))
+    moved = types["geometry_msgs/msg/TransformStamped"](
+        header=pose.header, child_frame_id=f"{arm}_{TOOL}" if arm else TOOL,
+        transform=types["geometry_msgs/msg/Transform"](translation=place, rotation=pose.pose.orientation))
+    raw = store.serialize_cdr(types[TRANSFORMS](transforms=[moved]), TRANSFORMS)
+    return Message("/tf", TRANSFORMS, message.at_ns, bytes(raw))
+
+
+@cache
+def offered_qos(name: str) -> Qos:
+    """The quality of service with which a topic, by its full name, is offered; ``ros2 bag play`` offers it again."""
+    from rosbags import interfaces as rosbag
+
+    try:
+        row = topic(name.strip("/").partition("/")[2])
+        depth, latched = row.depth, row.latched
+    except RlinfError:  # /tf, and what others have recorded
+        depth, latched = 10, False
+    never: Any = rosbag.QosTime(0, 0)
+    durability = rosbag.QosDurability.TRANSIENT_LOCAL if latched else rosbag.QosDurability.VOLATILE
+    return rosbag.Qos(rosbag.QosHistory.KEEP_LAST, depth, rosbag.QosReliability.RELIABLE, durability, never, never,
+                      rosbag.QosLiveliness.AUTOMATIC, never, False)

@@ -1,0 +1,30 @@
+"""What a user may do once a station is up, as commands that fit how it was started."""
+
+from __future__ import annotations
+
+import shlex
+
+from rlinf_core.operators import SCRIPTED
+from rlinf_core.recipes import Recipe
+
+
+def next_steps(recipe: Recipe, name: str, overrides: list[str], director: bool = False) -> str:
+    """Some lines, a command each.
+
+    Args:
+        recipe: what runs.
+        name, overrides: as it was loaded; the commands say the same.
+        director: whether one goes through the phases already.
+    """
+    station = recipe.station
+    said = [*(item for item in overrides if not item.startswith("station.domain_id=")),
+            *([f"station.domain_id={station.domain}"] if station.domain else [])]
+    same = " ".join([shlex.quote(name), *(["--set", *map(shlex.quote, said)] if said else [])])
+    learns = not recipe.collect.only
+    steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * (station.operator.kind != SCRIPTED)
+    steps += [(f"rlinf train {same}", "its trainer, if none runs yet")] * learns
+    steps += [(f"rlinf direct {same}", "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns)
+              ] * (not director)
+    steps += [(f"rlinf status {same}", "how it is")]
+    head = f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, each in a terminal:"
+    return "\n".join([head, *(f"    {command}    # {what}" for command, what in steps)])

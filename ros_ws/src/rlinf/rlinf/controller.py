@@ -1,0 +1,76 @@
+"""Controller: tells a robot's own controller what the interlock commands, in the messages that it takes.
+
+It makes nothing up and keeps nothing going: one message out for one in. Where the interlock falls silent it is silent too,
+and the robot's controller stops by itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped, TwistStamped
+from rclpy.duration import Duration
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from rlinf.qos import profile, received
+from rlinf.spinning import ControlNode, run
+from rlinf_core.errors import RlinfError
+from rlinf_core.interlock.rotation import inverse, product, to_vector
+
+MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
+
+
+class Controller(ControlNode):
+    """One output topic; ``kind`` says what it takes."""
+
+    def __init__(self) -> None:
+        super().__init__("controller")
+        self.kind = self.declare_parameter("kind", "").value
+        if self.kind not in MESSAGES:
+            raise RlinfError(f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'")
+        self.horizon = Duration(seconds=self.declare_parameter("horizon_s", 0.05).value).to_msg()
+        self.gain = self.declare_parameter("gain", 5.0).value
+        self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
+        self.pose: PoseStamped | None = None
+        if self.kind == "twist":
+            self.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", False))
+            self.create_subscription(PoseStamped, "target_pose", self._on_target_pose, profile("target_pose"))
+        else:
+            self.create_subscription(JointState, "target_joints", self._on_joints, profile("target_joints"))
+
+    def _on_joints(self, target: JointState) -> None:
+        if self.kind == "forward_position":
+            self.output.publish(Float64MultiArray(data=target.position))
+            return
+        point = JointTrajectoryPoint(positions=target.position, time_from_start=self.horizon)
+        self.output.publish(JointTrajectory(joint_names=target.name, points=[point]))  # stamp 0: from now on
+
+    def _on_pose(self, pose: PoseStamped) -> None:
+        self.pose = pose
+
+    def _on_target_pose(self, target: PoseStamped) -> None:
+        if self.pose is None:
+            return
+        twist = TwistStamped(header=target.header)
+        linear, angular = twist_towards(self.pose, target, self.gain)
+        for part, values in ((twist.twist.linear, linear), (twist.twist.angular, angular)):
+            part.x, part.y, part.z = values
+        self.output.publish(twist)
+
+
+def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Linear and angular velocity (3,) each in the base frame [m/s, rad/s], in proportion to what is left of the way."""
+    p, q, a, b = pose.pose.position, pose.pose.orientation, target.pose.position, target.pose.orientation
+    way = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
+    turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
+    return tuple((gain * way).tolist()), tuple((gain * turn).tolist())
+
+
+def main() -> None:
+    """Entry point."""
+    run(Controller, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

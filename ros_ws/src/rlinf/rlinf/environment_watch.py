@@ -1,0 +1,55 @@
+"""Looks after an environment: an episode in which nothing comes is aborted, and everybody may know what it waits for."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
+from rlinf.stamps import NS
+
+if TYPE_CHECKING:
+    from rlinf.environment import Environment
+
+SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+
+
+class Watch:
+    """Twice a second, and once a second on /diagnostics."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        environment.create_timer(0.5, self._look)
+        self.diagnostics = Diagnostics(environment, self._health)
+
+    def _look(self) -> None:
+        """An episode in which nothing comes for too long is aborted, with the topics that are missing."""
+        env, logger = self.environment, self.environment.get_logger()
+        if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
+            logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
+        if env.running and env.trainer.spool_full >= 1.0:
+            logger.warning("the spool is full: no further episode is played until some are sent (rlinf status)",
+                           throttle_duration_sec=SAY_AGAIN_S)
+        quiet_s = time.monotonic() - env.progress_at
+        if quiet_s < env.patience_s:
+            return
+        if env.step_index >= 0:
+            missing = self._missing() or "an action from the commander"
+            env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
+        elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
+            env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    def _missing(self) -> str:
+        """Topics without which the next time step cannot be taken; none outside of an episode."""
+        env = self.environment
+        return ", ".join(env.inputs.older_than(env.due_ns)) if env.step_index >= 0 else ""
+
+    def _health(self) -> Health:
+        env = self.environment
+        now_ns = env.clock_ns if env.lockstep else env.get_clock().now().nanoseconds
+        ages = {f"{topic} age_s": (now_ns - stamp) / NS if stamp >= 0 else "never heard"
+                for topic, stamp in env.inputs.stamps_ns.items()}
+        values = {**ages, "episode": env.episode_id, "step": env.step_index}
+        if (missing := self._missing()) and time.monotonic() - env.progress_at > SAY_AFTER_S:
+            return Health(ERROR, f"waits for {missing}", values)
+        return Health(WARN, env.still, values) if env.still else Health(OK, env.mode if env.running else "idle", values)

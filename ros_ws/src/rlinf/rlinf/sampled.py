@@ -1,0 +1,73 @@
+"""Of each standard topic the message of a time step's time, for the recording."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+
+from rlinf.qos import kind, overheard
+from rlinf.stamps import NS
+from rlinf_core.episodes.ring import Message
+from rlinf_core.interface import TOPICS, of_arms, topic
+
+KEPT, KEPT_IMAGES = 50, 6  # messages, while the recorder is late
+HEADER = 12                # bytes: CDR's own four, and a stamp
+
+
+def sampled(arms: Sequence[str], cameras: Sequence[str]) -> list[str]:
+    """Names of the topics that a station of these arms and cameras has recorded so."""
+    rows = [row.name for row in TOPICS if row.sampled]
+    return [*(name for row in rows if "<name>" not in row for name in of_arms(row, arms)),
+            *(row.replace("<name>", camera) for row in rows if "<name>" in row for camera in cameras)]
+
+
+class Sampled:
+    """Subscriptions on a node that no executor spins: the middleware keeps some, and only what is taken costs."""
+
+    def __init__(self, owner: Node, topics: Sequence[str]) -> None:
+        self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
+                                      start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.subscriptions = {name: self.node.create_subscription(
+            kind(name), owner.resolve_topic_name(name), _ignore, overheard(_kept(name)), raw=True) for name in topics}
+        self.waiting: dict[str, deque[bytes]] = {name: deque(maxlen=_kept(name)) for name in topics}
+
+    def of(self, step: bytes, at_ns: int) -> Iterator[tuple[str, Message]]:
+        """Of each topic the newest message that is no later than a time step, once, with the topic's name."""
+        until_ns = stamp_ns(step)
+        for name, waiting in self.waiting.items():
+            self._take(name)
+            newest = None
+            while waiting and stamp_ns(waiting[0]) <= until_ns:
+                newest = waiting.popleft()
+            if newest is not None:
+                yield name, Message(self.subscriptions[name].topic_name, topic(name).type, at_ns, newest)
+
+    def _take(self, name: str) -> None:
+        subscription = self.subscriptions[name]
+        with subscription.handle:
+            for _ in range(_kept(name)):
+                taken = subscription.handle.take_message(subscription.msg_type, True)
+                if taken is None:
+                    return
+                self.waiting[name].append(bytes(taken[0]))
+
+
+def stamp_ns(raw: bytes) -> int:
+    """The stamp of a message that begins with a header, as CDR; 0 where it is too short to have one."""
+    if len(raw) < HEADER:
+        return 0
+    seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
+    return int(seconds * NS + nanoseconds)
+
+
+def _kept(name: str) -> int:
+    return KEPT_IMAGES if topic(name).type.endswith("/Image") else KEPT
+
+
+def _ignore(_: Any) -> None:
+    """Never called: nobody spins the node of these topics."""

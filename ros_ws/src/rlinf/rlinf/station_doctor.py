@@ -1,0 +1,152 @@
+"""Listens to a robot side before anything commands it: is each topic there that limits and task need, and as it must be?
+
+    rlinf doctor station RECIPE
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+from rclpy.serialization import deserialize_message
+from sensor_msgs.msg import JointState
+
+from rlinf.arms import each
+from rlinf.interlock_inputs import needs
+from rlinf.qos import kind, overheard
+from rlinf.stamps import NS
+from rlinf_core.cli.doctor import Finding, show
+from rlinf_core.errors import RlinfError
+from rlinf_core.interface import arm_of, topic
+from rlinf_core.interlock import Limits, load_limits
+from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
+
+LISTEN_S, LATE_S, ENOUGH = 4.0, 0.05, 0.7  # of the rate that is asked for
+STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image")
+
+
+class Heard:
+    """One topic of the robot interface, as it comes."""
+
+    def __init__(self, node: Node, name: str, theirs: str) -> None:
+        self.name, self.full, self.type = name, theirs, topic(name).type
+        self.times: list[float] = []
+        self.offsets: list[float] = []
+        self.newest = b""
+        node.create_subscription(kind(name), theirs, self._on_raw, overheard(50), raw=True)
+
+    def _on_raw(self, raw: bytes) -> None:
+        self.times.append(time.monotonic())
+        self.newest = bytes(raw)
+        if self.type.rpartition("/")[2] in STAMPED:
+            seconds, nanoseconds = struct.unpack_from("<iI", raw, 4)
+            self.offsets.append(time.time() - seconds - nanoseconds / NS)
+
+    @property
+    def hz(self) -> float:
+        """How often it came."""
+        return (len(self.times) - 1) / max(self.times[-1] - self.times[0], 1e-3) if len(self.times) > 1 else 0.0
+
+
+def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Finding]:
+    """Listens for LISTEN_S, spinning with ``spin``, then a line for each topic."""
+    robot, task, root = station_robot(recipe), station_task(recipe), f"/{recipe.station.name}"
+    every = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
+    wanted = {*task.channels, *(f"estop/{name}" for name in robot.estops), *(["distance"] if robot.distance else [])}
+    wanted |= {each(arm, name) for arm, limits in every.items() for name in needs(limits) | {"current_pose"}}
+    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}")) for name in sorted(wanted)]
+    until = time.monotonic() + LISTEN_S
+    while time.monotonic() < until:
+        spin()
+    for one in heard:
+        limits = every.get(arm_of(one.name), next(iter(every.values())))
+        yield _finding(node, one, limits, task.spec.control_hz)
+    yield from _listeners(node, recipe, every)
+    yield _kernel()
+
+
+def _finding(node: Node, heard: Heard, limits: Limits, control_hz: float) -> Finding:
+    publishers = node.get_publishers_info_by_topic(heard.full)
+    others = {info.topic_type for info in publishers} - {heard.type}
+    said = f"{heard.hz:.0f} Hz on {heard.full}"
+    rate = re.match(r"(\d+) Hz", topic(heard.name).rate)
+    least = float(rate[1]) if rate else control_hz
+    if others:
+        return Finding(heard.name, f"{', '.join(others)} on {heard.full}", f"expected {heard.type}: another topic, or a "
+                       "node that converts it")
+    if not publishers:
+        return Finding(heard.name, f"nobody publishes {heard.full}", _suggested(node, heard))
+    if len(publishers) > 1:
+        who = ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers))
+        return Finding(heard.name, f"{said}, from {who}", "expected one publisher: stop the others")
+    if heard.hz < ENOUGH * least:
+        return Finding(heard.name, said, f"expected {least:.0f} Hz: raise the driver's rate")
+    return _content(heard, limits, said)
+
+
+def _content(heard: Heard, limits: Limits, said: str) -> Finding:
+    late = statistics.median(heard.offsets) if heard.offsets else 0.0
+    if abs(late) > LATE_S:
+        return Finding(heard.name, f"{said}, stamped {late:.2f} s ago",
+                       "one clock for driver and station: chrony, or stamp on arrival")
+    message = deserialize_message(heard.newest, kind(heard.name))
+    if isinstance(message, JointState) and (lacks := set(limits.joint_names) - set(message.name)) \
+            and topic(heard.name).name == "joint_states":
+        return Finding(heard.name, f"{said}: {', '.join(message.name)}", f"joint_names of the limits: it lacks "
+                       f"{', '.join(sorted(lacks))}")
+    if topic(heard.name).name == "current_pose" and message.header.frame_id != limits.frame:
+        return Finding(heard.name, f"{said}, in '{message.header.frame_id}'",
+                       f"frame of the limits: expected '{limits.frame}'")
+    return Finding(heard.name, said)
+
+
+def _suggested(node: Node, heard: Heard) -> str:
+    """Topics of its type that are there, as a line of the robot's YAML."""
+    there = [name for name, types in node.get_topic_names_and_types()
+             if heard.type in types and node.count_publishers(name) and not name.startswith(f"{node.get_namespace()}/")]
+    known = f"; of its type there are: {', '.join(there)}" if there else ""
+    example = there[0] if there else "/the/drivers/name"
+    return f"start its driver, or name it in robot.yaml, topics: {{{heard.name}: {example}}}{known}"
+
+
+def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator[Finding]:
+    robot, root = station_robot(recipe), f"/{recipe.station.name}"
+    for arm, limits in every.items():
+        own = "target_joints" if limits.control_mode == "joint_delta" else "target_pose"
+        name = each(arm, own)
+        full = robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
+        count = node.count_subscribers(full)
+        yield Finding(name, f"{count} listen on {full}", "" if count else "nobody would follow: start the controller, or "
+                      "name what it listens to in robot.yaml (topics, controller)")
+
+
+def _kernel() -> Finding:
+    realtime = Path("/sys/kernel/realtime").exists()
+    return Finding("real-time kernel", "PREEMPT_RT" if realtime else "none", "" if realtime else
+                   "a kernel with PREEMPT_RT, where the driver's own controller runs on this machine", needed=False)
+
+
+def main() -> None:
+    """Entry point: recipe and overrides; exit code 1 where something that is needed is missing."""
+    rclpy.init()
+    try:
+        recipe = load_recipe(sys.argv[1], sys.argv[2:])
+        node = rclpy.create_node("station_client_doctor", namespace=f"/{recipe.station.name}", enable_rosout=False,
+                                 start_parameter_services=False)
+        raise SystemExit(show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05)))))
+    except RlinfError as error:
+        raise SystemExit(f"rlinf: {error}") from error
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Where a node looks for its station and what it sees there, for whoever hears nothing of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from rclpy.node import Node
+
+SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+HELPERS = ("_inputs", "_desk")  # second nodes of one process
+
+
+def nothing_heard(node: Node, of: str, seconds: float) -> str:
+    """That the station's node ``of`` was not heard, where it was looked for, and who is there instead."""
+    station = node.get_namespace().strip("/").partition("/")[0]
+    found = [(name, space.strip("/")) for name, space in node.get_node_names_and_namespaces()]
+    own = sorted({name for name, space in found if space.partition("/")[0] == station and name != node.get_name()
+                  and not name.endswith(HELPERS) and not name.startswith("station_client_")})
+    others = sorted({space for name, space in found if name == "interlock" and space.partition("/")[0] != station})
+    seen = f"of it there are: {', '.join(own)}; " if own else ""
+    seen += f"there are: {', '.join(others)}" if others else "there is no other"
+    reach = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE") or "SUBNET"
+    where = "this machine" if reach == "LOCALHOST" else f"the network (ROS_AUTOMATIC_DISCOVERY_RANGE {reach})"
+    return (f"expected station '{station}' in ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID') or 0} on {where}, heard no "
+            f"{of} for {seconds:.0f} s; {seen}. Start it (rlinf up <recipe>), or name the one you mean, as it was started: "
+            "<recipe> --set station.name=... station.domain_id=...")
+
+
+class Lookout:
+    """Warns, now and then, while a part of the station is not there; ``said`` is the warning, empty while all is well.
+
+    Args:
+        node: in the station's namespace.
+        of: the name of the node that is awaited.
+        there: whether it is.
+    """
+
+    def __init__(self, node: Node, of: str, there: Callable[[], bool]) -> None:
+        self.node, self.of, self.there, self.said, self.since = node, of, there, "", time.monotonic()
+        node.create_timer(1.0, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self.there():
+            if self.said:
+                self.node.get_logger().info(f"the {self.of} is there")
+            self.since, self.said = now, ""
+        elif now - self.since > SAY_AFTER_S:
+            self.said = nothing_heard(self.node, self.of, now - self.since)
+            self.node.get_logger().warning(self.said, throttle_duration_sec=SAY_AGAIN_S)

@@ -1,0 +1,151 @@
+"""An arm that is one YAML (robots/ur5e): its driver's own topics and its own controller, behind the interlock."""
+
+import time
+
+import pytest
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from rclpy.duration import Duration
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64MultiArray
+from std_srvs.srv import SetBool
+from trajectory_msgs.msg import JointTrajectory
+
+from rlinf.qos import profile
+from rlinf_core.errors import RecipeError
+from rlinf_core.launching.graph import Process, station_processes
+from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.robot import load_robot
+from tests.ros.stand import listen
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+UR5E = ["station.robot=ur5e", "station.task=ur5e_reach", "station.operator.kind=keyboard", "station.lockstep=false"]
+ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
+FOLLOWS = "/scaled_joint_trajectory_controller/joint_trajectory"
+HOME = dict(zip(ARM, (0.0, -1.57, 1.57, -1.57, -1.57, 0.0), strict=True))
+
+
+class Driver:
+    """As ur_robot_driver: its own topic names, joints in its own order, a controller that goes where it is sent."""
+
+    def __init__(self, peer):
+        self.node, self.angles, self.sent = peer.node, dict(HOME), []
+        self.joints = peer.node.create_publisher(JointState, "/joint_states", 10)
+        self.pose = peer.node.create_publisher(PoseStamped, "/tcp_pose_broadcaster/pose", 10)
+        self.wrench = peer.node.create_publisher(WrenchStamped, "/force_torque_sensor_broadcaster/wrench", 10)
+        self.enable = peer.node.create_publisher(Bool, "enable", profile("enable"))
+        self.following = peer.node.create_subscription(JointTrajectory, FOLLOWS, self.follow, 10)
+        self.frame, self.every, self.ahead_s, self.said, self.wrench_message = "base", 1, 0.0, 0, WrenchStamped()
+        peer.every(0.01, self.say)
+
+    def follow(self, trajectory):
+        self.sent.append((time.monotonic(), trajectory))
+        self.angles.update(zip(trajectory.joint_names, trajectory.points[-1].positions, strict=True))
+
+    def say(self):
+        self.said += 1
+        now, names = (self.node.get_clock().now() + Duration(seconds=self.ahead_s)).to_msg(), sorted(self.angles)
+        joints, pose, wrench = JointState(name=names), PoseStamped(), self.wrench_message
+        joints.position = [self.angles[name] for name in names]
+        pose.header.frame_id, pose.pose.position.x, pose.pose.position.z = self.frame, 0.4, 0.3
+        pose.pose.orientation.x, pose.pose.orientation.w = 1.0, 0.0
+        for publisher, message in ((self.joints, joints), (self.pose, pose), (self.wrench, wrench)):
+            message.header.stamp = now
+            if message is not pose or self.said % self.every == 0:
+                publisher.publish(message)
+        self.enable.publish(Bool(data=True))
+
+
+@pytest.mark.domain(120)
+def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_interlock(peer):
+    recipe = load_recipe("demo", UR5E)
+    check_recipe(recipe)
+    states, driver = listen(peer, SafetyState, "safety"), Driver(peer)
+    for process in station_processes(recipe, peer.supervisor.run_dir):
+        if process.name in ("interlock", "controller"):
+            process.parameters.update({"latch_file": ""} if process.name == "interlock" else {})
+            peer.supervisor.start(process)
+    chunks = peer.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
+    arming = peer.node.create_client(SetBool, "interlock/arm")
+
+    def armed():
+        peer.spin(arming.service_is_ready, 40, "the interlock")
+        answer = arming.call_async(SetBool.Request(data=True))
+        peer.spin(answer.done, what="the answer")
+        return answer.result().success
+
+    def step():
+        chunks.publish(ActionChunk(source="policy", session="s", seq=len(driver.sent) + 1, dt=0.1, horizon=1, dim=6,
+                                   execute=1, control_mode="joint_delta", data=[0.0, 0.0, 0.02, 0.0, 0.0, 0.0],
+                                   observation_stamp=peer.node.get_clock().now().to_msg()))
+
+    peer.spin(armed, 40, "arming")
+    peer.node.create_timer(0.1, step)
+    peer.spin(lambda: driver.angles["elbow_joint"] > 1.62, 30, lambda: f"motion: {states[-1:]}, {driver.angles}")
+    others = {name: angle for name, angle in driver.angles.items() if name != "elbow_joint"}
+    assert others == pytest.approx({name: HOME[name] for name in others}, abs=1e-6)
+    _, newest = driver.sent[-1]
+    assert tuple(newest.joint_names) == ARM and newest.points[0].time_from_start.nanosec == 50_000_000
+    peer.supervisor.children.pop("interlock").popen.kill()
+    peer.for_s(0.5)
+    count = len(driver.sent)
+    peer.for_s(0.5)
+    assert len(driver.sent) == count, "nothing keeps the arm going"
+
+
+def controller(peer, kind, topic):
+    peer.supervisor.start(Process("controller", "rlinf", "controller", "rlinf.controller", "/station_a",
+                                  {"kind": kind, "topic": topic}))
+
+
+@pytest.mark.domain(121)
+def test_forward_position_is_told_the_joints_as_they_are(peer):
+    got, say = [], peer.node.create_publisher(JointState, "target_joints", profile("target_joints"))
+    peer.node.create_subscription(Float64MultiArray, "/forward_position_controller/commands", got.append, 10)
+    controller(peer, "forward_position", "/forward_position_controller/commands")
+    peer.spin(say.get_subscription_count, 40, "the controller")
+    say.publish(JointState(name=["a", "b"], position=[0.25, -0.5]))
+    peer.spin(lambda: got, what="the command")
+    assert list(got[0].data) == [0.25, -0.5]
+
+
+@pytest.mark.domain(122)
+def test_a_twist_goes_and_turns_the_shorter_way_to_the_target_and_says_nothing_before_it_knows_the_pose(peer):
+    got = listen_to(peer, TwistStamped, "/servo_node/delta_twist_cmds")
+    targets = peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
+    poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+    controller(peer, "twist", "/servo_node/delta_twist_cmds")
+    peer.spin(lambda: targets.get_subscription_count() and poses.get_subscription_count(), 40, "the controller")
+    target, pose = PoseStamped(), PoseStamped()
+    target.header.frame_id = "base"
+    target.pose.position.x, target.pose.orientation.z, target.pose.orientation.w = 0.41, 0.0499792, 0.9987503  # 0.1 rad
+    pose.pose.position.x, pose.pose.orientation.w = 0.4, -1.0  # the same as 1, with the other sign
+    targets.publish(target)
+    peer.for_s(0.5)
+    assert not got
+    poses.publish(pose)
+    peer.for_s(0.5)
+    targets.publish(target)
+    peer.spin(lambda: got, what="the command")
+    assert got[0].header.frame_id == "base" and got[0].twist.linear.x == pytest.approx(0.05)
+    assert got[0].twist.angular.z == pytest.approx(0.5, abs=1e-4) and got[0].twist.angular.x == pytest.approx(0.0, abs=1e-6)
+
+
+def listen_to(peer, kind, topic):
+    got = []
+    peer.node.create_subscription(kind, topic, got.append, 10)
+    return got
+
+
+@pytest.mark.parametrize("line, said", [
+    ("topics: {joint_state: /joint_states}", "did you mean 'joint_states'"),
+    ("topics: {timestep: /steps}", "'topics': 'timestep' is not the robot side's"),
+    ("topics: {joint_states: joint_states}", "topics.joint_states"),
+    ("controller: {kind: torque, topic: /x}", "controller.kind"),
+    ("controller: {kind: twist}", "controller.topic"),
+    ("urdf: arm.urdf", "expected a file whose XML is a <robot>")])
+def test_what_is_wrong_in_a_robots_yaml_is_said_by_its_key(tmp_path, line, said):
+    (tmp_path / "limits.yaml").write_text("extends: " + str(load_robot("ur5e").limits) + "\n")
+    (tmp_path / "robot.yaml").write_text(f"driver: external\nlimits: limits.yaml\n{line}\n")
+    with pytest.raises(RecipeError, match=said.replace("[", "\\[")):
+        load_robot(str(tmp_path) + "/")

@@ -1,0 +1,159 @@
+"""Recordings hold standard messages, with their quality of service: what Foxglove, RViz and ros2 bag play show of them."""
+
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import rclpy
+from rclpy.action import ActionClient
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rlinf_msgs.action import RunEpisodes
+from rosbags.rosbag2 import Reader
+
+from rlinf.qos import kind, profile
+from rlinf.sampled import sampled, stamp_ns
+from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.messages import to_ns, typestore
+from rlinf_core.episodes.ring import Message
+from rlinf_core.episodes.standard import standard
+from rlinf_core.interface import topic
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.recipes import load_recipe
+from tests.ros.conftest import peer_in
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+URDF = '<robot name="two_links"><link name="base_link"/><link name="tool0"/></robot>'
+
+
+@pytest.fixture(scope="module")
+def episode(tmp_path_factory):
+    """Of a simulated station with one camera; its robot has a URDF."""
+    folder = tmp_path_factory.mktemp("shown")
+    robot = folder / "robot"
+    robot.mkdir()
+    ours = Path("sim_bridges/franka_mujoco/franka_sim")
+    (robot / "limits.yaml").write_text((ours / "limits.yaml").read_text())
+    (robot / "arm.urdf").write_text(URDF)
+    (robot / "robot.yaml").write_text((ours / "robot.yaml").read_text() + "urdf: arm.urdf\n")
+    recipe = load_recipe("demo", [f"station.robot={robot}", "station.observe_cameras=[wrist]", "station.task=reach"])
+    with peer_in(folder, 117) as peer:
+        for process in station_processes(recipe, folder):
+            if process.name not in ("policy", "uplink"):
+                peer.supervisor.start(process)
+        runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+        peer.spin(runner.server_is_ready, 60, "the environment")
+        sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration"))
+        peer.spin(sent.done, 60, "the goal")
+        answer = sent.result().get_result_async()
+        peer.spin(answer.done, 90, "two episodes")
+        assert answer.result().result.success, answer.result().result.message
+    return sorted((folder / "spool/closed").iterdir())[-1]
+
+
+@pytest.fixture(scope="module")
+def recorded(episode):
+    """Messages by topic."""
+    found = {}
+    with Reader(episode) as reader:
+        for connection, _, raw in reader.messages():
+            found.setdefault(connection.topic, []).append(typestore().deserialize_cdr(raw, connection.msgtype))
+    return found
+
+
+def test_each_time_step_comes_with_the_state_of_its_own_time(recorded, episode):
+    steps = {to_ns(step.header.stamp) for step in recorded["/station_a/timestep"]}
+    for name in ("current_pose", "joint_states", "gripper/state", "current_twist", "wrench", "object_pose",
+                 "camera/wrist/camera_info", "camera/wrist/image/compressed"):
+        stamps = [to_ns(message.header.stamp) for message in recorded[f"/station_a/{name}"]]
+        assert steps <= set(stamps) and stamps == sorted(stamps), name
+    assert "/station_a/camera/wrist/image" not in recorded, "the observation has its pixels"
+    assert len(read_episode(episode, sealed=True)) == len(steps) - 1, "and what learns reads it as before"
+
+
+def test_the_picture_is_that_of_the_observation_and_the_camera_says_how_it_sees(recorded):
+    step, shown = recorded["/station_a/timestep"][3], recorded["/station_a/camera/wrist/image/compressed"]
+    jpeg = next(each for each in shown if each.header.stamp == step.header.stamp)
+    picture = cv2.imdecode(jpeg.data, cv2.IMREAD_COLOR)[:, :, ::-1].astype(float)
+    observed = step.images[0].data.reshape(64, 64, 3).astype(float)
+    assert jpeg.format == "rgb8; jpeg compressed bgr8" and np.abs(picture - observed).mean() < 4.0
+    assert np.abs(picture[:, :, ::-1] - observed).mean() > np.abs(picture - observed).mean(), "red is red"
+    info = recorded["/station_a/camera/wrist/camera_info"][0]
+    assert (info.width, info.height) == (64, 64) and info.k[0] == info.k[4] > 10 and list(info.k[2::3]) == [32.0, 32.0, 1.0]
+    assert info.header.frame_id == jpeg.header.frame_id == "wrist_optical_frame"
+
+
+def test_the_tool_is_a_transform_and_the_robot_described(recorded):
+    poses, moved = recorded["/station_a/current_pose"], [each.transforms[0] for each in recorded["/tf"]]
+    assert {(each.header.frame_id, each.child_frame_id) for each in moved} == {("base_link", "tool0")}
+    for pose, transform in zip(poses, moved, strict=True):
+        assert pose.header.stamp == transform.header.stamp
+        assert (pose.pose.position.x, pose.pose.orientation.w) == (transform.transform.translation.x,
+                                                                  transform.transform.rotation.w)
+    assert [said.data for said in recorded["/station_a/robot_description"]] == [URDF], "with each episode, once"
+
+
+def test_played_into_a_running_graph_every_topic_is_heard_as_it_was_recorded(episode):
+    """As ros2 bag play does: publishers with the recorded quality of service, the bytes as they are."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=118)
+    player, listener = (rclpy.create_node(name, context=context) for name in ("player", "listener"))
+    executor = rclpy.executors.SingleThreadedExecutor(context=context)
+    executor.add_node(listener)
+    heard, sent, publishers = {}, {}, {}
+    with Reader(episode) as reader:
+        for connection in reader.connections:
+            name = connection.topic.removeprefix("/station_a/")
+            if name in ("/tf", "camera/wrist/image/compressed"):  # no message of the robot interface
+                continue
+            [offered] = connection.ext.offered_qos_profiles
+            assert (offered.depth, offered.durability.name == "TRANSIENT_LOCAL") == (topic(name).depth, topic(name).latched)
+            publishers[connection.topic] = player.create_publisher(kind(name), connection.topic, QoSProfile(
+                depth=offered.depth, history=HistoryPolicy[offered.history.name],
+                reliability=ReliabilityPolicy[offered.reliability.name],
+                durability=DurabilityPolicy[offered.durability.name]))
+            listener.create_subscription(kind(name), connection.topic,
+                                         lambda message, to=connection.topic: heard.setdefault(to, []).append(message),
+                                         profile(name))
+        deadline = time.monotonic() + 20
+        while not all(each.get_subscription_count() for each in publishers.values()) and time.monotonic() < deadline:
+            executor.spin_once(timeout_sec=0.05)
+        for connection, _, raw in reader.messages():
+            if connection.topic in publishers:
+                publishers[connection.topic].publish(raw)
+                sent[connection.topic] = sent.get(connection.topic, 0) + 1
+                executor.spin_once(timeout_sec=0.01)
+    while {name: len(got) for name, got in heard.items()} != sent and time.monotonic() < deadline + 20:
+        executor.spin_once(timeout_sec=0.05)
+    assert {name: len(got) for name, got in heard.items()} == sent and len(sent) > 10
+    executor.shutdown()
+    for node in (player, listener):
+        node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def test_what_is_sampled_is_of_each_arm_and_each_camera():
+    names = sampled(["left", "right"], ["front"])
+    assert {"left/current_pose", "right/target_pose", "camera/front/camera_info"} <= set(names)
+    assert "current_pose" not in names and not any("<" in name for name in names)
+
+
+@pytest.mark.parametrize("name, kind, raw", [
+    ("camera/front/image", "sensor_msgs/msg/Image", b"\0\1\0\0nonsense"),
+    ("current_pose", "geometry_msgs/msg/PoseStamped", b""),
+    ("wrench", "geometry_msgs/msg/WrenchStamped", b"\0\1\0\0")])
+def test_what_cannot_be_read_is_kept_as_it_came(name, kind, raw):
+    message = Message(f"/s/{name}", kind, 7, raw)
+    assert standard(name, message) == [message] and stamp_ns(raw) >= 0
+
+
+def test_an_image_of_another_encoding_is_kept_as_it_is():
+    store = typestore()
+    header = store.types["std_msgs/msg/Header"](stamp=store.types["builtin_interfaces/msg/Time"](sec=3, nanosec=4),
+                                                frame_id="depth")
+    depth = store.types["sensor_msgs/msg/Image"](header=header, height=2, width=2, encoding="16UC1", is_bigendian=0, step=4,
+                                                 data=np.zeros(8, np.uint8))
+    raw = bytes(store.serialize_cdr(depth, "sensor_msgs/msg/Image"))
+    message = Message("/s/camera/depth/image", "sensor_msgs/msg/Image", 7, raw)
+    assert standard("camera/depth/image", message) == [message] and stamp_ns(raw) == 3_000_000_004

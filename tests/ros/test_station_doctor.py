@@ -1,0 +1,74 @@
+"""`rlinf doctor station`: what a driver says, against what limits and task need of it; nothing is started or commanded."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from std_msgs.msg import Header
+
+from rlinf import station_doctor
+from rlinf.station_doctor import findings
+from rlinf_core.recipes import load_recipe
+from tests.ros.test_controller import UR5E, Driver
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(autouse=True)
+def a_busy_machine(monkeypatch):
+    """May say a tenth of what it would."""
+    monkeypatch.setattr(station_doctor, "ENOUGH", 0.1)
+
+
+def doctor(peer, *overrides):
+    """What it found, by topic: what there is, and what to do about it."""
+    node = rclpy.create_node("station_client_doctor", namespace="/station_a", context=peer.context)
+    peer.executor.add_node(node)
+    recipe = load_recipe("demo", [*UR5E, *overrides])
+    found = list(findings(node, recipe, lambda: peer.executor.spin_once(timeout_sec=0.05)))
+    peer.executor.remove_node(node)
+    node.destroy_node()
+    return {each.what: (each.found, each.fix) for each in found}
+
+
+@pytest.mark.domain(123)
+def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
+    Driver(peer)
+    goal = peer.node.create_publisher(PoseStamped, "goal_pose", 10)
+    peer.every(0.05, lambda: goal.publish(PoseStamped(header=_now(peer))))
+    found = doctor(peer)
+    assert {name for name, (_, fix) in found.items() if fix} - {"real-time kernel"} == {"task/success"}, found
+    assert found.keys() >= {"current_pose", "joint_states", "wrench", "goal_pose", "target_joints"}
+    assert found["task/success"][0] == "nobody publishes /station_a/task/success"
+
+    found = doctor(peer, "station.robot=franka_fr3", "station.task=reach")  # it looks below the station's name
+    assert "topics: {current_pose: /tcp_pose_broadcaster/pose}" in found["current_pose"][1]
+    assert found["target_pose"][0] == "0 listen on /station_a/target_pose"
+    assert "nobody would follow" in found["target_pose"][1]
+
+    command = [sys.executable, "-m", "rlinf_core.cli.main", "doctor", "station", "demo", "--set", *UR5E]
+    with ThreadPoolExecutor(1) as beside:
+        ran = beside.submit(subprocess.run, command, text=True, capture_output=True, env=peer.supervisor.environment)
+        peer.spin(ran.done, 100, "the command")
+    assert ran.result().returncode == 1 and "task/success" in ran.result().stdout and not ran.result().stderr
+
+
+@pytest.mark.domain(124)
+def test_another_clock_a_slow_rate_a_strange_frame_and_a_second_voice_are_found(peer):
+    driver = Driver(peer)
+    driver.frame, driver.every, driver.ahead_s = "base_link", 40, -3.0
+    second = peer.node.create_publisher(type(driver.wrench_message), "/force_torque_sensor_broadcaster/wrench", 10)
+    found = doctor(peer)
+    assert "stamped 3." in found["joint_states"][0] and "chrony" in found["joint_states"][1]
+    assert found["current_pose"][1] == "expected 100 Hz: raise the driver's rate"
+    assert "expected one publisher" in found["wrench"][1] and "/station_a/peer" in found["wrench"][0]
+    peer.node.destroy_publisher(second)
+    driver.every, driver.ahead_s = 1, 0.0
+    assert doctor(peer)["current_pose"][1] == "frame of the limits: expected 'base'"
+
+
+def _now(peer):
+    return Header(stamp=peer.node.get_clock().now().to_msg())

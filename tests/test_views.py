@@ -1,0 +1,87 @@
+"""Foxglove's layout, RViz's displays and package.xml name what there is."""
+
+import ast
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from rlinf_core.episodes.messages import typestore
+from rlinf_core.interface import topic
+
+ROOT = Path(__file__).resolve().parent.parent
+SHOWS = {"Pose": "geometry_msgs/msg/PoseStamped", "Image": "sensor_msgs/msg/Image", "RobotModel": "std_msgs/msg/String",
+         "Wrench": "geometry_msgs/msg/WrenchStamped"}
+IN_RECORDINGS = "/compressed"  # of an image
+DISTRIBUTION = {"rlinf", "rlinf_core", "sim_bridges", "station", "torch"}  # make setup brings them, and what they need
+ROSDEP = {"numpy": "python3-numpy", "yaml": "python3-yaml"}
+
+
+def strings(data):
+    if isinstance(data, dict):
+        data = [*data, *data.values()]
+    if isinstance(data, list):
+        for each in data:
+            yield from strings(each)
+    elif isinstance(data, str):
+        yield data
+
+
+def field(kind, path):
+    """The type at ``pose.position.x`` in a message, as rosbags describes it; a list's is that of its items."""
+    for name in path:
+        fields = dict(typestore().fielddefs[kind][1])
+        assert name in fields, f"{kind} has no {name}, but {', '.join(fields)}"
+        sort, what = fields[name]
+        kind = what[0][1] if int(sort) > 2 else what
+    return kind
+
+
+def test_every_path_of_the_foxglove_layout_is_a_field_of_a_topic_of_the_interface():
+    layout = json.loads((ROOT / "configs/foxglove.json").read_text())
+    found = [text for text in strings(layout["configById"]) if text.startswith("/station_a/")]
+    assert len(found) > 15
+    for text in found:
+        name, *path = re.sub(r"\[.*?\]", "", text.removeprefix("/station_a/")).split(".")
+        row = topic(name.removesuffix(IN_RECORDINGS))
+        field(row.type, path)
+        assert row.sampled or row.recorded == "episode", f"{name} is in no recording"
+    panels = set(strings(layout["layout"])) - {"first", "second", "direction", "splitPercentage", "row", "column"}
+    assert panels == set(layout["configById"])
+
+
+def test_every_display_of_rviz_shows_a_topic_of_the_interface_of_its_type():
+    displays = yaml.safe_load((ROOT / "configs/station.rviz").read_text())["Visualization Manager"]["Displays"]
+    shown = {each["Name"]: (each["Class"].split("/")[1], each.get("Topic", each.get("Description Topic"))["Value"])
+             for each in displays if "Topic" in each or "Description Topic" in each}
+    assert len(shown) >= 6
+    for name, (kind, full) in shown.items():
+        assert topic(full.removeprefix("/station_a/")).type == SHOWS[kind], name
+
+
+def test_a_path_that_no_message_has_is_found():
+    with pytest.raises(AssertionError, match="geometry_msgs/msg/Point has no w"):
+        field("geometry_msgs/msg/PoseStamped", ["pose", "position", "w"])
+
+
+def test_rosdep_can_satisfy_every_import_of_the_ros_package():
+    files = [*(ROOT / "ros_ws/src/rlinf/rlinf").glob("*.py"), ROOT / "sim_bridges/ros_bridge.py", *ROOT.glob("launch/*.py")]
+    imported = {module.split(".")[0] for file in files for node in ast.walk(ast.parse(file.read_text()))
+                for module in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
+                               [node.module] if isinstance(node, ast.ImportFrom) and node.module else [])}
+    needed = {ROSDEP.get(name, name) for name in imported - set(sys.stdlib_module_names) - DISTRIBUTION}
+    said = {each.text for each in ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml").getroot().iter("exec_depend")}
+    assert needed <= said, f"package.xml lacks {', '.join(sorted(needed - said))}"
+    assert said - needed == set(), "and nothing more"
+
+
+def test_rosdep_can_satisfy_every_message_of_ours():
+    folder = ROOT / "ros_ws/src/rlinf_msgs"
+    used = {found for file in folder.glob("*/*.*") if file.suffix in (".msg", ".srv", ".action")
+            for found in re.findall(r"^(\w+)/\w+", file.read_text(), re.M)}
+    said = {each.text for each in ElementTree.parse(folder / "package.xml").getroot()}
+    assert used <= said and {"std_msgs", "sensor_msgs"} <= used
