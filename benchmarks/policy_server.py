@@ -2,11 +2,11 @@
 
     python benchmarks/policy_server.py --openpi ~/openpi/src/openpi/serving/websocket_policy_server.py --json results.json
 
-The client is openpi-client, unmodified, in this process; each server is a process of its own. Round trip: a model that does
-nothing, two 224x224 images and 8 numbers to a chunk of 50x7; servers take turns in rounds. Throughput: 8 clients ask for what
-they need next as soon as they are answered, of a model whose batch costs what one sample does (20 ms asleep, as the CPU is
-while a GPU computes), in batches of up to 8 and one by one. The peer is openpi's own websocket_policy_server.py where --openpi
-names that file, of a checkout of openpi; else a server of the same few lines, written after what it does
+The client is openpi-client, unmodified, in this process; each server is a process of its own. Round trip: a model that
+does nothing, two 224x224 images and 8 numbers to a chunk of 50x7; servers take turns in rounds. Throughput: 8 clients ask
+for what they need next as soon as they are answered, of a model whose batch costs what one sample does (20 ms asleep, as
+the CPU is while a GPU computes), in batches of up to 8 and one by one. The peer is openpi's own websocket_policy_server.py
+where --openpi names that file, of a checkout of openpi; else a server of the same few lines, written after what it does
 (``peer_is_openpis_own``: 1 or 0).
 """
 

@@ -107,7 +107,8 @@ def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
     return dict(config)
 
 
-def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any], reshaped: Collection[Any]) -> None:
+def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],
+                     reshaped: Collection[Any]) -> None:
     """PolicyFileError names tensors of a checkpoint that are not those of its network."""
     for what, names in (("lacks", missing), ("has beside what it should", unexpected), ("has in other shapes", reshaped)):
         if names:

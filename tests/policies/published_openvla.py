@@ -59,7 +59,8 @@ def theirs(folder):
     llama = LlamaForCausalLM(LlamaConfig(**config["text_config"])).eval()
     llama.load_state_dict(_below(weights, "language_model."))
     first, second = _below(weights, "vision_backbone.featurizer."), _below(weights, "vision_backbone.fused_featurizer.")
-    _load(dino, first | {"embeddings.position_embeddings": torch.cat([torch.zeros(1, 1, 32), first.pop("pos_embed")], dim=1)}, [
+    places = torch.cat([torch.zeros(1, 1, 32), first.pop("pos_embed")], dim=1)
+    _load(dino, first | {"embeddings.position_embeddings": places}, [
         ("cls_token", "embeddings.cls_token"), ("reg_token", "embeddings.register_tokens"),
         ("patch_embed.proj", "embeddings.patch_embeddings.projection"), ("blocks.", "encoder.layer."),
         ("attn.proj", "attention.o_proj"), ("attn.", "attention."), (".ls", ".layer_scale"), ("scale_factor", "lambda1")])
@@ -94,9 +95,10 @@ def _load(model, weights, renamed):
         if ".qkv." in name:
             parts = {name.replace("qkv", f"{part}_proj"): rows for part, rows in zip("qkv", value.chunk(3), strict=True)}
         for part, rows in parts.items():
-            part = ("layernorm." if "cls_token" in weights else "post_layernorm.") + part[5:] if part[:5] == "norm." else part
+            if part.startswith("norm."):
+                part = ("layer" if "cls_token" in weights else "post_layer") + part
             for old, new in renamed:
                 part = part.replace(old, new) if new not in part else part
             state[part] = rows
     missing, unexpected = model.load_state_dict(state, strict=False)
-    assert set(missing) <= {"embeddings.mask_token"} and all("attn_pool" in name for name in unexpected), (missing, unexpected)
+    assert set(missing) <= {"embeddings.mask_token"} and all("attn_pool" in name for name in unexpected), missing

@@ -39,7 +39,8 @@ def folder(tmp_path_factory):
     return written(tmp_path_factory.mktemp("openvla"))
 
 
-PROMPTS = {"Push": [1, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13], "take the robot": [1, 3, 4, 5, 6, 7, 8, 9, 10, 9, 7, 0, 11, 13]}
+PROMPTS = {"Push": [1, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13],
+           "take the robot": [1, 3, 4, 5, 6, 7, 8, 9, 10, 9, 7, 0, 11, 13]}
 
 
 @torch.no_grad()

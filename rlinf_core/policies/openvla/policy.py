@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError, nearest
 from rlinf_core.policies import instructions
+from rlinf_core.policies.adapters import inject
 from rlinf_core.policies.openvla.config import Config
 from rlinf_core.policies.openvla.network import BINS, OpenVLANetwork, built, first
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
@@ -46,6 +47,7 @@ class OpenVLA(OnPolicyActor):
         if network is None:
             network, tokenizer = first(self.config.checkpoint, self.config.network)
         self.network, self.tokenizer = network, tokenizer or tokenizer_of("")
+        inject(self.network, self.config.lora)
         offset, gain = _own_units(spec, network.config["norm_stats"], self.config.statistics)
         self.register_buffer("offset", torch.from_numpy(offset))
         self.register_buffer("gain", torch.from_numpy(gain))
@@ -199,13 +201,13 @@ def _own_units(spec: StationSpec, known: Mapping[str, Any], name: str) -> tuple[
     if not name:
         return np.zeros(size, np.float32), np.ones(size, np.float32)
     if name not in known:
-        raise SpecError(f"policy.statistics: expected one of {', '.join(known) or 'none (this network has no norm_stats)'}, "
-                        f"got '{name}'{nearest(name, known)}")
+        names = ", ".join(known) or "none (this network has no norm_stats)"
+        raise SpecError(f"policy.statistics: expected one of {names}, got '{name}'{nearest(name, known)}")
     said = known[name]["action"]
     low, high = (np.array(said[key], np.float32) for key in ("q01", "q99"))
     if low.shape != (size,):
-        raise SpecError(f"policy.statistics: expected {size} numbers an action ({', '.join(spec.action.names)}), '{name}' has "
-                        f"{len(low)}. Take a task whose actions are those of the data set")
+        raise SpecError(f"policy.statistics: expected {size} numbers an action ({', '.join(spec.action.names)}), '{name}' "
+                        f"has {len(low)}. Take a task whose actions are those of the data set")
     scaled = np.array(said.get("mask", [True] * size)) & (high > low)
     scale = np.array(spec.action.scale, np.float32)
     return (np.where(scaled, 0.5 * (high + low) / scale, 0.0).astype(np.float32),

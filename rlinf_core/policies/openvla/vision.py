@@ -19,8 +19,9 @@ HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
 TOWERS: dict[str, dict[str, Any]] = {  # timm's names, before the first dot, to its arguments
     "vit_large_patch14_reg4_dinov2": {"embed_dim": 1024, "depth": 24, "num_heads": 16, "mlp_ratio": 4.0, "patch_size": 14,
                                       "reg_tokens": 4, "class_token": True, "layer_scale": True, **IMAGENET},
-    "vit_so400m_patch14_siglip_224": {"embed_dim": 1152, "depth": 27, "num_heads": 16, "mlp_ratio": 3.7362, "patch_size": 14,
-                                      "reg_tokens": 0, "class_token": False, "layer_scale": False, **HALF},
+    "vit_so400m_patch14_siglip_224": {"embed_dim": 1152, "depth": 27, "num_heads": 16, "mlp_ratio": 3.7362,
+                                      "patch_size": 14, "reg_tokens": 0, "class_token": False, "layer_scale": False,
+                                      **HALF},
 }
 
 
@@ -39,7 +40,8 @@ class Tower(nn.Module):
     std: Tensor
 
     def __init__(self, image_size: int, embed_dim: int, depth: int, num_heads: int, mlp_ratio: float, patch_size: int,
-                 reg_tokens: int, class_token: bool, layer_scale: bool, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+                 reg_tokens: int, class_token: bool, layer_scale: bool, mean: tuple[float, ...],
+                 std: tuple[float, ...]) -> None:
         super().__init__()
         self.size, self.patches = image_size, (image_size // patch_size) ** 2
         self.patch_embed = nn.Module()

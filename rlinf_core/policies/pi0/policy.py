@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
 from rlinf_core.policies import instructions
+from rlinf_core.policies.adapters import inject
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.pi0.config import Config
 from rlinf_core.policies.pi0.network import built, from_checkpoint, from_scratch
@@ -45,6 +46,7 @@ class Pi0(OnPolicyActor):
         self.network, self.tokenizer = network, tokenizer or tokenizer_of("")
         self.normalisation = Normalisation(spec.vector_size)
         self._fits()
+        inject(self.network, self.config.lora)
         if self.config.frozen:
             self.network.model.vlm.requires_grad_(False)
         self._tokens: dict[bytes, list[int]] = {}
