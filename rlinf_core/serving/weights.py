@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from rlinf_core.serving import protocol
 from rlinf_core.serving.protocol import Request
 
 Answer = dict[str, Any]
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a message's, which nobody writes to
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,11 +120,9 @@ class Weights:
 
 
 def _together(arrays: list[np.ndarray], device: torch.device) -> torch.Tensor:
-    """Of shape (B, ...), in one copy: what a message holds can not be written to, as a tensor could."""
-    batch = np.empty((len(arrays), *arrays[0].shape), arrays[0].dtype)
-    for index, array in enumerate(arrays):
-        batch[index] = array
-    return torch.from_numpy(batch).to(device)
+    """Of shape (B, ...); one alone is not copied."""
+    batch = torch.from_numpy(np.stack(arrays) if len(arrays) > 1 else arrays[0][None])
+    return batch if device.type == "cpu" else batch.to(device)
 
 
 def _stamped(path: Path) -> tuple[Path, int]:

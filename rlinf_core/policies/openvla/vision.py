@@ -44,8 +44,7 @@ class Tower(nn.Module):
                  std: tuple[float, ...]) -> None:
         super().__init__()
         self.size, self.patches = image_size, (image_size // patch_size) ** 2
-        self.patch_embed = nn.Module()
-        self.patch_embed.proj = nn.Conv2d(3, embed_dim, patch_size, patch_size)
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, embed_dim, patch_size, patch_size)})
         self.pos_embed = _random(1, self.patches, embed_dim)
         self.cls_token = _random(1, 1, embed_dim) if class_token else None
         self.reg_token = _random(1, reg_tokens, embed_dim) if reg_tokens else None
@@ -58,7 +57,7 @@ class Tower(nn.Module):
             unused.requires_grad_(False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        x = self.patch_embed.proj((pixels - self.mean) / self.std).flatten(2).transpose(1, 2) + self.pos_embed
+        x = self.patch_embed["proj"]((pixels - self.mean) / self.std).flatten(2).transpose(1, 2) + self.pos_embed
         before = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
         x = torch.cat([*before, x], dim=1)
         for block in self.blocks[:-1]:
@@ -73,7 +72,8 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width, eps=1e-6), nn.LayerNorm(width, eps=1e-6)
         self.attn, self.mlp = Attention(width, heads), Mlp(width, hidden)
-        self.ls1, self.ls2 = (LayerScale(width), LayerScale(width)) if layer_scale else (nn.Identity(), nn.Identity())
+        self.ls1: nn.Module = LayerScale(width) if layer_scale else nn.Identity()
+        self.ls2: nn.Module = LayerScale(width) if layer_scale else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.ls1(self.attn(self.norm1(x)))
