@@ -17,8 +17,11 @@ from rlinf_core.policies.openvla import Config
 from rlinf_core.policies.openvla.network import save_folder
 from rlinf_core.policies.openvla.policy import OpenVLA
 from rlinf_core.policies.policy import Observation
+from rlinf_core.serving.protocol import read_request
+from rlinf_core.serving.weights import Version
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.policies.published_openvla import SMALL, TEXT, theirs, written
+from tests.policies.test_pi0 import pi0
 
 ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.04), ("m", "m"))
 SPEC = StationSpec((ArraySpec("pose", (3,)), ArraySpec("front", (32, 32, 3), "uint8")), ACTION, 10.0, "push")
@@ -176,6 +179,16 @@ def test_numbers_and_bins_are_each_others_inverse():
     assert torch.equal(policy.bins(policy.centres(bins)), bins.long())
     assert policy.bins(torch.tensor([[9.0, -9.0]])).tolist() == [[255, 0]]
     assert torch.equal(policy.centres(torch.tensor([255.0, 255.0])), policy.centres(torch.tensor([254.0, 254.0])))
+
+
+@pytest.mark.parametrize("make", [openvla, pi0])
+def test_a_server_asks_its_clients_for_a_sentence(make):
+    version = Version(make())
+    spec = version.policy.spec
+    message = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
+    assert read_request(spec, message | {"prompt": "pull"}, version.needs_instruction).instruction == "pull"
+    with pytest.raises(SpecError, match="expected an instruction in words, which this policy needs"):
+        read_request(spec, message | {"prompt": " "}, version.needs_instruction)
 
 
 def test_what_does_not_fit_is_named(folder, tmp_path):
