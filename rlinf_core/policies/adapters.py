@@ -34,7 +34,8 @@ def inject(network: Any, lora: Lora) -> None:
               if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head")]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=layers), network)
+        alpha: Any = lora.alpha  # peft names an int, and takes any number
+        inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=layers), network)
 
 
 def are_in(weights: Weights) -> bool:
