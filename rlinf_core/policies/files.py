@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies import adapters
 from rlinf_core.specs import StationSpec
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
     aside = path.with_name(f".{path.name}.part")
     metadata = {"format": FORMAT, "info": json.dumps(info)}
     metadata |= {key: json.dumps(value) for key, value in actor.describe().items()}
-    save_file({name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}, aside, metadata)
+    weights = {name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}
+    if adapters.are_in(weights):
+        weights, metadata["base"] = adapters.without_base(weights, path.parent)
+    save_file(weights, aside, metadata)
     return publish_file(aside, path)
 
 
@@ -68,9 +72,11 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
                               f"({error}). Copy it again, or use an earlier version") from error
     if metadata.get("format") != FORMAT:
         raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
-    described = {key: json.loads(value) for key, value in metadata.items() if key not in ("format", "config")}
+    described = {key: json.loads(value) for key, value in metadata.items() if key not in ("format", "config", "base")}
     config = _config(path, metadata["config"])
     actor = policy_kind(config.kind).Policy.rebuilt(StationSpec.from_dict(described["spec"]), config, described)
+    if "base" in metadata:
+        weights |= adapters.base(Path(path), metadata["base"])
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:

@@ -111,12 +111,14 @@ class Policy(Protocol):
         config: its sizes.
         latent_size: 0 where learners learn actions; else the size of the latent noise that they learn instead.
         reads_instructions: whether learners must give it those, too.
+        needs_instruction: whether it acts on a sentence alone: a server refuses an observation without one.
     """
 
     spec: StationSpec
     config: PolicySettings
     latent_size: int
     reads_instructions: bool
+    needs_instruction: bool
 
     @property
     def device(self) -> torch.device:
@@ -144,7 +146,7 @@ class NetworkPolicy(nn.Module):
     """What policies that are one network have in common."""
 
     latent_size = 0
-    reads_instructions = False
+    reads_instructions = needs_instruction = False
     config: PolicySettings
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:

@@ -10,6 +10,13 @@ from pydantic_core import PydanticCustomError
 from rlinf_core.settings.base import Count, Settings, Widths
 
 
+class Lora(Settings):
+    """Low-rank adapters on a network's linear layers (Hu et al. 2021, arXiv 2106.09685): W + (alpha / rank) B A."""
+
+    rank: int = Field(0, ge=0, le=1024, description="of A and B; 0 for none")
+    alpha: float = Field(16.0, gt=0, le=4096, description="their weight is alpha / rank")
+
+
 class PolicySettings(Settings):
     """Sizes of what every policy has: an encoder, a trunk and a chunk of actions."""
 

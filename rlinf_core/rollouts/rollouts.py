@@ -220,7 +220,7 @@ class ChunkRollouts(Rollouts):
         made = {"observations": seen, "step_rewards": rewards, "steps": steps,
                 "next_observations": next_observations, "terminated": terminated,
                 "actions": chunk.drawn[:, :execute].numpy(force=True), "done": done, "mask": alive,
-                "log_probs": chunk.log_probs[:, :execute].numpy(force=True),
+                "log_probs": chunk.log_probs[:, :execute].flatten(1).numpy(force=True),
                 "versions": np.full(size, float(self.version))}
         return made, observation
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+QUICK_S = 1e-3  # what takes no longer is computed where the sockets are served: going to a thread and back costs as much
 Infer = Callable[[Any, Sequence[Any]], list[Any]]
 
 
@@ -45,46 +47,62 @@ class Batcher:
     def __init__(self, infer: Infer, max_batch: int, max_wait_s: float, callers: Callable[[], int]) -> None:
         self.infer, self.max_batch, self.max_wait_s, self.callers = infer, max_batch, max_wait_s, callers
         self.waiting: list[Waiting] = []
-        self.thread = ThreadPoolExecutor(1, "inference")
-        self._more = asyncio.Event()
+        self._expected, self._busy, self._ended, self._come = 1, False, False, threading.Condition()
+        self._took_s = math.inf
 
     async def ask(self, kind: Hashable, request: Any) -> Waiting:
         """The request, once it is answered; what ``infer`` raises about it alone is raised here."""
         waiting = Waiting(kind, request, asyncio.get_running_loop().create_future())
-        self.waiting.append(waiting)
-        self._more.set()
+        with self._come:
+            self._expected = min(self.max_batch, self.callers())
+            at_once = self._expected <= 1 and self._took_s < QUICK_S and not self.waiting and not self._busy
+            if not at_once:
+                self.waiting.append(waiting)
+                self._come.notify()
+        if at_once:
+            self._timed([waiting])
+            _deliver([waiting])
         await waiting.answer
         return waiting
 
-    async def run(self) -> None:
-        """Batch after batch, until cancelled."""
-        while True:
-            batch = await self._next()
+    def start(self) -> None:
+        """Answer batch after batch, until ``close``; called by the event loop that asks."""
+        threading.Thread(target=self._run, args=(asyncio.get_running_loop(),), name="inference", daemon=True).start()
+
+    def close(self) -> None:
+        """Begin no further batch."""
+        with self._come:
+            self._ended = True
+            self._come.notify()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        while (batch := self._next()) is not None:
             if batch:
-                await asyncio.get_running_loop().run_in_executor(self.thread, self._timed, batch)
-                _deliver(batch)
+                self._timed(batch)
+                self._busy = False
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(_deliver, batch)
 
-    async def _next(self) -> list[Waiting]:
-        while not self.waiting:
-            await self._come()
-        until = self.waiting[0].since + self.max_wait_s
-        while len(self.waiting) < min(self.max_batch, self.callers()) and (left := until - time.monotonic()) > 0.0:
-            await self._come(left)
-        alike = [each for each in self.waiting if each.kind == self.waiting[0].kind][:self.max_batch]
-        self.waiting = [each for each in self.waiting if each not in alike]
+    def _next(self) -> list[Waiting] | None:
+        """What is answered together; None at the end."""
+        with self._come:
+            self._come.wait_for(lambda: self.waiting or self._ended)
+            while not self._ended and len(self.waiting) < self._expected and (
+                    left := self.waiting[0].since + self.max_wait_s - time.monotonic()) > 0.0:
+                self._come.wait(left)
+            if self._ended:
+                return None
+            self._busy = True
+            alike = [each for each in self.waiting if each.kind == self.waiting[0].kind][:self.max_batch]
+            self.waiting = [each for each in self.waiting if each not in alike]
         return [each for each in alike if not each.answer.done()]  # whose client has gone
-
-    async def _come(self, timeout_s: float | None = None) -> None:
-        self._more.clear()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._more.wait(), timeout_s)
 
     def _timed(self, batch: list[Waiting]) -> None:
         began = time.monotonic()
         results = self._answered(batch)
+        self._took_s = time.monotonic() - began
         for each, result in zip(batch, results, strict=True):
-            each.request = result
-            each.began, each.took_s, each.size = began, time.monotonic() - began, len(batch)
+            each.request, each.began, each.took_s, each.size = result, began, self._took_s, len(batch)
 
     def _answered(self, batch: list[Waiting]) -> list[Any]:
         """An answer or an exception each: where a batch cannot be answered, each of it is asked alone."""

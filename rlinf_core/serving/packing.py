@@ -6,6 +6,7 @@ An array is a map of ``__ndarray__``, ``data``, ``dtype`` and ``shape``, a numbe
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -62,6 +63,7 @@ def _unpack(entry: dict[Any, Any]) -> Any:
     return entry
 
 
+@functools.lru_cache(64)
 def _dtype(name: Any) -> np.dtype:
     if not isinstance(name, str) or name[1:2] not in tuple(KINDS) or not name[2:].isdigit() or int(name[2:]) > 8:
         raise ServingError(f"array: expected a dtype of numbers such as '<f4' or '|u1', got {printable(name)[:40]}")

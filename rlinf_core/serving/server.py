@@ -65,14 +65,15 @@ class PolicyServer:
         except OSError as error:
             raise ServingError(f"serve: cannot listen on {host}:{port}: {error.strerror}. Stop who does, or choose another "
                                "with --port") from error
-        tasks = [asyncio.create_task(each) for each in (self.batcher.run(), self._look(), self._report())]
+        tasks = [asyncio.create_task(each) for each in (self._look(), self._report())]
+        self.batcher.start()
         try:
             yield _port(server)
         finally:
             server.close()
             for task in tasks:
                 task.cancel()
-            self.batcher.thread.shutdown(wait=False, cancel_futures=True)
+            self.batcher.close()
 
     def _asking(self) -> int:
         since = time.monotonic() - ASKING_S

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rlinf_core.serving import protocol
 from rlinf_core.serving.protocol import Request
 
 Answer = dict[str, Any]
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a message's, which nobody writes to
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class Version:
 
     @property
     def needs_instruction(self) -> bool:
-        return getattr(self.policy, "needs_instruction", False)
+        return self.policy.needs_instruction
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -47,11 +49,11 @@ class Version:
         """One answer each, computed together; those that are no finite numbers are SpecErrors."""
         chunk = self._chunk(requests)
         actions = self.policy.spec.action.to_si(chunk.actions.numpy(force=True))
+        if not np.isfinite(actions).all():
+            raise SpecError(f"version {self.number} answered with NaN or Inf: its weights, or this observation, are "
+                            "far from what it has learned")
         answers: list[Answer] = [{"actions": each, protocol.OURS: {"version": self.number}} for each in actions]
         for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
-            if not np.isfinite(answer["actions"]).all():
-                raise SpecError(f"version {self.number} answered with NaN or Inf: its weights, or this observation, are "
-                                "far from what it has learned")
             if request.explore is not None:
                 answer[protocol.OURS]["drawn"] = chunk.drawn[index].numpy(force=True)
                 if chunk.log_probs is not None:
@@ -59,11 +61,11 @@ class Version:
         return answers
 
     def _chunk(self, requests: Sequence[Request]) -> ActionChunk:
-        spec, device = self.policy.spec, self.policy.device
-        arrays = {"vectors": np.stack([request.vectors for request in requests])}
-        arrays |= {image.name: np.stack([request.images[image.name] for request in requests]) for image in spec.images}
-        observation = replace(Observation.of_arrays(spec, arrays, device),
-                              instruction=tuple(request.instruction for request in requests))
+        device = self.policy.device
+        images = {image.name: _together([request.images[image.name] for request in requests], device)
+                  for image in self.policy.spec.images}
+        observation = Observation(_together([request.vectors for request in requests], device), images,
+                                  tuple(request.instruction for request in requests))
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
 
     def kind(self, request: Request) -> tuple[Version, bool]:
@@ -115,6 +117,12 @@ class Weights:
         for size in self.warm_up:
             version.answers([nothing] * size)
         return version
+
+
+def _together(arrays: list[np.ndarray], device: torch.device) -> torch.Tensor:
+    """Of shape (B, ...); one alone is not copied."""
+    batch = torch.from_numpy(np.stack(arrays) if len(arrays) > 1 else arrays[0][None])
+    return batch if device.type == "cpu" else batch.to(device)
 
 
 def _stamped(path: Path) -> tuple[Path, int]:

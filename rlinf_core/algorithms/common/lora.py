@@ -12,6 +12,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from rlinf_core.errors import RlinfError
+
 P = TypeVar("P", bound=nn.Module)
 
 
@@ -19,6 +21,9 @@ def adapted(policy: P, rank: int, seed: int = 0) -> P:
     """A copy of the policy with adapters of this rank (alpha twice that) on every linear layer; only they are trained."""
     from peft import LoraConfig, inject_adapter_in_model
 
+    if any(".lora_" in name for name in policy.state_dict()):
+        raise RlinfError("algorithm.lora_rank: expected 0 for a policy that has adapters of its own (policy.lora), got "
+                         f"{rank}. Leave one of them out")
     layers = [name for name, module in policy.named_modules() if isinstance(module, nn.Linear)]
     config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=layers)
     trained = copy.deepcopy(policy)

@@ -27,7 +27,7 @@ class Rollout:
         observations: name to (T, N, ...).
         next_observations: what was observed after the chunk, before any reset.
         actions: as drawn, (T, N, E, A).
-        log_probs: of the policy that drew them, (T, N, E).
+        log_probs: of the policy that drew them, (T, N, E); or of the K tokens of each, (T, N, E K).
         step_rewards: of every time step, 0 after the episode's end, (T, N, E).
         steps: time steps that were played, E unless the episode ended or the arm was held before, (T, N).
         terminated: the task ended, (T, N).
@@ -75,8 +75,9 @@ class Rollout:
 
     @property
     def executed(self) -> Tensor:
-        """1 for the actions that were played, (T, N, E)."""
-        return (self._order < self.steps.unsqueeze(-1)).float()
+        """1 for the actions that were played, or for their tokens, as ``log_probs``."""
+        played = (self._order < self.steps.unsqueeze(-1)).float()
+        return played.repeat_interleave(self.log_probs.shape[-1] // played.shape[-1], dim=-1)
 
     @property
     def returns(self) -> Tensor:

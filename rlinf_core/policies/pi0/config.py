@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.policies.settings import Lora, PolicySettings
 from rlinf_core.settings.base import with_default
 
 
@@ -26,6 +26,7 @@ class Config(PolicySettings):
         "marginals staying what they are, which gives what it draws a density: the PPO family; 0 for none")
     tokens: int = Field(48, gt=0, le=1024, description="room for the instruction; what is longer is cut off")
     frozen: bool = Field(False, description="the vision-language model stays as it is; the action expert alone is trained")
+    lora: Lora = Field(Lora(), description="adapters, which alone are trained and travel")
 
     @model_validator(mode="after")
     def _one_origin(self) -> Config:

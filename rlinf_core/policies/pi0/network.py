@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from rlinf_core.errors import PolicyFileError, nearest
+from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
+from rlinf_core.policies.pretrained import BEGIN, FileTokenizer, Tokenizer, folder_config, over, refuse_differing
 
-BEGIN, IMAGE = 256, 257  # tokens of a network from scratch beside bytes: a sentence begins, a picture's place
+IMAGE = BEGIN + 1  # of a network from scratch: a picture's place
 SMALLEST: dict[str, Any] = {
     "vlm_config": {
         "model_type": "paligemma", "projection_dim": 128, "image_token_id": IMAGE,
@@ -25,52 +26,13 @@ SMALLEST: dict[str, Any] = {
 }
 
 
-class Tokenizer(Protocol):
-    """From a sentence to tokens."""
-
-    text: str
-
-    def ids(self, sentence: str) -> list[int]:
-        """Without any that mark beginning or end."""
-        ...
-
-
-class ByteTokenizer:
-    """A token a byte: what networks from scratch read."""
-
-    text = ""
-
-    def ids(self, sentence: str) -> list[int]:
-        """UTF-8."""
-        return list(sentence.encode())
-
-
-class FileTokenizer:
-    """That of a checkpoint, by the library tokenizers."""
-
-    def __init__(self, text: str) -> None:
-        import tokenizers
-
-        self.text = text
-        self._tokenizer = tokenizers.Tokenizer.from_str(text)
-
-    def ids(self, sentence: str) -> list[int]:
-        """As in training."""
-        return list(self._tokenizer.encode(sentence, add_special_tokens=False).ids)
-
-
-def tokenizer_of(text: str) -> Tokenizer:
-    """The tokenizer of a tokenizer.json; of bytes, where there is none."""
-    return FileTokenizer(text) if text else ByteTokenizer()
-
-
 def from_scratch(differing: Mapping[str, Any], horizon: int) -> Any:
     """A network with random weights; PolicyFileError names a key that it does not have."""
     require("vla", "policy.kind: pi0")
     from transformers import PI0Config
 
     known = json.loads(PI0Config.from_dict(SMALLEST).to_json_string(use_diff=False))
-    return built(_over(known, {**differing, "chunk_size": horizon}, "policy.network"))
+    return built(over(known, {**differing, "chunk_size": horizon}, "policy.network", "transformers' PI0Config"))
 
 
 def built(architecture: Mapping[str, Any]) -> Any:
@@ -94,13 +56,7 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[Any, Tokenizer]:
     require("vla", "policy.kind: pi0")
     from transformers import PI0Config, PI0ForConditionalGeneration
 
-    for name in ("config.json", "tokenizer.json"):
-        if not (folder / name).is_file():
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json and "
-                                  f"model.safetensors, found no {name}")
-    kind = json.loads((folder / "config.json").read_text()).get("model_type")
-    if kind != "pi0":
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected a model_type of pi0, got {kind!r}")
+    folder_config(folder, ("pi0",))
     try:
         config = PI0Config.from_pretrained(folder, local_files_only=True)
         loaded: Any = PI0ForConditionalGeneration.from_pretrained(
@@ -113,21 +69,5 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[Any, Tokenizer]:
     if config.chunk_size != horizon:
         raise PolicyFileError(f"policy.horizon: expected {config.chunk_size}, as the checkpoint {folder} was trained with, "
                               f"got {horizon}. How many of them are played says policy.execute")
-    for what, names in (("lacks", said["missing_keys"]), ("has beside what it should", said["unexpected_keys"]),
-                        ("has in other shapes", said["mismatched_keys"])):
-        if names:
-            listed = ", ".join(sorted(str(name) for name in names)[:5])
-            raise PolicyFileError(f"policy.checkpoint {folder}: expected the tensors of the network of its config.json; it "
-                                  f"{what} {len(names)}, among them {listed}")
+    refuse_differing(folder, said["missing_keys"], said["unexpected_keys"], said["mismatched_keys"])
     return network, FileTokenizer((folder / "tokenizer.json").read_text())
-
-
-def _over(base: Mapping[str, Any], said: Mapping[str, Any], where: str) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in said.items():
-        if key not in base:
-            raise PolicyFileError(f"{where}: expected keys of transformers' PI0Config, got '{key}'{nearest(key, base)}")
-        below = base[key]
-        merged[key] = _over(below, value, f"{where}.{key}") if isinstance(value, Mapping) and isinstance(
-            below, Mapping) else value
-    return merged

@@ -21,10 +21,12 @@ from torch.nn import functional as F
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
 from rlinf_core.policies import instructions
+from rlinf_core.policies.adapters import inject
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.pi0.config import Config
-from rlinf_core.policies.pi0.network import Tokenizer, built, from_checkpoint, from_scratch, tokenizer_of
+from rlinf_core.policies.pi0.network import built, from_checkpoint, from_scratch
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
+from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
 from rlinf_core.specs import StationSpec
 
 _LOG_2_PI = math.log(2.0 * math.pi)
@@ -34,7 +36,7 @@ class Pi0(OnPolicyActor):
     """a_1 ~ N(0, 1); from t = 1 to 0, a -= v(pictures, sentence, state, a, t) dt; chunks of H normalised actions."""
 
     config: Config
-    reads_instructions = True
+    reads_instructions = needs_instruction = True
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
@@ -44,6 +46,7 @@ class Pi0(OnPolicyActor):
         self.network, self.tokenizer = network, tokenizer or tokenizer_of("")
         self.normalisation = Normalisation(spec.vector_size)
         self._fits()
+        inject(self.network, self.config.lora)
         if self.config.frozen:
             self.network.model.vlm.requires_grad_(False)
         self._tokens: dict[bytes, list[int]] = {}
@@ -105,10 +108,7 @@ class Pi0(OnPolicyActor):
     def _said(self, row: bytes) -> list[int]:
         """The tokens of one sentence, which is said many times."""
         if row not in self._tokens:
-            sentence = row.rstrip(b"\0").decode()
-            if not sentence.strip():
-                raise SpecError("instruction: expected a sentence, which a pi0 acts on, got none. It is the task's "
-                                "'instruction'")
+            sentence = sentence_of(row, "a pi0")
             begin = self.network.config.vlm_config.text_config.bos_token_id
             self._tokens[row] = [begin, *self.tokenizer.ids(f"{sentence}\n")][:self.config.tokens]
         return self._tokens[row]

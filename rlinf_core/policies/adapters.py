@@ -1,0 +1,94 @@
+"""Low-rank adapters in a published network (LoRA), by the library peft: what is trained, and what a policy file holds.
+
+A file with adapters holds no other weights of the network. Those are in ``base-<hash>.safetensors`` beside it, which is
+written once: each version after it is small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlinf_core.atomic_io import publish_file
+from rlinf_core.errors import PolicyFileError
+from rlinf_core.extras import require
+from rlinf_core.policies.settings import Lora
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Weights = dict[str, Tensor]
+NETWORK, ADAPTER = "network.", ".lora_"  # what adapters are of, and what is in their names
+
+
+def inject(network: Any, lora: Lora) -> None:
+    """Adapters on every linear layer but the vocabulary's; they alone are trained. They begin without any effect."""
+    if not lora.rank:
+        return
+    require("vla", "policy.lora")
+    import torch
+    from peft import LoraConfig, inject_adapter_in_model
+
+    layers = [name for name, module in network.named_modules()
+              if isinstance(module, torch.nn.Linear) and not name.endswith("lm_head")]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        alpha: Any = lora.alpha  # peft names an int, and takes any number
+        inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=layers), network)
+
+
+def are_in(weights: Weights) -> bool:
+    """Whether a policy with these weights has adapters."""
+    return any(ADAPTER in name for name in weights)
+
+
+def without_base(weights: Weights, folder: Path) -> tuple[Weights, str]:
+    """What is not of the base, and the base's hash; the base is written into the folder unless it is there."""
+    from safetensors.torch import save_file
+
+    frozen = {name: tensor for name, tensor in weights.items() if _of_base(name)}
+    digest = _digest(frozen)
+    path = _path(folder, digest)
+    if not path.exists():
+        aside = path.with_name(f".{path.name}.part")
+        save_file(frozen, aside)
+        publish_file(aside, path)
+    return {name: tensor for name, tensor in weights.items() if not _of_base(name)}, digest
+
+
+def base(policy: Path, digest: str) -> Weights:
+    """The weights of that hash, from beside the policy's file; PolicyFileError where they are not."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = _path(policy.parent, digest)
+    try:
+        weights: Weights = load_file(path)
+    except FileNotFoundError as error:
+        raise PolicyFileError(f"policy {policy}: expected the weights that its adapters are for in {path.name} beside it, "
+                              "found none. Copy them from the run's policies, once for all versions") from error
+    except (SafetensorError, OSError) as error:
+        raise PolicyFileError(f"policy {path}: expected a whole safetensors file, got one that is cut short or damaged "
+                              f"({error}). Copy it again") from error
+    if (got := _digest(weights)) != digest:
+        raise PolicyFileError(f"policy {path}: expected weights of hash {digest[:16]}, got {got[:16]}: it was damaged or "
+                              "changed. Copy it again")
+    return weights
+
+
+def _of_base(name: str) -> bool:
+    return name.startswith(NETWORK) and ADAPTER not in name
+
+
+def _path(folder: Path, digest: str) -> Path:
+    return folder / f"base-{digest[:16]}.safetensors"
+
+
+def _digest(weights: Weights) -> str:
+    """SHA-256 of names, types, shapes and numbers."""
+    said = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        said.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        said.update(tensor.detach().cpu().contiguous().numpy().data.cast("B") if tensor.numel() else b"")
+    return said.hexdigest()

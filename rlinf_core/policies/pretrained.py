@@ -1,0 +1,117 @@
+"""What policies made of published networks share: tokenizers, settings over defaults, and Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlinf_core.errors import PolicyFileError, SpecError, nearest
+
+BEGIN = 256  # the token beside bytes with which a sentence begins, for networks from scratch
+
+
+class Tokenizer(Protocol):
+    """From a sentence to tokens."""
+
+    text: str
+
+    def ids(self, sentence: str) -> list[int]:
+        """Without any that mark beginning or end."""
+        ...
+
+    def id(self, token: str) -> int | None:
+        """Of one token, if it is known."""
+        ...
+
+
+class ByteTokenizer:
+    """A token a byte: what networks from scratch read."""
+
+    text = ""
+
+    def ids(self, sentence: str) -> list[int]:
+        """UTF-8."""
+        return list(sentence.encode())
+
+    def id(self, token: str) -> int | None:
+        """None has a name."""
+        return None
+
+
+class FileTokenizer:
+    """That of a checkpoint, by the library tokenizers."""
+
+    def __init__(self, text: str) -> None:
+        import tokenizers
+
+        self.text = text
+        self._tokenizer = tokenizers.Tokenizer.from_str(text)
+
+    def ids(self, sentence: str) -> list[int]:
+        """As in training."""
+        return list(self._tokenizer.encode(sentence, add_special_tokens=False).ids)
+
+    def id(self, token: str) -> int | None:
+        """Of one token, if it is known."""
+        known: int | None = self._tokenizer.token_to_id(token)
+        return known
+
+
+def tokenizer_of(text: str) -> Tokenizer:
+    """The tokenizer of a tokenizer.json; of bytes, where there is none."""
+    return FileTokenizer(text) if text else ByteTokenizer()
+
+
+def sentence_of(row: bytes, what: str) -> str:
+    """The instruction in a row of ``instructions``; SpecError where there is none."""
+    sentence = row.rstrip(b"\0").decode()
+    if not sentence.strip():
+        raise SpecError(f"instruction: expected a sentence, which {what} acts on, got none. It is the task's 'instruction'")
+    return sentence
+
+
+def over(base: Mapping[str, Any], said: Mapping[str, Any], where: str, keys_of: str, free: Collection[str] = ()) \
+        -> dict[str, Any]:
+    """``base`` with what was said in place of its values; PolicyFileError names a key that it does not have.
+
+    Args:
+        where: what was said stands, for people.
+        keys_of: whose keys are expected, for people.
+        free: keys below which anything may stand.
+    """
+    merged = dict(base)
+    for key, value in said.items():
+        if key not in base:
+            raise PolicyFileError(f"{where}: expected keys of {keys_of}, got '{key}'{nearest(key, base)}")
+        below = base[key]
+        nested = isinstance(value, Mapping) and isinstance(below, Mapping) and key not in free
+        merged[key] = over(below, value, f"{where}.{key}", keys_of) if nested else value
+    return merged
+
+
+def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
+    """The config.json of a Hugging Face folder of one of these ``model_type``; PolicyFileError says what is wrong."""
+    for name in ("config.json", "tokenizer.json"):
+        if not (folder / name).is_file():
+            raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with config.json, tokenizer.json and "
+                                  f"model.safetensors, found no {name}")
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        kind = config.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected a map in config.json, got: {error}") from error
+    if kind not in kinds:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected a model_type of {' or '.join(kinds)}, got {kind!r}")
+    return dict(config)
+
+
+def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],
+                     reshaped: Collection[Any]) -> None:
+    """PolicyFileError names tensors of a checkpoint that are not those of its network."""
+    for what, names in (("lacks", missing), ("has beside what it should", unexpected), ("has in other shapes", reshaped)):
+        if names:
+            listed = ", ".join(sorted(str(name) for name in names)[:5])
+            raise PolicyFileError(f"policy.checkpoint {folder}: expected the tensors of the network of its config.json; it "
+                                  f"{what} {len(names)}, among them {listed}")

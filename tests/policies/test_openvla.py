@@ -1,0 +1,231 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.sft import Config as SFTConfig
+from rlinf_core.algorithms.sft import Learner
+from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.openvla import Config
+from rlinf_core.policies.openvla.network import save_folder
+from rlinf_core.policies.openvla.policy import OpenVLA
+from rlinf_core.policies.policy import Observation
+from rlinf_core.serving.protocol import read_request
+from rlinf_core.serving.weights import Version
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from tests.policies.published_openvla import SMALL, TEXT, theirs, written
+from tests.policies.test_pi0 import pi0
+
+ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.04), ("m", "m"))
+SPEC = StationSpec((ArraySpec("pose", (3,)), ArraySpec("front", (32, 32, 3), "uint8")), ACTION, 10.0, "push")
+
+def openvla(**config):
+    torch.manual_seed(0)
+    return OpenVLA(SPEC, Config(**{"horizon": 2, "network": SMALL} | config)).eval()
+
+
+def observation(*sentences, seed=0):
+    random = np.random.default_rng(seed)
+    picture = torch.from_numpy(random.integers(0, 255, (len(sentences), 32, 32, 3), np.uint8))
+    return Observation(torch.zeros(len(sentences), 3), {"front": picture}, sentences)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("openvla"))
+
+
+PROMPTS = {"Push": [1, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13],
+           "take the robot": [1, 3, 4, 5, 6, 7, 8, 9, 10, 9, 7, 0, 11, 13]}
+
+
+@torch.no_grad()
+def test_a_published_folder_acts_as_transformers_own_modules_on_the_same_weights(folder):
+    """The likeliest tokens one by one, without cache, padding or batch; actions in the units of its data set."""
+    policy = OpenVLA(SPEC, Config(horizon=2, checkpoint=str(folder), statistics="lab")).eval()
+    seen = observation(*PROMPTS)
+    llama, embeds = theirs(folder)
+    chunk, words, bins = policy.act(seen, False), 14 + 256, []
+    for index, tokens in enumerate(PROMPTS.values()):
+        tokens = list(tokens)
+        picture = seen.images["front"][index].permute(2, 0, 1) / 255
+        for _ in range(4):
+            scores = llama(inputs_embeds=embeds(picture, tokens)).logits[0, -1]
+            tokens.append(words - 256 + scores[words - 256:words].argmax().item())
+        logits = llama(inputs_embeds=embeds(picture, tokens)).logits[0, -5:-1]
+        bins.append([words - 1 - token for token in tokens[-4:]])
+        batch = policy.seen(replace(seen, instruction=(seen.instruction[index],) * 2))
+        ours = policy.logits(batch, torch.tensor([bins[-1]] * 2))[index]
+        assert torch.allclose(ours, logits, atol=1e-4) and logits.std() > 0.1
+    assert chunk.drawn.view(2, 4).tolist() == bins and len(set(bins[0] + bins[1])) > 3
+    edges = np.linspace(-1, 1, 256)
+    inside = ((edges[:-1] + edges[1:]) / 2)[np.clip(np.reshape(bins, (2, 2, 2)), 0, 254)]
+    expected = np.stack([(0.5 * (inside[..., 0] + 1) * 0.04 - 0.01) / 0.02, inside[..., 1]], axis=-1)
+    assert chunk.actions.numpy() == pytest.approx(expected.clip(-1, 1), abs=1e-6)
+
+
+@torch.no_grad()
+def test_log_probabilities_are_those_of_an_independent_computation(folder):
+    policy = OpenVLA(SPEC, Config(horizon=2, checkpoint=str(folder), temperature=1.5)).eval()
+    seen, (llama, embeds) = observation(*PROMPTS), theirs(folder)
+    chunk = policy.act(seen, True, torch.Generator().manual_seed(0))
+    again, entropy = policy.log_probs(policy.seen(seen), chunk.drawn)
+    for index, tokens in enumerate(PROMPTS.values()):
+        said = [269 - int(number) for number in chunk.drawn[index].flatten()]
+        logits = llama(inputs_embeds=embeds(seen.images["front"][index].permute(2, 0, 1) / 255, tokens + said)).logits
+        scores = logits[0, -5:-1, 14:270].double() / 1.5
+        every = torch.log(torch.exp(scores) / torch.exp(scores).sum(dim=-1, keepdim=True))
+        expected = torch.stack([every[step, token - 14] for step, token in enumerate(said)]).view(2, 2).sum(dim=-1)
+        spread = -(every.exp() * every).sum(dim=-1).view(2, 2).sum(dim=-1)
+        for got, wanted in ((chunk.log_probs, expected), (again, expected), (entropy, spread)):
+            assert got[index].tolist() == pytest.approx(wanted.tolist(), rel=1e-5, abs=1e-5)
+    assert policy.act(seen, False).log_probs is None
+
+
+@torch.no_grad()
+def test_all_tokens_at_once_are_those_of_attention_without_any_order():
+    """Llama written once more, of one prompt without padding: empty places, an end behind, no mask at all."""
+    policy = openvla(decoding="parallel", network=SMALL | {"text_config": TEXT | {"num_hidden_layers": 1}})
+    seen = observation("push", "a much longer instruction")
+    model, config = policy.network.language_model, policy.network.language_model.config
+    alone = Observation(seen.vectors[:1], {"front": seen.images["front"][:1]}, ("push",))
+    embeds, _ = policy.prompts(policy.seen(alone))
+    x = torch.cat([embeds, torch.zeros(1, 4, 32), model.get_input_embeddings()(torch.tensor([[2]]))], dim=1)[0]
+    layer, length = model.model.layers[0], len(x)
+    turn = torch.arange(length)[:, None] / config.rope_parameters["rope_theta"] ** (torch.arange(0, 8, 2) / 8)
+    cos, sin = turn.cos().repeat(1, 2), turn.sin().repeat(1, 2)
+
+    def normed(x, norm):
+        return x / (x.pow(2).mean(dim=-1, keepdim=True) + config.rms_norm_eps).sqrt() * norm.weight
+
+    def heads(project, turned=True):
+        h = project(normed(x, layer.input_layernorm)).view(length, -1, 8).transpose(0, 1)
+        h = h * cos + torch.cat([-h[..., 4:], h[..., :4]], dim=-1) * sin if turned else h
+        return h.repeat_interleave(4 // len(h), dim=0)
+
+    attention = layer.self_attn
+    scores = heads(attention.q_proj) @ heads(attention.k_proj).transpose(1, 2) / 8 ** 0.5
+    x = x + attention.o_proj((scores.softmax(dim=-1) @ heads(attention.v_proj, False)).transpose(0, 1).flatten(1))
+    h = normed(x, layer.post_attention_layernorm)
+    x = x + layer.mlp.down_proj(F.silu(layer.mlp.gate_proj(h)) * layer.mlp.up_proj(h))
+    expected = model.lm_head(normed(x, model.model.norm))[-6:-2]
+    assert torch.allclose(policy.logits(policy.seen(seen), torch.zeros(2, 4, dtype=torch.long))[0], expected, atol=1e-4)
+    chunk = policy.act(seen, True, torch.Generator().manual_seed(0))
+    again, _ = policy.log_probs(policy.seen(seen), chunk.drawn)
+    assert torch.allclose(again, chunk.log_probs, atol=1e-5)
+
+
+@pytest.mark.parametrize("decoding", ["autoregressive", "parallel"])
+def test_by_cloning_it_learns_to_do_as_it_is_told(decoding):
+    policy = openvla(decoding=decoding)
+    learner = Learner(policy, SFTConfig(learning_rate=2e-3, noise_floor=0.0, image_shift=0), seed=0)
+    said, losses = {"left": -0.7, "right": 0.7}, []
+    for step in range(60):
+        seen = observation(*(["left", "right"] * 4), seed=step)
+        batch = {name: values.numpy() for name, values in policy.seen(seen).items()}
+        batch["action"] = np.repeat([[said[word]] for word in seen.instruction], 4, axis=1).astype(np.float32)
+        losses.append(learner.update(batch)["sft_loss"])
+    acted = policy.act(observation(*said, seed=10_000), False).actions.mean(dim=(1, 2))
+    assert losses[-1] < 0.3 * losses[0] and acted.numpy() == pytest.approx(list(said.values()), abs=0.05)
+
+
+@pytest.mark.parametrize("name, level, config", [
+    ("ppo", "action", {}), ("grpo", "chunk", {"decoding": "parallel"}), ("grpo", "action", {"token_log_probs": True})])
+def test_learners_from_rollouts_raise_what_pays(name, level, config):
+    """A bandit: what lies above 0 in its first number pays, whatever was seen."""
+    policy = openvla(horizon=1, **config)
+    sizes = {"ppo": {"minibatches": 2}, "grpo": {"group": 16, "minibatches": 2}}[name]
+    learner = algorithm(name).Learner(policy, algorithm(name).Config(epochs=2, learning_rate=1e-2, level=level, **sizes), 0)
+    draw, mean = torch.Generator().manual_seed(0), []
+    seen, one = observation(*["push"] * 64), torch.ones(1, 64)
+    batch = {key: value.unsqueeze(0) for key, value in policy.seen(seen).items()}
+    for _ in range(12):
+        chunk = policy.act(seen, True, draw)
+        paid = (chunk.actions[:, :, 0] > 0).float()
+        mean.append(paid.mean().item())
+        rollout = Rollout(batch, batch, chunk.drawn.unsqueeze(0), chunk.log_probs.flatten(1).unsqueeze(0),
+                          paid.unsqueeze(0), one, one, one, one, 0 * one)
+        assert rollout.executed.shape == rollout.log_probs.shape == (1, 64, 2 if "token_log_probs" in config else 1)
+        learner.update(rollout)
+    assert np.mean(mean[:2]) < 0.75 and np.mean(mean[-3:]) > 0.9, mean
+
+
+def test_a_policy_file_is_all_that_a_station_needs(folder, tmp_path):
+    policy = OpenVLA(SPEC, Config(horizon=2, checkpoint=str(folder), statistics="lab")).eval()
+    path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    moved = folder.rename(tmp_path / "elsewhere")
+    try:
+        again = load_policy(path, SPEC)
+    finally:
+        moved.rename(folder)
+    seen = observation("push", "push the robot")
+    assert torch.equal(again.act(seen, False).actions, policy.act(seen, False).actions)
+    save_folder(again.network, again.tokenizer, tmp_path / "again")
+    third = OpenVLA(SPEC, Config(horizon=2, checkpoint=str(tmp_path / "again"))).eval()
+    assert torch.equal(third.act(seen, False).drawn, policy.act(seen, False).drawn)
+
+
+def test_numbers_and_bins_are_each_others_inverse():
+    policy = openvla()
+    policy.offset, policy.gain = torch.tensor([0.1, 0.0]), torch.tensor([0.5, 1.0])
+    bins = torch.arange(255).float().unsqueeze(-1).expand(-1, 2)
+    assert torch.equal(policy.bins(policy.centres(bins)), bins.long())
+    assert policy.bins(torch.tensor([[9.0, -9.0]])).tolist() == [[255, 0]]
+    assert torch.equal(policy.centres(torch.tensor([255.0, 255.0])), policy.centres(torch.tensor([254.0, 254.0])))
+
+
+@pytest.mark.parametrize("make", [openvla, pi0])
+def test_a_server_asks_its_clients_for_a_sentence(make):
+    version = Version(make())
+    spec = version.policy.spec
+    message = {item.name: np.zeros(item.shape, item.dtype) for item in spec.observation}
+    assert read_request(spec, message | {"prompt": "pull"}, version.needs_instruction).instruction == "pull"
+    with pytest.raises(SpecError, match="expected an instruction in words, which this policy needs"):
+        read_request(spec, message | {"prompt": " "}, version.needs_instruction)
+
+
+def test_what_does_not_fit_is_named(folder, tmp_path):
+    with pytest.raises(SpecError, match="expected at least one camera"):
+        OpenVLA(StationSpec(SPEC.observation[:1], ACTION, 10.0), Config(network=SMALL))
+    with pytest.raises(SpecError, match="instruction: expected a sentence"):
+        openvla().act(observation(" "), False)
+    with pytest.raises(SpecError, match=r"policy.statistics: expected one of lab, got 'labb' \(did you mean 'lab'"):
+        OpenVLA(SPEC, Config(checkpoint=str(folder), statistics="labb"))
+    with pytest.raises(SpecError, match="expected 1 numbers an action .*'lab' has 2"):
+        OpenVLA(replace(SPEC, action=ActionSpec("tcp_delta", ("dx",), (0.02,), ("m",))),
+                Config(checkpoint=str(folder), statistics="lab"))
+    with pytest.raises(PolicyFileError, match="found no config.json"):
+        OpenVLA(SPEC, Config(checkpoint=str(tmp_path)))
+    with pytest.raises(PolicyFileError, match=r"policy.network.text_config: .* got 'hiden_size' \(did you mean"):
+        openvla(network={"text_config": {"hiden_size": 8}})
+    with pytest.raises(PolicyFileError, match="timm_model_ids: expected vit_large"):
+        openvla(network={"timm_model_ids": ["vit_giant", "vit_giant"]})
+
+
+@pytest.mark.parametrize("change, said", [
+    (lambda weights: weights.pop("projector.fc1.bias"), "lacks 1, among them projector.fc1.bias"),
+    (lambda weights: weights.update(extra=torch.zeros(2)), "has beside what it should 1, among them extra"),
+    (lambda weights: weights.update({"projector.fc1.bias": torch.zeros(3)}), "has in other shapes 1, .*projector.fc1.bias"),
+    (None, "expected a whole safetensors file")])
+def test_a_checkpoint_with_missing_or_extra_tensors_is_refused_by_name(folder, tmp_path, change, said):
+    from safetensors.torch import load_file, save_file
+
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = {name: value for file in tmp_path.glob("*.safetensors") for name, value in load_file(file).items()}
+    file = tmp_path / "model-0.safetensors"
+    if change is None:
+        file.write_bytes(file.read_bytes()[:-9])
+    else:
+        change(weights)
+        (tmp_path / "model-1.safetensors").unlink()
+        save_file(weights, file)
+    with pytest.raises(PolicyFileError, match=said):
+        OpenVLA(SPEC, Config(checkpoint=str(tmp_path)))
