@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 @pytest.mark.domain(46)
 def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_both(peer, tmp_path, task):
     fleet = Fleet(tmp_path / "fleet")
-    fleet.enroll("station_a", tmp_path / "carried")
+    fleet.enroll("station_a", tmp_path / "carried", days=20)
     server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print,
                           lambda: {"phase": "online", "accepting": True}, fleet=fleet.folder)
     spool = Spool(tmp_path / "spool")
@@ -40,6 +40,8 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     assert statuses[-1].connected and statuses[-1].accepting and 0 < statuses[-1].spool_full < 0.01
     assert (spool.root / "refused/two").is_dir() and "SHA256SUMS" in (spool.root / "refused/two.reason.txt").read_text()
     peer.spin(lambda: server.stations["station_a"][1].set_aside == 1, what="the trainer to hear of it")
+
+    assert "ends in 20 days, on" in (peer.supervisor.run_dir / "logs/uplink.log").read_text()
 
     fleet.revoke("station_a")
     record(spool, task.spec, "four").close()

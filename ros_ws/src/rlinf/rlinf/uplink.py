@@ -16,6 +16,7 @@ from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import BridgeError
 
 RETRY_S = 1.0
+DAY_S = 86_400.0
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
@@ -39,6 +40,8 @@ class Uplink(Node):
         for worker in self.workers:
             worker.start()
         self.create_timer(0.5, self._report)
+        self._look_at_certificate()
+        self.create_timer(DAY_S, self._look_at_certificate)
 
     def _upload(self) -> None:
         sender = Sender(self.spool, self.client, self.get_logger().error)
@@ -64,6 +67,10 @@ class Uplink(Node):
             else:
                 self.version, path, sha = fetched
                 self.updates.publish(PolicyUpdate(version=self.version, path=str(path), sha256=sha))
+
+    def _look_at_certificate(self) -> None:
+        if self.client.credentials and (said := self.client.credentials.warning()):
+            self.get_logger().warning(said)
 
     def _complain(self, trouble: str) -> None:
         if trouble != self.trouble:
