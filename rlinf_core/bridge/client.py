@@ -156,7 +156,10 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
         with open(folder / file.name, "rb") as source:
             source.seek(offset)
             while data := source.read(PART_BYTES):
-                yield pb.UploadPart(chunk=pb.Chunk(file=number, offset=offset, data=data, crc32=zlib.crc32(data)))
+                part = pb.UploadPart()  # filled in place: a message that is put into another one is copied
+                part.chunk.file, part.chunk.offset, part.chunk.crc32 = number, offset, zlib.crc32(data)
+                part.chunk.data = data
+                yield part
                 offset += len(data)
 
 

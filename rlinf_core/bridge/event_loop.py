@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine
@@ -25,10 +26,19 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def to_its_end(call: Callable[..., T], *arguments: Any) -> T:
-    """Run it in a thread. Whoever waits for it may be cancelled; then they are once it is through."""
+    """Run it in a thread. Whoever waits for it may be cancelled, more than once; then they are once it is through."""
     running = asyncio.ensure_future(asyncio.to_thread(call, *arguments))
+    running.add_done_callback(_looked_at)
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([running])
+        while not running.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
         raise
+
+
+def _looked_at(task: asyncio.Task[Any]) -> None:
+    """What it raised is not told to a log, where whoever waited for it is gone."""
+    if not task.cancelled():
+        task.exception()

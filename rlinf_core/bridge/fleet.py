@@ -2,6 +2,7 @@
 
     ca.key ca.crt         the authority; whoever has ca.key can enroll
     stations/<name>.crt   enrolled: the very certificate that the station must show
+    renewed/<name>.crt    the one before it; holds until it ends
     revoked/<name>.crt    withdrawn
 
 A station's own folder, which ``enroll`` makes and a person carries, has ca.crt, station.crt and station.key.
@@ -34,7 +35,9 @@ from rlinf_core.errors import BridgeError
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 AUTHORITY_DAYS, TRAINER_DAYS = 3650.0, 825.0
+WARN_DAYS = 30.0  # before a certificate ends
 CA, CERTIFICATE, KEY = "ca.crt", "station.crt", "station.key"
+RENEW = "Renew it on the trainer's machine (rlinf fleet enroll {} --renew --out FOLDER), and carry its new files over"
 AGAIN = "Enroll it on the trainer's machine (rlinf fleet enroll), and carry its new files over"
 
 
@@ -48,14 +51,15 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def enroll(self, station: str, out: Path, days: float = 365.0) -> list[Path]:
-        """Make a station's key and certificate in ``out``, and the authority on first use; returns what to carry over."""
+    def enroll(self, station: str, out: Path, days: float = 365.0, renew: bool = False) -> list[Path]:
+        """Make a station's key and certificate in ``out``, and the authority on first use; returns what to carry over.
+
+        Of a station that is enrolled, only to ``renew`` them: what it has holds on until it ends.
+        """
         if not NAME.fullmatch(station):
             raise BridgeError(f"station: expected a letter, then up to 63 letters, digits and _, got '{station[:200]}'")
-        if self._enrolled(station).exists():
-            until = expiry(read_certificate(self._enrolled(station)))
-            raise BridgeError(f"station '{station}': enrolled already, until {until}. To give it a new key, revoke it "
-                              f"first: rlinf fleet revoke {station}")
+        if self._enrolled(station).exists() != renew:
+            raise BridgeError(self._cannot_enroll(station, renew))
         carried = [out / name for name in (CA, CERTIFICATE, KEY)]
         if there := [str(path) for path in carried if path.exists()]:
             raise BridgeError(f"--out: expected a folder without {', '.join(there)}, which another station may need. Name "
@@ -66,26 +70,48 @@ class Fleet:
         for path, data, mode in zip(carried, (pem(ca), pem(certificate), key_pem(key)), (0o644, 0o644, 0o600), strict=True):
             write(path, data, mode)
         make_folder(self.folder / "stations")
+        if renew:
+            before = self._enrolled(station).read_bytes()
+            write(free_name(make_folder(self.folder / "renewed") / f"{station}.crt"), before)
         write(self._enrolled(station), pem(certificate))  # last: from here on it may call
         return carried
 
+    def _cannot_enroll(self, station: str, renew: bool) -> str:
+        if renew:
+            return (f"station '{station}': --renew: expected one that is enrolled in {self.folder}, of which there are "
+                    f"{', '.join(self.days_left()) or 'none'}. Leave --renew out")
+        until = expiry(read_certificate(self._enrolled(station)))
+        return (f"station '{station}': enrolled already, until {until}. For new files before that, add --renew: the old "
+                f"ones hold until they end. Where somebody else may have its key, rlinf fleet revoke {station} first")
+
     def revoke(self, station: str) -> Path:
         """From its next call on the station gets nothing; returns where its certificate went."""
-        known = [name for name, state, _ in self.stations() if state != "revoked"]
-        if station not in known:
+        if station not in (known := self.days_left()):
             raise BridgeError(f"station '{station[:200]}': expected one that is enrolled in {self.folder}, of which there "
                               f"are {', '.join(known) or 'none'}")
-        return move(self._enrolled(station), free_name(make_folder(self.folder / "revoked") / f"{station}.crt"))
+        for path in (*self._renewed(station), self._enrolled(station)):
+            kept = move(path, free_name(make_folder(self.folder / "revoked") / f"{station}.crt"))
+        return kept
 
     def stations(self) -> list[tuple[str, str, str]]:
-        """(name, enrolled, expired or revoked, until when) of all there ever were."""
+        """(name, enrolled, renewed, expired or revoked, until when) of all there ever were."""
         rows = []
-        for folder, state in (("stations", "enrolled"), ("revoked", "revoked")):
+        for folder, state in (("stations", "enrolled"), ("renewed", "renewed"), ("revoked", "revoked")):
             for path in sorted((self.folder / folder).glob("*.crt*")):
                 certificate = read_certificate(path)
-                expired = state == "enrolled" and days_left(certificate) <= 0
+                expired = state != "revoked" and days_left(certificate) <= 0
                 rows.append((common_name(certificate), "expired" if expired else state, expiry(certificate)))
         return rows
+
+    def days_left(self) -> dict[str, float]:
+        """Of every station that is enrolled: until it must have been renewed."""
+        found = map(read_certificate, sorted((self.folder / "stations").glob("*.crt")))
+        return {common_name(certificate): days_left(certificate) for certificate in found}
+
+    def warnings(self) -> list[str]:
+        """Of every station that is enrolled, and must be renewed soon."""
+        found = map(read_certificate, sorted((self.folder / "stations").glob("*.crt")))
+        return [said for one in found if (said := warning(f"the certificate of station '{common_name(one)}'", one))]
 
     def why_not(self, station: str, shown: Certificate) -> str:
         """Why whoever says it is this station, and shows this certificate, gets nothing; empty where all is well."""
@@ -93,7 +119,7 @@ class Fleet:
         if not enrolled.exists():
             revoked = any((self.folder / "revoked").glob(f"{station}.crt*"))
             return f"{'its certificate was revoked' if revoked else 'it is not enrolled'}. {AGAIN}"
-        if shown != read_certificate(enrolled):
+        if shown not in map(read_certificate, (enrolled, *self._renewed(station))):
             return f"its certificate was revoked, and another one made since. {AGAIN}"
         return "" if days_left(shown) > 0 else f"its certificate expired on {expiry(shown)}. {AGAIN}"
 
@@ -109,6 +135,9 @@ class Fleet:
     def _enrolled(self, station: str) -> Path:
         return self.folder / "stations" / f"{station}.crt"
 
+    def _renewed(self, station: str) -> list[Path]:
+        return [*(self.folder / "renewed").glob(f"{station}.crt*")]
+
     def _authority(self) -> tuple[Certificate, EllipticCurvePrivateKey]:
         """Made on first use."""
         file, key_file = self.folder / CA, self.folder / "ca.key"
@@ -123,6 +152,15 @@ class Fleet:
 def expiry(certificate: Certificate) -> str:
     """The day, in UTC."""
     return f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+
+
+def warning(what: str, certificate: Certificate) -> str:
+    """That it ends soon, or has ended, and what to do; empty where it is good for longer than WARN_DAYS."""
+    left = days_left(certificate)
+    if left > WARN_DAYS:
+        return ""
+    ends = f"ends in {left:.0f} days, on" if left > 0 else "expired on"
+    return f"{what} {ends} {expiry(certificate)}. {RENEW.format(common_name(certificate))}"
 
 
 class Credentials:
@@ -147,6 +185,10 @@ class Credentials:
         if key.public_key() != self.certificate.public_key() or self.certificate.issuer != ca.subject:
             raise BridgeError(f"bridge.credentials: {folder}: expected {CERTIFICATE}, {KEY} and {CA} of one enrollment, "
                               f"got files that do not belong together. {AGAIN}")
+
+    def warning(self) -> str:
+        """What must be done about it soon; empty where nothing must."""
+        return warning(f"the certificate of station '{common_name(self.certificate)}' in {self.folder}", self.certificate)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """To show to a trainer of the same fleet."""

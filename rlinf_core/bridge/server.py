@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from rlinf_core.bridge.policies import Choice, NewestForAll, Policies
 from rlinf_core.bridge.receiving import Receiving
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
+from rlinf_core.prometheus import Durations
 
 UPLOADS = 64           # at a time, one of each station; further ones wait for their turn
 FETCHES = 16           # policies on their way at a time
@@ -67,6 +69,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self.choice = choice or NewestForAll()
         self._admission, self._policies = Admission(self.fleet), Policies(policies, self.choice)
         self._sending: set[str] = set()
+        self.answers: Counter[str] = Counter()  # about episodes: stored, duplicate, refused or later
+        self.uploads_s = Durations()
         self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), asyncio.Semaphore(FETCHES)
         self.port = run(self._start(address))
 
@@ -107,12 +111,22 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     # Episodes up
     async def Offer(self, request: pb.Episode, context: grpc.aio.ServicerContext) -> pb.EpisodeReply:  # noqa: N802
         station = await self._admit(context)
-        return await _replied(to_its_end(self.inbox.offer, station, request))
+        return self._counted(await _replied(to_its_end(self.inbox.offer, station, request)))
 
     async def Upload(self, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext  # noqa: N802
                      ) -> pb.EpisodeReply:
-        station = await self._admit(context)
-        return await _replied(self._upload(station, parts))
+        station, began = await self._admit(context), time.monotonic()
+        reply = self._counted(await _replied(self._upload(station, parts)))
+        if reply.stored:
+            self.uploads_s.note(time.monotonic() - began)
+        return reply
+
+    def _counted(self, reply: pb.EpisodeReply) -> pb.EpisodeReply:
+        outcome = ("duplicate" if reply.duplicate else "stored" if reply.stored else
+                   "refused" if reply.refused else "later" if reply.error else "")
+        if outcome:  # else it is to be sent now
+            self.answers[outcome] += 1
+        return reply
 
     async def _upload(self, station: str, parts: AsyncIterator[pb.UploadPart]) -> pb.EpisodeReply:
         if station in self._sending:

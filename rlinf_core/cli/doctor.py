@@ -15,6 +15,9 @@ from pathlib import Path
 
 from rlinf_core import extras
 from rlinf_core.bridge import PORT
+from rlinf_core.bridge.certificates import read_certificate
+from rlinf_core.bridge.fleet import CERTIFICATE, Fleet, warning
+from rlinf_core.errors import RlinfError
 from rlinf_core.paths import built_messages, message_packages
 from rlinf_core.ros import provides_messages, ros_is_sourced
 
@@ -197,6 +200,17 @@ def _port() -> Finding:
                    "another trainer runs; stop it, or --set bridge.port=<number>" if used else "", False)
 
 
+def _certificates() -> Finding:
+    """Of the folders that docs/fleet.md names: a station's, a trainer's."""
+    own, fleet = Path("credentials") / CERTIFICATE, Fleet(Path("fleet"))
+    try:
+        told = fleet.warnings() + ([warning(str(own), read_certificate(own))] if own.exists() else [])
+        count = len(fleet.days_left()) + own.exists()
+    except (RlinfError, OSError) as error:
+        return Finding("certificates", str(error), "see docs/fleet.md", needed=False)
+    return Finding("certificates", f"{count} in fleet/ and credentials/ here", " ".join(filter(None, told)), needed=False)
+
+
 CHECKS = (_python, _packages, *map(_extra, extras.PURPOSE), _ros, _messages, _tool("g++", "apt-get install g++"),
           _tool("cmake", "apt-get install cmake"), _middleware, _shared_memory, _sockets, _priority, _awake, _rendering,
-          _gpu, _disk, _port)
+          _gpu, _disk, _port, _certificates)

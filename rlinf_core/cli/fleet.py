@@ -20,10 +20,11 @@ def on_disk() -> Iterator[None]:
 
 
 @on_disk()
-def enroll(station: str, out: Path, days: float, fleet: Path) -> None:
+def enroll(station: str, out: Path, days: float, renew: bool, fleet: Path) -> None:
     """Make a station's files, and say what to do with them."""
-    carried = Fleet(fleet).enroll(station, out, days)
-    print(f"station '{station}' is enrolled in {fleet.resolve()}. Carry over, by a way that nobody else can read:")
+    carried = Fleet(fleet).enroll(station, out, days, renew)
+    print(f"station '{station}' is {'renewed' if renew else 'enrolled'} in {fleet.resolve()}. Carry over, by a way that "
+          "nobody else can read:")
     print(*(f"  {path.resolve()}" for path in carried), sep="\n")
     print(f"there:    rlinf up RECIPE --set station.name={station} bridge.host=<this machine> "
           "bridge.credentials=<their folder>")
@@ -40,6 +41,8 @@ def revoke(station: str, fleet: Path) -> None:
 @on_disk()
 def stations(fleet: Path) -> None:
     """A line for each certificate."""
-    rows = Fleet(fleet).stations()
+    known = Fleet(fleet)
+    rows = known.stations()
     print(*(f"{name:<24} {state:<10} until {until}" for name, state, until in rows) if rows else
           [f"nobody is enrolled in {fleet.resolve()}: rlinf fleet enroll STATION --out FOLDER"], sep="\n")
+    print(*known.warnings(), sep="\n", end="\n" if known.warnings() else "")

@@ -27,6 +27,8 @@ def _enrollment(own: Commands, command: Command) -> None:
     for parser in (enroll, revoke):
         parser.add_argument("station", help="its station.name")
     enroll.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the station's files go")
+    enroll.add_argument("--renew", action="store_true", help="new files for a station that is enrolled, before its "
+                        "certificate ends; what it has holds until then")
     enroll.add_argument("--days", type=_days, default=365.0, help="for how long it is good (default: 365)")
     listing = command(own, "list", "cli.fleet:stations", "say who is enrolled, until when, and who was revoked")
     for parser in (enroll, revoke, listing):

@@ -15,6 +15,7 @@ from rlinf_core.atomic_io import fsync, make_folder
 from rlinf_core.errors import EpisodeError
 
 ARRIVED = "arrived"
+OLDER = Path("inbox/journal.sqlite")
 
 
 class Journal:
@@ -26,9 +27,14 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
-        self._contents: dict[str, str] = {}  # of what arrived, in that order
+        self._contents: dict[str, tuple[str, str]] = {}  # content and station of what arrived, in that order
         self._file: FileIO | None = None
         self._end = 0
+        older = path.parent / OLDER
+        if older.exists():
+            raise EpisodeError(f"journal {path}: expected a run of this release, got {older}, in which an earlier one "
+                               "has noted what arrived. Go on with that release; or begin another run (--out), which may "
+                               f"learn from this one's episodes: collect.recordings=[{older.parent}]")
         if path.exists():
             self._file = FileIO(path, "a+")
             self._end = self._read(self._file)
@@ -36,7 +42,11 @@ class Journal:
 
     def content(self, episode_id: str) -> str | None:
         """The SHA-256 that an episode arrived with, or None if it never did."""
-        return self._contents.get(episode_id)
+        return self._contents.get(episode_id, (None, ""))[0]
+
+    def station(self, episode_id: str) -> str:
+        """Who sent it; empty if nobody did."""
+        return self._contents.get(episode_id, ("", ""))[1]
 
     def ids(self) -> list[str]:
         """Every episode that arrived, in order of arrival."""
@@ -48,7 +58,7 @@ class Journal:
         with self._lock:
             if episode_id not in self._contents:
                 os.fsync(self._append({"id": episode_id, "status": ARRIVED, "station": station, "sha256": sha256}))
-                self._contents[episode_id] = sha256
+                self._contents[episode_id] = sha256, station
 
     def taken(self, episode_id: str, status: str) -> None:
         """What training has made of it: follows from checkpoint and inbox, and need not outlive a power cut."""
@@ -85,7 +95,7 @@ class Journal:
             try:
                 row = json.loads(line)
                 if row["status"] == ARRIVED:
-                    self._contents.setdefault(row["id"], row["sha256"])
+                    self._contents.setdefault(row["id"], (row["sha256"], row["station"]))
             except (ValueError, KeyError, TypeError) as error:
                 raise EpisodeError(f"journal {self.path}: line {number}: expected a JSON object with id and status, got "
                                    f"{line[:80]!r}. Mend that line, or delete it and move its episode out of the inbox"

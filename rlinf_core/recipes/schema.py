@@ -145,6 +145,8 @@ class Bridge(Settings):
                        "enrolled there, over TLS. Empty serves whoever calls")
     credentials: str = Field("", description="at a station: the folder that rlinf fleet enroll has made for it; empty "
                              "calls without TLS")
+    metrics_port: int = Field(0, ge=0, le=65535, description="at the trainer: TCP port, on this machine alone, at which "
+                              "Prometheus reads how the fleet is; 0 serves none")
     insecure: bool = Field(False, description="listen, or call, beyond this machine without TLS: whoever is on that "
                            "network can feed the training, fetch policies, and pose as the trainer")
 

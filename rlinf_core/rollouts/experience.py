@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import Amount
+
+if TYPE_CHECKING:
+    from rlinf_core.algorithms.common.on_policy import Rollout
 
 DEMONSTRATION, TRAIN, EVALUATE = "demonstration", "train", "evaluate"
 

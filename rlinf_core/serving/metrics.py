@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator
 
-import numpy as np
+from prometheus_client.metrics_core import Metric
 
-QUANTILES = (0.5, 0.99)
+from rlinf_core import prometheus
+from rlinf_core.prometheus import Durations, family
 
 
 class Metrics:
     """Counts since the start, and of the newest thousand requests how long each took."""
 
     def __init__(self) -> None:
-        self.requests = self.refused = self.swaps = self.clients = self.version = 0
+        self.refused = self.swaps = self.clients = self.version = 0
         self.batches: Counter[int] = Counter()  # by their size
-        self.latencies_s: deque[float] = deque(maxlen=1000)
+        self.latencies = Durations()
         self._said = 0
 
     def answered(self, latency_s: float, batch: int) -> None:
         """A request was answered; a batch is seen once by each of its requests."""
-        self.requests += 1
         self.batches[batch] += 1
-        self.latencies_s.append(latency_s)
+        self.latencies.note(latency_s)
+
+    @property
+    def requests(self) -> int:
+        """How many were answered."""
+        return self.latencies.count
 
     @property
     def batch(self) -> float:
@@ -34,26 +39,21 @@ class Metrics:
     def line(self, seconds: float) -> str:
         """What was done in the ``seconds`` since the last line; empty for nothing."""
         done, self._said = self.requests - self._said, self.requests
-        p50, p99 = 1e3 * self._quantiles()
+        p50, p99 = 1e3 * self.latencies.quantiles()
         return "" if not done else (
             f"version {self.version}: {self.clients} clients, {done / seconds:.1f} requests/s, batches of "
             f"{self.batch:.1f}, p50 {p50:.1f} ms, p99 {p99:.1f} ms, {self.refused} refused")
 
     def text(self) -> str:
         """Prometheus' text format."""
-        rows: list[tuple[str, str, list[tuple[str, float]]]] = [
-                ("requests_total", "counter", [("", self.requests)]), ("refused_total", "counter", [("", self.refused)]),
-                ("swaps_total", "counter", [("", self.swaps)]), ("clients", "gauge", [("", self.clients)]),
-                ("version", "gauge", [("", self.version)]),
-                ("batches_total", "counter", [(f'{{size="{size}"}}', seen // size)
-                                              for size, seen in sorted(self.batches.items())]),
-                ("latency_seconds", "summary", [(f'{{quantile="{quantile}"}}', float(value)) for quantile, value in
-                                                zip(QUANTILES, self._quantiles(), strict=True)])]
-        return "".join(_family(f"rlinf_serve_{name}", kind, values) for name, kind, values in rows)
+        return prometheus.text(self._families)
 
-    def _quantiles(self) -> np.ndarray:
-        return np.quantile(self.latencies_s, QUANTILES) if self.latencies_s else np.zeros(len(QUANTILES))
-
-
-def _family(name: str, kind: str, values: Sequence[tuple[str, float]]) -> str:
-    return f"# TYPE {name} {kind}\n" + "".join(f"{name}{labels} {value:g}\n" for labels, value in values)
+    def _families(self) -> Iterator[Metric]:
+        yield family("rlinf_serve_requests", "counter", "observations that were answered", self.requests)
+        yield family("rlinf_serve_refused", "counter", "requests that were refused", self.refused)
+        yield family("rlinf_serve_swaps", "counter", "newer versions that were taken", self.swaps)
+        yield family("rlinf_serve_clients", "gauge", "clients that are connected", self.clients)
+        yield family("rlinf_serve_version", "gauge", "the newest version", self.version)
+        yield family("rlinf_serve_batches", "counter", "batches, by their size",
+                     [({"size": str(size)}, seen // size) for size, seen in sorted(self.batches.items())])
+        yield self.latencies.family("rlinf_serve_latency_seconds", "from a request to its answer")

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 @pytest.mark.domain(46)
 def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_both(peer, tmp_path, task):
     fleet = Fleet(tmp_path / "fleet")
-    fleet.enroll("station_a", tmp_path / "carried")
+    fleet.enroll("station_a", tmp_path / "carried", days=20)
     server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print,
                           lambda: {"phase": "online", "accepting": True}, fleet=fleet.folder)
     spool = Spool(tmp_path / "spool")
@@ -54,6 +54,8 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     server.choice.revision += 1
     peer.spin(lambda: updates[-1].version == 4, what="the one before it")
     assert (tmp_path / "policies_at_station" / policy_name(4)).read_bytes() == b"policy 4"
+
+    assert "ends in 20 days, on" in (peer.supervisor.run_dir / "logs/uplink.log").read_text()
 
     fleet.revoke("station_a")
     record(spool, task.spec, "four").close()

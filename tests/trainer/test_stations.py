@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+import urllib.request
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -80,11 +81,15 @@ class Station:
         return self
 
 
-@pytest.fixture
-def port():
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        return f"bridge.port={probe.getsockname()[1]}"
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def port():
+    return f"bridge.port={free_port()}"
 
 
 def scalars(run_dir, name):
@@ -95,7 +100,8 @@ def scalars(run_dir, name):
 
 @pytest.mark.timeout(240)
 def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, port):
-    recipe, run_dir = load_recipe("demo", [*SMALL, port]), tmp_path / "run"
+    metrics, run_dir = free_port(), tmp_path / "run"
+    recipe = load_recipe("demo", [*SMALL, port, f"bridge.metrics_port={metrics}"])
 
     def first_life(station):
         report = station.wait(lambda r: "sft_left" in r.metrics)
@@ -105,6 +111,9 @@ def test_a_run_from_the_first_demonstration_to_the_second_life(task, tmp_path, p
         station.send("first", mode="demonstration", start=7.0)
         station.send("failed", mode="demonstration", success=False)
         report = station.wait(lambda r: r.episodes == 2)
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=20) as page:
+            told = page.read().decode()
+        assert "rlinf_trainer_episodes 2.0" in told and 'rlinf_station_up{station="a"} 1.0' in told
         assert report.phase == "waiting" and report.metrics["demonstrations"] == 1 and not report.metrics["sft_left"] < 60
         station.send("second", mode="demonstration")
         report = station.wait(lambda r: r.policy_version == 1)

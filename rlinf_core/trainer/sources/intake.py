@@ -16,7 +16,6 @@ from rlinf_core.errors import EpisodeError, printable
 from rlinf_core.policies import instructions
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import TRAIN, Trajectory
-from rlinf_core.rollouts.recorded import rollout_of
 from rlinf_core.specs import StationSpec
 
 REFUSED = "refused"
@@ -72,6 +71,10 @@ class Intake:
         """The episode of a folder, if it may be learned from; EpisodeError if not."""
         episode = read_episode(folder, sealed=True)
         check_episode(episode, self.spec, self.longest)
+        if (sender := self.journal.station(folder.name)) and sender != episode.station:
+            raise EpisodeError(f"episode {folder.name}: station: expected '{sender}', under which name it was sent, got a "
+                               f"recording of '{episode.station[:200]}'. It is not trained on. Does its recorder have "
+                               "another station.name than its uplink?")
         if episode.id != folder.name:
             raise EpisodeError(f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
                                "It is not trained on")
@@ -104,6 +107,8 @@ def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = Fals
     si = episode.executed if use_executed else episode.requested
     chunks, length, rollout = episode.chunks, len(episode), None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
+        from rlinf_core.rollouts.recorded import rollout_of
+
         rollout = rollout_of(episode, spec, rollouts_of)
     return Trajectory(
         observations, np.clip(spec.action.from_si(si), -1.0, 1.0), episode.rewards, episode.discounts, episode.success,

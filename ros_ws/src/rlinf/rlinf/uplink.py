@@ -16,6 +16,7 @@ from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import BridgeError
 
 RETRY_S = 1.0
+DAY_S = 86_400.0
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
@@ -43,6 +44,8 @@ class Uplink(StationNode):
         self.health = Health(WARN, "has not asked for the trainer yet")
         self.create_timer(0.5, self._report)
         self.diagnostics = Diagnostics(self, lambda: self.health)
+        self._look_at_certificate()
+        self.create_timer(DAY_S, self._look_at_certificate)
 
     def _on_policy(self, status: PolicyStatus) -> None:
         self.policy = status
@@ -72,6 +75,10 @@ class Uplink(StationNode):
             else:
                 base, self.version = fetched, fetched.version
                 self.updates.publish(PolicyUpdate(version=self.version, path=str(fetched.path), sha256=fetched.sha256))
+
+    def _look_at_certificate(self) -> None:
+        if self.client.credentials and (said := self.client.credentials.warning()):
+            self.get_logger().warning(said)
 
     def _complain(self, trouble: str) -> None:
         if trouble != self.trouble:

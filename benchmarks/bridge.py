@@ -1,0 +1,246 @@
+"""The bridge beside agentlace and beside gRPC alone, over loopback: episodes up, a policy down, many stations at once.
+
+    git clone https://github.com/youliangtan/agentlace && uv pip install --target agentlace pyzmq lz4
+    python benchmarks/bridge.py --agentlace agentlace --json results.json
+    python benchmarks/bridge.py --stations 200 --uploading 20 --json results.json
+
+Up: transitions with two 128x128 images, from a station's process to a trainer's. Ours are recorded episodes of 50 time
+steps: from closed in the spool to durable and journalled at the trainer (`upload`); and from the first message on, with the
+recording and its flushes (`recorded`). agentlace's go as HIL-SERL inserts them, from the client's store to the server's, in
+memory; one or 50 an update, of which the faster counts. gRPC alone sends the bytes of our files, and keeps nothing. All in
+turns; medians of the rounds.
+
+Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written and published there, and fetched,
+checked and flushed at the station; agentlace's is broadcast and unpacked. It does not cover loading it into a network.
+
+Many: so many stations, each with the two connections of an uplink, that report twice a second and wait for policies; some
+upload all the while, and a policy is published. Memory is the trainer's, which is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from bridge_many import many  # noqa: E402
+from bridge_peers import (  # noqa: E402
+    IMAGE,
+    hear_agentlace,
+    raw_call,
+    serve_agentlace,
+    serve_raw,
+    upload_agentlace,
+    upload_raw,
+)
+
+from rlinf_core.atomic_io import publish_file  # noqa: E402
+from rlinf_core.bridge.client import BridgeClient  # noqa: E402
+from rlinf_core.bridge.sending import Sender  # noqa: E402
+from rlinf_core.bridge.server import BridgeServer  # noqa: E402
+from rlinf_core.episodes.spool import Spool  # noqa: E402
+from rlinf_core.policies.files import policy_name  # noqa: E402
+from rlinf_core.task import load_task  # noqa: E402
+
+LENGTH, HEARING = 50, 8
+
+
+class Child:
+    """A process of its own, and a pipe to it; ``said`` is its first word."""
+
+    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=work, args=(other, *arguments), daemon=True)
+        self.process.start()
+        other.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pipe.close()
+        self.process.join(10)
+        self.process.kill()
+
+
+def serve_ours(pipe: Connection, root: Path) -> None:
+    """A trainer's end. A number that is sent publishes so many bytes; the answer says when that began."""
+    server = BridgeServer("127.0.0.1:0", root / "inbox", root / "policies", lambda folder: None, dict)
+    pipe.send(server.port)
+    version = 0
+    with contextlib.suppress(EOFError):
+        while size := pipe.recv():
+            version, data, aside = version + 1, np.random.default_rng(size).bytes(size), server.policies / ".part"
+            pipe.send(time.monotonic())
+            aside.write_bytes(data)
+            publish_file(aside, server.policies / policy_name(version))
+    server.stop()
+
+
+def hear_ours(pipe: Connection, port: int, number: int, folder: Path) -> None:
+    """A station's end: says the size of each policy that comes, and when it was there."""
+    client, version = BridgeClient(f"127.0.0.1:{port}", f"s{number}"), 0
+    client.report(0, 0, timeout_s=20.0)
+    pipe.send("ready")
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while not pipe.poll():
+            if fetched := client.next_policy(version, folder, wait_s=5.0):
+                version = fetched[0]
+                pipe.send((fetched[1].stat().st_size, time.monotonic()))
+
+
+def images_of(count: int) -> np.ndarray:
+    """Frames that look like a camera's to a compressor: a slope, and noise of a few levels."""
+    random = np.random.default_rng(0)
+    slope = np.add.outer(np.arange(IMAGE[0]), np.arange(IMAGE[1]))[..., None] // 2
+    return (slope + random.integers(0, 8, (count, *IMAGE)) + 20).astype(np.uint8)
+
+
+def recordings(images: np.ndarray) -> list[list[tuple[str, str, int, bytes]]]:
+    """The messages of episodes of ``LENGTH`` transitions with these images."""
+    from tests.messages import raw_messages
+
+    spec = load_task(ROOT / "configs/tasks/peg_insertion.yaml").with_images({"front": IMAGE[:2], "wrist": IMAGE[:2]}).spec
+
+    def made(first: int) -> list[tuple[str, str, int, bytes]]:
+        def seen(topic: str, number: int, message: Any) -> None:
+            if topic == "timestep":
+                cameras = images[first + number], images[first + number, ::-1]
+                for camera, image in zip(cameras, message.images, strict=True):
+                    image.data = camera.ravel()
+
+        return raw_messages(spec, f"e{first}", steps=LENGTH, change=seen)
+
+    return [made(first) for first in range(0, len(images) - 1, LENGTH)]
+
+
+def upload_ours(spool: Spool, client: BridgeClient, messages: list[Any], name: str) -> tuple[float, float, int]:
+    """Seconds from closed to acknowledged, seconds of recording, and the bytes."""
+    from tests.messages import write_raw
+
+    started = time.monotonic()
+    for number, episode in enumerate(messages):
+        write_raw(spool, f"{name}-{number}", episode).close()
+    recorded, size = time.monotonic(), sum(file.stat().st_size for file in spool.root.glob("closed/*/*"))
+    assert Sender(spool, client, print).send_all() == "" and not spool.closed()
+    return time.monotonic() - recorded, recorded - started, size
+
+
+def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
+    """Transitions a second, of each."""
+    images = images_of(count + 1)
+    messages, spool, seen = recordings(images), Spool(root / "spool"), {}
+    with Child(serve_ours, root / "run") as ours, Child(serve_raw) as raw, contextlib.ExitStack() as more:
+        client, call = BridgeClient(f"127.0.0.1:{ours.pipe.recv()}", "a"), raw_call(raw.pipe.recv())
+        theirs = more.enter_context(Child(serve_agentlace, agentlace)) if agentlace else None
+        ports = theirs.pipe.recv() if theirs else None
+        for number in range(-1, rounds):  # the first one only warms up
+            sent_s, recorded_s, size = upload_ours(spool, client, messages, f"r{number + 1}")
+            found = {"ours": sent_s, "ours_recorded": recorded_s + sent_s,
+                     "grpc": upload_raw(call, sorted(spool.root.glob(f"sent/r{number + 1}-*")))}
+            if ports:
+                found |= {f"agentlace_by_{n}": upload_agentlace(agentlace, ports, images, n) for n in (1, LENGTH)}
+            if number >= 0:
+                for name, seconds in found.items():
+                    seen.setdefault(name, []).append(count / seconds)
+    rates = {f"upload_{name}_per_s": statistics.median(values) for name, values in seen.items()}
+    result = {"transitions": count, "rounds": rounds, **rates, "upload_ours_mb_per_s":
+              rates["upload_ours_per_s"] * size / count / 1e6, "bytes_a_transition": size / count,
+              "upload_ratio_grpc": rates["upload_ours_per_s"] / rates["upload_grpc_per_s"]}
+    if agentlace:
+        best = max(rates[f"upload_agentlace_by_{n}_per_s"] for n in (1, LENGTH))
+        result |= {"upload_ratio_agentlace": rates["upload_ours_per_s"] / best,
+                   "recorded_ratio_agentlace": rates["upload_ours_recorded_per_s"] / best}
+    return result
+
+
+def publication(trainer: Child, stations: list[Child], size: int, rounds: int) -> float:
+    """Seconds from the publication until the last of the stations has it; the median."""
+    trials = []
+    for _ in range(-1, rounds):
+        trainer.pipe.send(size)
+        began = trainer.pipe.recv()
+        heard = [station.pipe.recv() for station in stations]
+        assert all(length == size for length, _ in heard)
+        trials.append(max(at for _, at in heard) - began)
+    return statistics.median(trials[1:])
+
+
+def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
+    """A policy from one to eight."""
+    with contextlib.ExitStack() as children:
+        ours = children.enter_context(Child(serve_ours, root / "run"))
+        port = ours.pipe.recv()
+        hearing = [children.enter_context(Child(hear_ours, port, n, root / f"policies{n}")) for n in range(HEARING)]
+        assert all(station.pipe.recv() == "ready" for station in hearing)
+        result = {"weights_seconds_80mb": publication(ours, hearing, size, rounds)}
+    if agentlace:
+        with contextlib.ExitStack() as children:
+            theirs = children.enter_context(Child(serve_agentlace, agentlace))
+            ports = theirs.pipe.recv()
+            hearing = [children.enter_context(Child(hear_agentlace, agentlace, ports)) for _ in range(HEARING)]
+            _until_all_hear(theirs, hearing)
+            seconds = publication(theirs, hearing, size, rounds)
+            result |= {"weights_seconds_80mb_agentlace": seconds,
+                       "weights_ratio_agentlace": result["weights_seconds_80mb"] / seconds}
+    return result
+
+
+def _until_all_hear(trainer: Child, stations: list[Child]) -> None:
+    """Its sockets join in their own time, and what was published before is lost to them."""
+    waiting = set(range(len(stations)))
+    while waiting:
+        trainer.pipe.send(1)
+        trainer.pipe.recv()
+        time.sleep(0.5)
+        for number in list(waiting):
+            while stations[number].pipe.poll():
+                stations[number].pipe.recv()
+                waiting.discard(number)
+    time.sleep(1.0)
+    for station in stations:
+        while station.pipe.poll():
+            station.pipe.recv()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--transitions", type=int, default=1000, help="of an upload (default: 1000, 100 MB of ours)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=80, help="of the policy")
+    parser.add_argument("--agentlace", type=Path, help="a checkout of it, with pyzmq and lz4 installed there")
+    parser.add_argument("--stations", type=int, default=0, help="measure so many stations at once instead")
+    parser.add_argument("--uploading", type=int, default=20, help="how many of them upload")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for how long they upload before the policy comes")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    size, agentlace = options.megabytes * 1_000_000, options.agentlace and options.agentlace.resolve()
+    result: dict[str, float] = {"policy_mb": options.megabytes}
+    with tempfile.TemporaryDirectory(prefix="rlinf-bridge-") as folder:
+        if options.stations:
+            result |= many(Path(folder), Child, serve_ours, options.stations, options.uploading, options.seconds, size)
+        else:
+            result |= upload(Path(folder), options.transitions, options.rounds, agentlace)
+            result |= {} if options.megabytes == 0 else weights(Path(folder) / "weights", size, options.rounds, agentlace)
+    for name, value in result.items():
+        print(f"{name:32}{value:16,.3f}".rstrip("0").rstrip("."))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

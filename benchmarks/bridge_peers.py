@@ -1,0 +1,134 @@
+"""The other two of benchmarks/bridge.py: agentlace, unchanged, and a gRPC stream that does nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+IMAGE, STATE, ACTION = (128, 128, 3), 20, 7
+PART_BYTES, RAW = 1 << 19, "/raw.Stream/Put"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def agentlace(path: Path) -> Any:
+    """Its trainer module, from a checkout."""
+    sys.path.insert(0, str(path))
+    from agentlace import trainer
+    from agentlace.data.data_store import QueuedDataStore
+
+    trainer.Queued = QueuedDataStore
+    return trainer
+
+
+def _config(trainer: Any, ports: tuple[int, int]) -> Any:
+    return trainer.TrainerConfig(port_number=ports[0], broadcast_port=ports[1], request_types=["published"])
+
+
+def serve_agentlace(pipe: Connection, path: Path) -> None:
+    """A trainer's end. A number that is sent publishes so many bytes; the answer says when that began."""
+    trainer, ports = agentlace(path), (free_port(), free_port())
+    server = trainer.TrainerServer(_config(trainer, ports), log_level=logging.WARNING)
+    server.register_data_store("station", trainer.Queued(50_000))
+    server.start(threaded=True)
+    pipe.send(ports)
+    with contextlib.suppress(EOFError):
+        while size := pipe.recv():
+            weights = np.random.default_rng(size).integers(0, 256, size, np.uint8)
+            pipe.send(time.monotonic())
+            server.publish_network({"params": weights})
+
+
+def hear_agentlace(pipe: Connection, path: Path, ports: tuple[int, int]) -> None:
+    """A station's end: says the size of each policy that comes, and when it was there."""
+    trainer = agentlace(path)
+
+    def note(payload: dict[str, np.ndarray]) -> None:
+        pipe.send((len(payload["params"]), time.monotonic()))
+
+    client = trainer.TrainerClient("station", "127.0.0.1", _config(trainer, ports), trainer.Queued(1),
+                                   log_level=logging.ERROR)
+    client.recv_network_callback(note)
+    with contextlib.suppress(EOFError):
+        pipe.recv()
+    client.stop()
+
+
+def transitions(images: np.ndarray) -> Iterator[dict[str, Any]]:
+    """As HIL-SERL's actor inserts them: observation and next observation, each with two images."""
+    random = np.random.default_rng(0)
+    for step in range(len(images) - 1):
+        seen, following = ({"state": random.random((1, STATE), np.float32), "wrist_1": images[k],
+                            "wrist_2": images[k, ::-1]} for k in (step, step + 1))
+        yield {"observations": seen, "next_observations": following, "actions": random.random(ACTION, np.float32),
+               "rewards": 0.0, "masks": 1.0, "dones": False}
+
+
+def upload_agentlace(path: Path, ports: tuple[int, int], images: np.ndarray, at_once: int) -> float:
+    """Seconds for all transitions, ``at_once`` in each of the client's updates, until the trainer has them in memory."""
+    trainer = agentlace(path)
+    store, name = trainer.Queued(50_000), "station"
+    client = trainer.TrainerClient(name, "127.0.0.1", _config(trainer, ports), store, log_level=logging.ERROR,
+                                   timeout_ms=20_000)
+    before, rows = client.get_server_last_update_id(name), list(transitions(images))
+    store.latest_seq_id = before  # go on from where the last round was
+    started = time.monotonic()
+    for number, row in enumerate(rows, 1):
+        store.insert(row)
+        if number % at_once == 0 or number == len(rows):
+            assert client.update()
+    assert client.get_server_last_update_id(name) == before + len(rows)
+    return time.monotonic() - started
+
+
+def serve_raw(pipe: Connection) -> None:
+    """Counts the bytes of a stream."""
+    def put(parts: Iterator[bytes], _: grpc.ServicerContext) -> bytes:
+        return sum(map(len, parts)).to_bytes(8, "big")
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            return grpc.stream_unary_rpc_method_handler(put) if details.method == RAW else None
+
+    server = grpc.server(futures.ThreadPoolExecutor(4), handlers=(Handler(),))
+    pipe.send(server.add_insecure_port("127.0.0.1:0"))
+    server.start()
+    with contextlib.suppress(EOFError):
+        pipe.recv()
+    server.stop(None)
+
+
+def raw_call(port: int) -> Callable[[Iterator[bytes]], bytes]:
+    """Sends a stream of bytes."""
+    return grpc.insecure_channel(f"127.0.0.1:{port}").stream_unary(RAW)
+
+
+def upload_raw(call: Callable[[Iterator[bytes]], bytes], folders: list[Path]) -> float:
+    """Seconds for the bytes of all files, a stream for each folder; nothing is checked, and nothing kept."""
+    started = time.monotonic()
+    for folder in folders:
+        files = sorted(folder.iterdir())
+        assert int.from_bytes(call(_parts(files)), "big") == sum(file.stat().st_size for file in files)
+    return time.monotonic() - started
+
+
+def _parts(files: list[Path]) -> Iterator[bytes]:
+    for file in files:
+        with open(file, "rb") as source:
+            while data := source.read(PART_BYTES):
+                yield data

@@ -1,0 +1,249 @@
+"""Many episodes from stations that are cut off and killed to a trainer that is killed: is one lost, is one taken twice?
+
+    python benchmarks/fleet_soak.py --episodes 10000 --json results.json
+    python benchmarks/fleet_soak.py --episodes 200 --stations 4 --cut-s 1
+
+Each station is a process: it records small episodes into its spool, and sends them as an uplink does, over TLS, enrolled.
+The trainer is one process, ingest and all: server, inbox, journal, the intake that reads what arrived, a replay and
+checkpoints; it does not learn. Between them is a relay, which cuts (every connection is closed and none is taken) or is
+silent (nothing passes, as when a cable is out) for up to --cut-s. SIGKILL ends the trainer, and stations, at random
+moments; each is started again. Moments are drawn over the episodes that have arrived: all of them fall into the run.
+
+The checker knows what was to be produced. Lost: an episode that is not in the journal with the content that its station
+closed, or not in the inbox as such, or not in the last checkpoint's replay. Duplicated: one that arrived, or is in the
+replay, more than once. It does not cover a disk that loses what was flushed (tests/episodes/test_power_cut.py does).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from bridge_peers import free_port  # noqa: E402
+from cutter import Cutter  # noqa: E402
+
+from rlinf_core.bridge.client import BridgeClient  # noqa: E402
+from rlinf_core.bridge.fleet import Fleet  # noqa: E402
+from rlinf_core.bridge.inbox import digest  # noqa: E402
+from rlinf_core.bridge.sending import Sender  # noqa: E402
+from rlinf_core.episodes.checksums import SUMS, file_sha256, verify  # noqa: E402
+from rlinf_core.episodes.journal import ARRIVED, Journal  # noqa: E402
+from rlinf_core.episodes.spool import Spool  # noqa: E402
+from rlinf_core.errors import EpisodeError  # noqa: E402
+from rlinf_core.replay import ReplayBuffer  # noqa: E402
+from rlinf_core.rollouts.experience import Trajectory  # noqa: E402
+from rlinf_core.task import load_task  # noqa: E402
+from rlinf_core.trainer import checkpoint  # noqa: E402
+from rlinf_core.trainer.sources.intake import Intake  # noqa: E402
+from rlinf_core.trainer.sources.stations import Stations  # noqa: E402
+
+STEPS, SPACING = 3, 10  # of an episode; between the numbers that its observations begin with
+CHECKPOINT_S, RETRY_S = 1.0, 0.2
+SPEC = load_task(ROOT / "configs/tasks/peg_insertion.yaml").spec
+
+
+def name_of(station: int) -> str:
+    return f"station_{station}"
+
+
+def id_of(station: int, number: int) -> str:
+    return f"{name_of(station)}-{number:06d}"
+
+
+# A station's process
+def station(root: Path, number: int, count: int, port: int) -> None:
+    """Records what is not there yet, and sends what waits, until all is sent."""
+    name = name_of(number)
+    spool = Spool(root / name / "spool")
+    spool.recover()
+    client = BridgeClient(f"127.0.0.1:{port}", name, root / name / "credentials")
+    recording = threading.Thread(target=record_all, args=(spool, number, count), daemon=True)
+    recording.start()
+    sender = Sender(spool, client, print)
+    while recording.is_alive() or spool.closed():
+        time.sleep(RETRY_S if sender.send_all() else 0.05)
+
+
+def record_all(spool: Spool, station: int, count: int) -> None:
+    """Each with a number of its own in its observations, by which the checker knows it."""
+    from tests.messages import raw_messages, write_raw
+
+    def ours(topic: str, _: int, message: Any) -> None:
+        if topic == "episode":
+            message.station = name_of(station)
+
+    for number in range(count):
+        name = id_of(station, number)
+        if not any((spool.root / folder / name).exists() for folder in ("closed", "sent")):
+            start = float(SPACING * (station * count + number + 1))
+            write_raw(spool, name, raw_messages(SPEC, name, steps=STEPS, start=start, change=ours)).close()
+
+
+# The trainer's process
+def trainer(run_dir: Path, capacity: int, port: int) -> None:
+    """Takes what comes, keeps it, and notes it down in checkpoints; SIGTERM ends it with one."""
+    intake, replay, ended = Intake(run_dir, SPEC, 100), ReplayBuffer(SPEC, capacity), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    for folder in checkpoint.checkpoints(run_dir / "checkpoints")[-1:]:
+        state = checkpoint.load(folder)
+        intake.load_state_dict(state["intake"])
+        replay.load_state_dict(state["replay"])
+
+    def insert(trajectory: Trajectory) -> str:
+        replay.insert_episode(trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts)
+        return "online"
+
+    stations = Stations(f"127.0.0.1:{port}", run_dir, intake, insert, run_dir.parent / "fleet")
+    saved = 0.0
+    while True:
+        ending = ended.is_set()
+        stations.take(0, {})
+        if ending and not (stations.arrived or stations.known):
+            break
+        if time.monotonic() > saved + CHECKPOINT_S:
+            save(run_dir, intake, replay)
+            saved = time.monotonic()
+        time.sleep(0.01)
+    stations.close()
+    save(run_dir, intake, replay)
+
+
+def save(run_dir: Path, intake: Intake, replay: ReplayBuffer) -> None:
+    checkpoint.save(run_dir / "checkpoints", "soak", {"intake": intake.state_dict(), "replay": replay.state_dict()}, keep=2)
+
+
+# What is done to them
+class Killed:
+    """A process that is started again whenever it was killed; its words go to a log."""
+
+    def __init__(self, log: Path, *arguments: object) -> None:
+        self.command, self.log, self.kills = [sys.executable, __file__, *map(str, arguments)], log, 0
+        self.start()
+
+    def start(self) -> None:
+        with open(self.log, "a") as out:
+            self.process = subprocess.Popen(self.command, stdout=out, stderr=out)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.kills += 1
+        self.process.wait()
+        self.start()
+
+    def check(self) -> None:
+        """It may not end by itself in trouble."""
+        if self.process.poll():
+            raise SystemExit(f"{self.command[2:]} ended with {self.process.returncode}:\n{self.log.read_text()[-3000:]}")
+
+
+def arrived(run_dir: Path) -> list[bytes]:
+    """The journal's lines of what arrived; one that is being written does not count."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (run_dir / "journal.jsonl").read_bytes().split(b"\n")[:-1]
+        return [line for line in lines if f'"status": "{ARRIVED}"'.encode() in line]
+    return []
+
+
+def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cuts: int, station_kills: int,
+         seed: int = 0) -> dict[str, float]:
+    """Runs them to the end, and counts."""
+    each, draw, fleet, began = episodes // stations, random.Random(seed), Fleet(root / "fleet"), time.monotonic()
+    total, port, run_dir = each * stations, free_port(), root / "run"
+    run_dir.mkdir()
+    for number in range(stations):
+        fleet.enroll(name_of(number), root / name_of(number) / "credentials")
+    capacity = 2 * total * (STEPS + 1)
+    ingest = Killed(root / "trainer.log", "--trainer", run_dir, capacity, port)
+    cutter = Cutter(port)
+    playing = [Killed(root / f"{name_of(n)}.log", "--station", root, n, each, cutter.port) for n in range(stations)]
+    plan = sorted((draw.uniform(0.02, 0.9), what) for what, count in (
+        ("kill", kills), ("cut", cuts), ("station", station_kills)) for _ in range(count))
+    while any(one.process.poll() is None for one in playing):
+        for one in (ingest, *playing):
+            one.check()
+        if plan and len(arrived(run_dir)) >= plan[0][0] * total:
+            what = plan.pop(0)[1]
+            time.sleep(draw.uniform(0, 0.5))
+            if what == "cut":
+                cutter.cut(draw.uniform(0.2, 1.0) * cut_s, silent=draw.random() < 0.5)
+            else:
+                (ingest if what == "kill" else draw.choice(playing)).kill()
+        time.sleep(0.1)
+    ingest.process.send_signal(signal.SIGTERM)
+    ingest.process.wait()
+    ingest.check()
+    cutter.close()
+    return {"episodes": total, **check(root, stations, each), "kills": ingest.kills, "cuts": cutter.cuts,
+            "station_kills": sum(one.kills for one in playing), "longest_cut_s": cut_s,
+            "seconds": time.monotonic() - began}
+
+
+def check(root: Path, stations: int, each: int) -> dict[str, int]:
+    """What should be there, beside what is."""
+    run_dir, wrong = root / "run", Counter()
+    journal, rows = Journal(run_dir / "journal.jsonl"), Counter(json.loads(line)["id"] for line in arrived(run_dir))
+    state = checkpoint.load(checkpoint.checkpoints(run_dir / "checkpoints")[-1])
+    replay = ReplayBuffer(SPEC, len(state["replay"]["arrays"]["vectors"]) if "arrays" in state["replay"] else 0)
+    replay.load_state_dict(state["replay"])
+    seen = Counter(float(value) for value in replay.vectors()[:, 0])
+    for station, number in ((s, n) for s in range(stations) for n in range(each)):
+        name = id_of(station, number)
+        closed = root / name_of(station) / "spool/sent" / name
+        in_replay = seen[float(SPACING * (station * each + number + 1))]
+        there = closed.is_dir() and journal.content(name) == content(closed) == content(run_dir / "inbox" / name)
+        wrong["lost"] += not there or in_replay == 0
+        wrong["duplicated"] += rows[name] > 1 or in_replay > 1
+    wrong["duplicated"] += len(rows) > stations * each  # of what nobody produced
+    return {"lost": wrong["lost"], "duplicated": wrong["duplicated"]}
+
+
+def content(folder: Path) -> str:
+    """An episode's, or why it has none."""
+    try:
+        return digest(verify(folder) | {SUMS: file_sha256(folder / SUMS)})
+    except EpisodeError as error:
+        return str(error)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=1000, help="of all stations together")
+    parser.add_argument("--stations", type=int, default=8)
+    parser.add_argument("--kills", type=int, default=5, help="of the trainer")
+    parser.add_argument("--cuts", type=int, default=5)
+    parser.add_argument("--station-kills", type=int, default=5)
+    parser.add_argument("--cut-s", type=float, default=30.0, help="the longest cut")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    parser.add_argument("--station", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--trainer", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    for work, said in ((station, options.station), (trainer, options.trainer)):
+        if said:
+            return work(Path(said[0]), *map(int, said[1:]))
+    with tempfile.TemporaryDirectory(prefix="rlinf-soak-") as folder:
+        result = soak(Path(folder), options.episodes, options.stations, options.cut_s, options.kills, options.cuts,
+                      options.station_kills, options.seed)
+    print(", ".join(f"{name} {value:g}" for name, value in result.items()))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    if result["lost"] or result["duplicated"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

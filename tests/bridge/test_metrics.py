@@ -1,0 +1,109 @@
+"""What a trainer tells Prometheus of its fleet, as it is scraped; and the dashboard, which shows all of it, and no more."""
+
+import json
+import re
+import socket
+import urllib.error
+import urllib.request
+from functools import partial
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rlinf_core import prometheus
+from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.bridge.metrics import families
+from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import BridgeError, RefusedError, RlinfError
+from tests.messages import record
+
+DASHBOARD = Path(__file__).parents[2] / "configs/grafana/fleet.json"
+REPORT = {"phase": "online", "policy_version": 7, "updates": 70, "episodes": 2, "transitions": 10, "update_ratio": 7.0,
+          "accepting": True}
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def fleet(tmp_path, port):
+    """A trainer with stations a and b, of which a calls; and its page."""
+    enrolled = Fleet(tmp_path / "fleet")
+    enrolled.enroll("a", tmp_path / "a", days=20)
+    enrolled.enroll("b", tmp_path / "b")
+    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, lambda: REPORT,
+                          fleet=tmp_path / "fleet")
+    client = BridgeClient(f"127.0.0.1:{server.port}", "a", tmp_path / "a")
+    end = prometheus.serve(partial(families, server), port)
+    yield client, server
+    end()
+    client.close()
+    server.stop()
+
+
+def scrape(port):
+    """{(name, labels as text): value}."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        found = text_string_to_metric_families(page.read().decode())
+        return {(sample.name, *sample.labels.values()): sample.value for family in found for sample in family.samples}
+
+
+def test_what_stations_send_and_tell_is_counted(fleet, port, spool, task, tmp_path):
+    client, server = fleet
+    first = record(spool, task.spec, "one").close()
+    assert client.upload(first) is False and client.upload(first) is True
+    assert client.upload(record(spool, task.spec, "two").close()) is False
+    with pytest.raises(RefusedError):
+        client.upload(record(Spool(tmp_path / "other"), task.spec, "one", start=9.0).close())
+    server.inbox.min_free_mb = 1e12
+    with pytest.raises(BridgeError, match="MB free"):
+        client.upload(record(spool, task.spec, "four").close())
+    client.report(3, 6, timeout_s=10.0, set_aside=2, spool_full=0.25)
+    told = scrape(port)
+    outcomes = {labels[0]: value for (name, *labels), value in told.items() if name == "rlinf_fleet_uploads_total"}
+    assert outcomes == {"stored": 2, "duplicate": 1, "refused": 1, "later": 1}
+    assert told["rlinf_fleet_upload_seconds_count",] == 2 and told["rlinf_fleet_uploads_under_way",] == 0
+    assert 0 < told["rlinf_fleet_upload_seconds", "0.5"] <= told["rlinf_fleet_upload_seconds", "0.99"]
+    assert told["rlinf_fleet_upload_seconds_sum",] >= told["rlinf_fleet_upload_seconds", "0.99"]
+    station = {name: told[f"rlinf_station_{name}", "a"] for name in (
+        "up", "backlog", "policy_version", "set_aside", "spool_full")}
+    assert station == {"up": 1, "backlog": 3, "policy_version": 6, "set_aside": 2, "spool_full": 0.25}
+    assert 19 < told["rlinf_station_certificate_days", "a"] < 20 < 364 < told["rlinf_station_certificate_days", "b"]
+    assert (told["rlinf_trainer_policy_version",], told["rlinf_trainer_update_ratio",]) == (7, 7.0)
+    assert told["rlinf_trainer_accepting",] == 1 and told["process_resident_memory_bytes",] > 1e6
+    server.stations["a"] = (server.stations["a"][0] - 11.0, server.stations["a"][1])
+    assert scrape(port)["rlinf_station_up", "a"] == 0, "it was not heard for 11 s"
+
+
+def test_the_dashboard_shows_every_metric_that_there_is_and_no_other(fleet, port, spool, task):
+    client, _ = fleet
+    client.upload(record(spool, task.spec, "one").close())
+    client.report(0, 0, timeout_s=10.0)
+    told = {name for name, *_ in scrape(port)}
+    dashboard = json.loads(DASHBOARD.read_text())
+    asked = {name for panel in dashboard["panels"] for target in panel["targets"]
+             for name in re.findall(r"\b(?:rlinf|process)_\w+", target["expr"])}
+    assert asked <= told, f"nothing has {asked - told}"
+    assert {name for name in told if name.startswith("rlinf_")} <= asked, "the dashboard leaves some out"
+    labels = {label for panel in dashboard["panels"] for target in panel["targets"]
+              for label in re.findall(r"{{(\w+)}}", target["legendFormat"])}
+    assert labels == {"station", "outcome", "quantile"}
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert sorted(set(ids)) == ids
+
+
+def test_a_port_that_is_taken_is_said_and_one_that_was_given_back_is_free(port):
+    end = prometheus.serve(lambda: [], port)
+    with pytest.raises(RlinfError, match=f"metrics: cannot listen on 127.0.0.1:{port}: .*Choose another port"):
+        prometheus.serve(lambda: [], port)
+    end()
+    with pytest.raises(urllib.error.URLError):
+        scrape(port)
+    prometheus.serve(lambda: [], port)()
