@@ -30,6 +30,7 @@ ARGUMENTS = {
     "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
     "trainer": ("127.0.0.1:50551", None, "address of the trainer's bridge (rlinf train RECIPE)"),
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
+    "web": ("", None, "the operator's page on this port, e.g. 8080 (docs/operator_page.md); empty for none"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
@@ -65,6 +66,7 @@ def _start(context: LaunchContext) -> list:
         f"station.robot={ROBOTS[value['robot']]}", f"station.name={value['namespace']}",
         f"station.lockstep={value['lockstep']}", *([f"station.operator={{kind: {kind}}}"] if kind != own else []),
         f"bridge.host={host}", f"bridge.port={port}", *_policy(value["policy"]),
+        *([f"station.web.port={value['web']}"] if value["web"] else []),
         *([f"bridge.credentials={Path(value['credentials']).resolve()}"] if value["credentials"] else [])])
     run_dir = Path(value["run_dir"]).resolve()
     actions: list = [SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
@@ -81,7 +83,7 @@ def _start(context: LaunchContext) -> list:
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
-    if kind != "scripted":
+    if kind != "scripted" and not recipe.station.web.port:
         operator = operator_process(recipe)
         said = {key: repr(val) if str(val).startswith("{") else val for key, val in operator.parameters.items() if val}
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())

@@ -14,6 +14,7 @@ from typing import Any
 
 from rlinf_core import extras
 from rlinf_core.errors import RlinfError
+from rlinf_core.page import PORT as PAGE_PORT
 from rlinf_core.serving import PORT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
@@ -35,6 +36,7 @@ EXAMPLES = """examples:
   rlinf up demo --out runs/a                the station alone, for such a trainer
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
+  rlinf up demo --web                       with the operator's page, http://127.0.0.1:8080
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
   rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export lerobot
@@ -100,8 +102,11 @@ def _parser() -> argparse.ArgumentParser:
                        "success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
-    _recipe_command(commands, "up", "cli.demo:up",
-                    "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    up = _recipe_command(commands, "up", "cli.demo:up",
+                         "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    for command in (demo, up):
+        command.add_argument("--web", type=_port, nargs="?", const=PAGE_PORT, metavar="PORT",
+                             help=f"serve the operator's page (docs/operator_page.md) there (default: {PAGE_PORT})")
     direct = _recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")
     direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = _command(commands, "teleop", "cli.demo:teleop",
@@ -293,6 +298,13 @@ def _days(said: str) -> float:
     if not 0 < days <= 3650:
         raise argparse.ArgumentTypeError(f"expected more than 0 and at most 3650, got {said}")
     return days
+
+
+def _port(said: str) -> int:
+    port = int(said)
+    if not 0 < port < 65536:
+        raise argparse.ArgumentTypeError(f"expected a TCP port, 1 to 65535, got {said}")
+    return port
 
 
 def _at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:
