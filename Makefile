@@ -5,14 +5,14 @@ STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
 APART := genesis libero calvin lerobot
-.PHONY: help setup station simulators $(APART) demo test test-all mutants lint clean
+.PHONY: help setup station simulators browser $(APART) demo test test-all mutants lint clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
 $(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/*)
-	scripts/setup.sh trainer sim vla data teleop test
+	scripts/setup.sh trainer sim vla data teleop page test
 	@touch $@
 
 station:         ## setup for a station's PC: nodes, recorder, uplink, doctor; without torch and ray
@@ -23,6 +23,9 @@ $(SIMULATORS): $(STAMP) scripts/simulators.sh
 	scripts/simulators.sh
 	@touch $@
 
+browser:         ## Chromium, in which the tests open the operator's page
+	scripts/browser.sh
+
 genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin
 $(APART): setup
 	scripts/isolated.sh $@
@@ -30,10 +33,10 @@ $(APART): setup
 demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
 	$(VENV)/bin/rlinf demo $(DEMO)
 
-test: simulators ## the test suite without the slow runs
+test: simulators browser ## the test suite without the slow runs
 	scripts/test_all.sh "not slow"
 
-test-all: simulators $(APART)  ## everything, the simulators of their own environments included
+test-all: simulators browser $(APART)  ## everything, the simulators of their own environments included
 	scripts/test_all.sh
 
 mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)

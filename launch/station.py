@@ -31,6 +31,7 @@ ARGUMENTS = {
     "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
     "trainer": ("", None, "host:port of the trainer's bridge (rlinf train RECIPE); empty as in the recipe"),
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
+    "web": ("", None, "the operator's page on this port, e.g. 8080 (docs/operator_page.md); empty for none"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
@@ -83,7 +84,7 @@ def _start(context: LaunchContext) -> list:
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
-    if kind != "scripted":
+    if kind != "scripted" and not recipe.station.web.port:
         operator = operator_process(recipe)
         said = {key: repr(val) if str(val).startswith("{") else val for key, val in operator.parameters.items() if val}
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())
@@ -97,7 +98,8 @@ def _overrides(value: dict[str, str]) -> list[str]:
     """What the arguments change in the recipe."""
     robot, (host, _, port) = ROBOTS.get(value["robot"], value["robot"]), value["trainer"].rpartition(":")
     said = {"station.robot": str(Path(robot).resolve()) if "/" in robot else robot, "station.name": value["namespace"],
-            "station.lockstep": value["lockstep"], "bridge.host": host, "bridge.port": port,
+            "station.lockstep": value["lockstep"], "station.web.port": value["web"],
+            "bridge.host": host, "bridge.port": port,
             "bridge.credentials": str(Path(value["credentials"]).resolve()) if value["credentials"] else "",
             "station.operator": f"{{kind: {value['operator']}}}" if value["operator"] else ""}
     return [*(f"{key}={text}" for key, text in said.items() if text), *_policy(value["policy"])]

@@ -17,6 +17,7 @@ PURPOSE = {  # in the order in which one needs them
     "trainer": "rlinf train, demo, sweep, compare, identify, reports",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
     "data": "rlinf data export, import: LeRobot data sets",
+    "page": "the operator's page: rlinf up --web",
     "teleop": "a leader arm as the operator's device",
     "vla": "LoRA, vision-language-action policies",
     "maniskill": "sim_bridges/maniskill",

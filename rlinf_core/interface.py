@@ -119,6 +119,8 @@ TOPICS = (
           meaning="of the episode in play: success, failure, or rerecord"),
     Topic(name="joy", type="sensor_msgs/msg/Joy", sender="joystick driver", receivers="operator", rate="10 Hz",
           meaning="a gamepad, with station.operator.kind = joy"),
+    Topic(name="page", type="sensor_msgs/msg/Joy", sender="page", receivers="operator",
+          rate="20 Hz, while somebody commands", meaning="what is held on the operator's page"),
     Topic(name="policy/update", type="rlinf_msgs/msg/PolicyUpdate", sender="uplink", receivers="policy",
           rate="each version", depth=1, latched=True, meaning="a new policy lies on this machine"),
     Topic(name="policy/status", type="rlinf_msgs/msg/PolicyStatus", sender="policy",

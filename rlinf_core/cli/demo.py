@@ -23,20 +23,22 @@ from rlinf_core.launching.graph import (
 from rlinf_core.launching.next_steps import next_steps
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.operators import KEYBOARD, SCRIPTED
+from rlinf_core.page.access import token_of
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.reports.curves import read_events
 from rlinf_core.reports.report import write_report
 
 
-def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
-    """Run a recipe from demonstrations to a report; returns an exit code."""
-    recipe = load_recipe(name, overrides)
+def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None) -> int:
+    """Run a recipe from demonstrations to a report, with the operator's page on port ``web``; returns an exit code."""
+    recipe = load_recipe(name, [*overrides, *_served(web)])
     if recipe.simulation.environments:
         raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
                           f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
     extras.require("trainer", "rlinf demo")
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
+    _say_where(recipe)
     station = recipe.station
     with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
         supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
@@ -84,9 +86,21 @@ def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) 
         raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
 
 
-def up(name: str, overrides: list[str], run_dir: Path) -> None:
-    """Start the station of a recipe and look after it until Ctrl-C."""
-    recipe = load_recipe(name, overrides)
+def _served(web: int | None) -> list[str]:
+    """The operator's page, as an override."""
+    return [] if web is None else [f"station.web.port={web}"]
+
+
+def _say_where(recipe: Recipe) -> None:
+    web = recipe.station.web
+    if web.port:
+        shown = f", once with ?token=... ({web.token_file})" if web.token_file else ""
+        print(f"the operator's page: http://{web.host}:{web.port}{shown}", flush=True)
+
+
+def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None) -> None:
+    """Start the station of a recipe, with the operator's page on port ``web``, and look after it until Ctrl-C."""
+    recipe = load_recipe(name, [*overrides, *_served(web)])
     extras.require("policy", "rlinf up")
     prepare(recipe, run_dir)
     station = recipe.station
@@ -96,6 +110,7 @@ def up(name: str, overrides: list[str], run_dir: Path) -> None:
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
         print(next_steps(recipe, name, overrides), flush=True)
+        _say_where(recipe)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 for event in supervisor.poll():
@@ -117,6 +132,9 @@ def prepare(recipe: Recipe, run_dir: Path) -> None:
     """Check what can be checked before anything starts, and write down what will run."""
     check_recipe(recipe)
     check_operator(recipe)
+    if recipe.station.web.port:
+        extras.require("page", "the operator's page")
+        token_of(recipe.station.web)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     write_plan(recipe, run_dir)

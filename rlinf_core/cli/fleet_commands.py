@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
-Commands = argparse._SubParsersAction
-Command = Callable[..., argparse.ArgumentParser]
+from rlinf_core.cli.arguments import Commands, command
 
 
-def fleet_commands(commands: Commands, command: Command) -> None:
+def fleet_commands(commands: Commands) -> None:
     """Whose stations a trainer serves, how they are, and what they play."""
     fleet = commands.add_parser("fleet", help="the stations of a trainer (docs/fleet.md)")
     own = fleet.add_subparsers(required=True, metavar="COMMAND")
-    _enrollment(own, command)
-    _stations(own, command)
-    _policies(own, command)
+    _enrollment(own)
+    _stations(own)
+    _policies(own)
 
 
-def _enrollment(own: Commands, command: Command) -> None:
+def _enrollment(own: Commands) -> None:
     enroll = command(own, "enroll", "cli.fleet:enroll", "make a station's key and certificate, on the trainer's machine", (
         "Also makes the fleet's authority, on first use. Names the files to carry to the station."))
     revoke = command(own, "revoke", "cli.fleet:revoke", "withdraw a station's certificate, at once", (
@@ -36,7 +34,7 @@ def _enrollment(own: Commands, command: Command) -> None:
                             help="the fleet's folder, bridge.fleet of the trainer's recipe (default: fleet)")
 
 
-def _stations(own: Commands, command: Command) -> None:
+def _stations(own: Commands) -> None:
     status = _of_run(command(own, "status", "cli.fleet_status:status", "a table of the stations, live until Ctrl-C", (
         "Which policy each plays and is meant to play, what waits there, how its last 50 training episodes went, how full "
         "its spool is; and how the roll-out stands. Once, where the output is no terminal. Exit code 1 where the trainer "
@@ -48,7 +46,7 @@ def _stations(own: Commands, command: Command) -> None:
     drain.add_argument("--off", action="store_true", help="have them play again")
 
 
-def _policies(own: Commands, command: Command) -> None:
+def _policies(own: Commands) -> None:
     promote = _of_run(command(own, "promote", "cli.fleet_orders:promote", "send the policy on trial to all stations now", (
         "Of a trainer that rolls out in stages (release.staged).")))
     promote.add_argument("--version", type=int, metavar="N", help="this one instead, tried or not, rolled back or older")

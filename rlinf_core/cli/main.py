@@ -8,22 +8,17 @@ import pkgutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rlinf_core import extras
+from rlinf_core.cli.arguments import JSON, SET, STATIONS_RECIPE, Commands, at_least, command, port, show_command
+from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
 from rlinf_core.errors import RlinfError
+from rlinf_core.page import PORT as PAGE_PORT
 from rlinf_core.serving import PORT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
-SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "default": [], "metavar": "KEY=VALUE"}
-JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": Path}
-STATIONS_RECIPE: dict[str, Any] = {"metavar": "recipe", "nargs": "?", "default": "demo",
-                                   "help": "the station's recipe (default: demo)"}
-RECORDINGS: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "recordings",
-                              "help": "episodes, a spool, an inbox, or a run folder"}
 EXAMPLES = """examples:
   rlinf doctor                              what this machine has and lacks, and how to get it
   rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after
@@ -36,6 +31,7 @@ EXAMPLES = """examples:
   rlinf up demo --out runs/a                the station alone, for such a trainer
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
+  rlinf up demo --web                       with the operator's page, http://127.0.0.1:8080
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
   rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export lerobot
@@ -98,29 +94,32 @@ def _parser() -> argparse.ArgumentParser:
                             "grammar: seed=0,1 lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on "
                             "with what is in --out")
     sweep.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
-    compare = _command(commands, "compare", "cli.compare:compare",
-                       "success over time steps of several runs, in one picture")
+    compare = command(commands, "compare", "cli.compare:compare",
+                      "success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
-    _recipe_command(commands, "up", "cli.demo:up",
-                    "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    up = _recipe_command(commands, "up", "cli.demo:up",
+                         "start the station of a recipe without ROS's launch package, until Ctrl-C")
+    for watched in (demo, up):
+        watched.add_argument("--web", type=port, nargs="?", const=PAGE_PORT, metavar="PORT",
+                             help=f"serve the operator's page (docs/operator_page.md) there (default: {PAGE_PORT})")
     direct = _recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")
     direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    teleop = _command(commands, "teleop", "cli.demo:teleop",
-                      "be the operator of a running station, with the recipe's device and this terminal's keyboard")
+    teleop = command(commands, "teleop", "cli.demo:teleop",
+                     "be the operator of a running station, with the recipe's device and this terminal's keyboard")
     teleop.add_argument("name", **STATIONS_RECIPE)
     teleop.add_argument("--set", **SET, help="as given to the station")
-    twin = _command(commands, "twin", "cli.twin:twin", "an operator's device without hardware, which speaks its protocol", (
+    twin = command(commands, "twin", "cli.twin:twin", "an operator's device without hardware, which speaks its protocol", (
         "Words at its input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, `garbage`, `unplug`."))
     twin.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader"])
     twin.add_argument("--path", type=Path, help="of its file, which must be free (default: in a new folder)")
     _station_commands(commands)
-    fleet_commands(commands, _command)
-    _show_command(commands)
-    _data_commands(commands)
-    _reward_commands(commands)
-    evaluate = _command(commands, "eval", "cli.evaluate:evaluate_command",
-                        "success of a policy file on held-out scenes, in simulation")
+    fleet_commands(commands)
+    show_command(commands)
+    data_commands(commands)
+    reward_commands(commands)
+    evaluate = command(commands, "eval", "cli.evaluate:evaluate_command",
+                       "success of a policy file on held-out scenes, in simulation")
     evaluate.add_argument("checkpoint", type=Path, help="a policy-*.safetensors, or a run folder (its newest policy)")
     evaluate.add_argument("--recipe", help="whose station and task (default: the run's own, or demo)")
     evaluate.add_argument("--set", **SET,
@@ -131,31 +130,31 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--first-seed", type=int, default=1_000_000)
     evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
-    serve = _command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
+    serve = command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
                      "protocol: stations with station.policy.backend=remote, and openpi-client programs", (
         "Loads the newest policy, computes once to warm up, and listens; /healthz answers from then on, /metrics says what "
         "was done. Newer files of a folder are served as they come; an episode that has begun ends with its version."))
     serve.add_argument("policy", type=Path, help="a policy-*.safetensors, or a folder that they are written into (a run)")
     serve.add_argument("--host", default="127.0.0.1", help="address to bind (default: 127.0.0.1, this machine alone)")
     serve.add_argument("--port", type=int, default=PORT, help=f"TCP port; 0 takes a free one (default: {PORT})")
-    serve.add_argument("--max-batch", type=_at_least(1, int), default=16, metavar="N",
+    serve.add_argument("--max-batch", type=at_least(1, int), default=16, metavar="N",
                        help="requests that are answered together (default: 16)")
-    serve.add_argument("--max-wait-ms", type=_at_least(0, float), default=5.0, metavar="MS",
+    serve.add_argument("--max-wait-ms", type=at_least(0, float), default=5.0, metavar="MS",
                        help="for how long a request waits for those of others who ask, too (default: 5)")
     serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
-    identify = _command(commands, "identify", "cli.identify:identify_command",
-                        "delay, lag and gain with which an arm follows, from recorded episodes")
+    identify = command(commands, "identify", "cli.identify:identify_command",
+                       "delay, lag and gain with which an arm follows, from recorded episodes")
     identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")
     identify.add_argument("--velocity", default="tcp_velocity", help="observation with the tool's velocity [m/s]")
     identify.add_argument("--episodes", type=int, default=200, help="at most so many (default: 200)")
     identify.add_argument("--json", **JSON, help="write the result as one flat object")
-    drill = _command(commands, "drill", "cli.station:drill",
-                     "the safety drill: what can go wrong goes wrong, and is measured")
+    drill = command(commands, "drill", "cli.station:drill",
+                    "the safety drill: what can go wrong goes wrong, and is measured")
     drill.add_argument("--only", default="", metavar="WORDS", help="scenarios of configs/drill.yaml by their name")
     drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row there")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
     drill.add_argument("--domain", type=int, default=42, help="ROS_DOMAIN_ID")
-    check = _command(commands, "check", "cli.check:check_command", "whether a simulator conforms to the robot interface")
+    check = command(commands, "check", "cli.check:check_command", "whether a simulator conforms to the robot interface")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("simulator", metavar="name", help="its name, e.g. maniskill")
     check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first that does)")
@@ -163,25 +162,17 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--episodes", type=int, default=10, help="scenes that the task's script plays (default: 10)")
     check.add_argument("--no-station", dest="station", action="store_false", help="leave out the station over ROS")
     check.add_argument("--json", **JSON, help="write what was measured as one flat object")
-    _command(commands, "messages", "building:build_messages", "build rlinf_msgs against the ROS there is, once")
-    doctor = _command(commands, "doctor", "cli.doctor:doctor", "say what this machine has and lacks, and how to get it")
+    command(commands, "messages", "building:build_messages", "build rlinf_msgs against the ROS there is, once")
+    doctor = command(commands, "doctor", "cli.doctor:doctor", "say what this machine has and lacks, and how to get it")
     doctor.add_argument("station", nargs="?", choices=["station"], help="what the robot side of a recipe's station lacks")
     doctor.add_argument("name", **STATIONS_RECIPE)
     doctor.add_argument("--set", **SET, help="as given to the station")
     return parser
 
 
-def _command(commands: argparse._SubParsersAction, name: str, run: str, text: str, description: str | None = None
-             ) -> argparse.ArgumentParser:
-    """A command that runs ``module:function``, which is imported only then: help needs no torch."""
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _recipe_command(commands: argparse._SubParsersAction, name: str, run: str, text: str, default: str | None = None
+def _recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None
                     ) -> argparse.ArgumentParser:
-    parser = _command(commands, name, run, text)
+    parser = command(commands, name, run, text)
     parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
                         help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
     parser.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
@@ -190,70 +181,10 @@ def _recipe_command(commands: argparse._SubParsersAction, name: str, run: str, t
     return parser
 
 
-def _show_command(commands: argparse._SubParsersAction) -> None:
-    show = _command(commands, "show", "cli.show:show", "what recordings hold: an episode a line, or topics", (
-        "A line for each recording below: how its episode ended, how long it was, who commanded, which policy under "
-        "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
-        "with counts and times. Exit code 1 where a seal does not fit."))
-    show.add_argument("paths", **RECORDINGS)
-    show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
-
-
-def _data_commands(commands: argparse._SubParsersAction) -> None:
-    """What is done with recordings."""
-    whole = commands.add_parser("data", help="recordings: list, show, check, repair, merge, split, stats, export")
-    data = whole.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, text: str, run: str = "", out: bool = False, parent: argparse._SubParsersAction = data
-                ) -> argparse.ArgumentParser:
-        parser = _command(parent, name, run or f"cli.data:{name}", text)
-        parser.add_argument("paths", **RECORDINGS)
-        if out:
-            parser.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
-        return parser
-
-    command("list", "an episode a line", "cli.show:show").set_defaults(only_list=True)
-    _show_command(data)
-    check = command("check", "whether every recording is whole: seal, messages, steps, values; exit code 1 if not")
-    check.add_argument("--recipe", help="whose station's specs they shall have")
-    check.add_argument("--json", **JSON, help="write recordings, whole and broken there")
-    command("repair", "what is whole of those that are not, written anew; episodes are sealed again", out=True)
-    command("merge", "all whole episodes in one folder; all must have the same specs", out=True)
-    split = command("split", "whole episodes in several folders: by outcome, or by fractions", out=True)
-    split.add_argument("--fractions", nargs="+", default=[], metavar="NAME=FRACTION",
-                       help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
-    split.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
-    stats = command("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
-    stats.add_argument("--json", **JSON, help="write them as one flat object")
-    formats = data.add_parser("export", help="write recordings in the format of others").add_subparsers(
-        required=True, metavar="FORMAT")
-    lerobot = command("lerobot", "a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
-    lerobot.add_argument("--recipe", help="whose station recorded them, for names (default: that of the run they lie in)")
-    lerobot.add_argument("--executed", action="store_true",
-                         help="actions are what the interlock let through (default: what was asked for)")
-
-
-def _reward_commands(commands: argparse._SubParsersAction) -> None:
-    """Rewards that are learned."""
-    own = commands.add_parser("reward", help="a reward that sees success, learned from recordings").add_subparsers(
-        required=True, metavar="COMMAND")
-    train = _command(own, "train", "cli.reward:train", "train a classifier on the frames of recordings", (
-        "The last frame of an episode that succeeded shows success, and no other one does. Says how often it errs on "
-        "episodes held out, and draws where. A task's file takes it: `reward: {kind: classifier, model: FILE}`."))
-    train.add_argument("paths", **RECORDINGS)
-    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
-    train.add_argument("--cameras", nargs="+", default=[], metavar="NAME", help="to look through (default: all recorded)")
-    train.add_argument("--steps", type=_at_least(1, int), default=1500, help="gradient steps (default: 1500)")
-    train.add_argument("--held-out", type=_at_least(0, float), default=0.2, metavar="FRACTION",
-                       help="of the episodes, to judge it by (default: 0.2)")
-    train.add_argument("--seed", type=int, default=0)
-    train.add_argument("--json", **JSON, help="write the scores as one flat object")
-
-
-def _station_commands(commands: argparse._SubParsersAction) -> None:
+def _station_commands(commands: Commands) -> None:
     """What a person asks of a running station."""
-    def command(parent: argparse._SubParsersAction, name: str, text: str, more: str) -> argparse.ArgumentParser:
-        parser = _command(parent, name, "cli.station:visit", text, f"{text[0].upper()}{text[1:]}. {more}")
+    def of(parent: Commands, name: str, text: str, more: str) -> argparse.ArgumentParser:
+        parser = command(parent, name, "cli.station:visit", text, f"{text[0].upper()}{text[1:]}. {more}")
         parser.add_argument("name", **STATIONS_RECIPE)
         parser.add_argument("--set", **SET,
                             help="as given to the station, e.g. station.name=station_b station.domain_id=43")
@@ -262,28 +193,16 @@ def _station_commands(commands: argparse._SubParsersAction) -> None:
         parser.set_defaults(what=name)
         return parser
 
-    command(commands, "status", "say how a running station is", "What its interlock does and why, what it waits for, which "
+    of(commands, "status", "say how a running station is", "What its interlock does and why, what it waits for, which "
             "episode is played, which policy plays, whether the trainer is connected, and which nodes are alive. It only "
             "listens. Exit code 1 where there is no such station.")
-    command(commands, "arm", "arm a running station's interlock", "A real arm is armed by a person, at a terminal.")
-    command(commands, "disarm", "disarm it: the arm brakes, and stands until it is armed again", "")
+    of(commands, "arm", "arm a running station's interlock", "A real arm is armed by a person, at a terminal.")
+    of(commands, "disarm", "disarm it: the arm brakes, and stands until it is armed again", "")
     fault = commands.add_parser("fault", help="reset a fault of a running station's interlock, by its name")
-    reset = command(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "reset a fault by its name", (
+    reset = of(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "reset a fault by its name", (
         "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
         "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
-
-
-def _at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:
-    """Reads a number that is finite and not below ``low``."""
-    def read(said: str) -> float:
-        value = number(said)
-        if not low <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"expected a number from {low} on, got {said}")
-        return value
-
-    read.__name__ = number.__name__  # argparse: invalid int value
-    return read
 
 
 def _run_dir(said: str) -> Path:

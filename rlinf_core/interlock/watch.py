@@ -11,6 +11,7 @@ from rlinf_core.interlock.types import Inputs
 
 Contacts = tuple[int, int]
 OTHER = "arm:"                   # begins the cause of a hold that is another arm's
+NEVER_S = 1e8                    # an enable this old was never heard
 STOPPED = ("disarmed", "fault")  # what another arm says of itself while it is
 
 
@@ -54,8 +55,13 @@ def others(inputs: Inputs, besides: str = "") -> list[str]:
 
 
 def enabled(limits: Limits, inputs: Inputs) -> bool:
-    """Whether the operator lets the policy move (S15), which a reset needs too (S13)."""
-    return math.isinf(limits.enable_lease) or (inputs.enable and inputs.enable_age_s <= limits.enable_lease)
+    """Whether the operator lets the policy move (S15), which a reset needs too (S13).
+
+    Without a lease nobody need hold it; but where it was held and let go, that counts.
+    """
+    if math.isinf(limits.enable_lease):
+        return inputs.enable or inputs.enable_age_s > NEVER_S
+    return inputs.enable and inputs.enable_age_s <= limits.enable_lease
 
 
 def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float] | None) -> Contacts:

@@ -9,7 +9,8 @@ from typing import Any
 
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.errors import RecipeError
-from rlinf_core.operators import KEYBOARD, SCRIPTED
+from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
+from rlinf_core.page.access import token_of
 from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
@@ -50,13 +51,15 @@ class Process:
 def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     """Every process of the recipe's station, the robot side first.
 
-    There is none for the robot side of an external driver, and none for a person, who brings a terminal and a device.
+    There is none for the robot side of an external driver, and none for a person, who brings a terminal and a device,
+    unless it is the operator's page.
     RecipeError if a script would arm a real robot, or the uplink would talk to a network in the clear.
     """
     check_operator(recipe)
     if credentials := credentials_of(recipe.bridge):
         Credentials(credentials, recipe.station.name)
-    station, robot, spec = recipe.station, station_robot(recipe), station_task(recipe).spec
+    station, robot, spec, web = recipe.station, _with_stop(recipe), station_task(recipe).spec, recipe.station.web
+    token_of(web)
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
     processes = []
@@ -72,12 +75,13 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               lockstep=station.lockstep and robot.driver == "simulator", **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
               lockstep=station.lockstep and robot.driver == "simulator", **cameras, **_remote(recipe)),
-        *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED else []),
+        *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
               lockstep=station.lockstep and robot.driver == "simulator", cameras=cameras["cameras"],
               urdf=str(robot.urdf or "")),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
               policies=policies, address=recipe.bridge.address, credentials=str(credentials or "")),
+        *([_page(recipe, robot, run_dir)] if web.port else []),
     ]
     return processes
 
@@ -94,13 +98,38 @@ def check_operator(recipe: Recipe) -> None:
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person with their devices."""
-    operator, beside, task = recipe.station.operator, recipe.station.beside, str(task_file(recipe))
+    operator, task = recipe.station.operator, str(task_file(recipe))
     if operator.kind != SCRIPTED:
-        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind,
-                     settings=operator.model_dump_json(), beside=beside.model_dump_json() if beside else "")
+        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, **_devices(recipe))
     return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
                  takes_over=operator.takes_over, seed=recipe.seed,
-                 armed_file=str(run_dir / "operator.armed") if run_dir else "")
+                 armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
+
+
+def _devices(recipe: Recipe) -> dict[str, str]:
+    """What a person holds, each as JSON; with a page, that too, and no keyboard, which would need a terminal."""
+    station, served = recipe.station, bool(recipe.station.web.port)
+    own = [each for each in (station.operator, station.beside) if each is not None and each.kind != SCRIPTED]
+    said = {each.kind: each.model_dump_json() for each in own if not (served and each.kind == KEYBOARD)}
+    page = {PAGE: said.pop(PAGE, json.dumps({"kind": PAGE}))} if served else {}
+    return dict(zip(("settings", "beside", "page"), [*said.values(), "", ""][:2] + [page.get(PAGE, "")], strict=True))
+
+
+def _with_stop(recipe: Recipe) -> Robot:
+    """The robot of a station; the stop of its page is an e-stop as any other."""
+    robot = station_robot(recipe)
+    return robot.but(estops=tuple(dict.fromkeys((*robot.estops, PAGE)))) if recipe.station.web.port else robot
+
+
+def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
+    station, web = recipe.station, recipe.station.web
+    cameras = station.observe_cameras if robot.driver == "simulator" else tuple(robot.cameras)
+    token = str(Path(web.token_file).expanduser().resolve()) if web.token_file else ""
+    return _node(recipe, "page", "rlinf.page", task_file=str(task_file(recipe)), run_dir=str(run_dir), port=web.port,
+                 host=web.host, token_file=token, cameras=list(cameras) or [""],
+                 limits=[str(path) for path in robot.interlocks.values()],
+                 first_seeds=[recipe.scene(recipe.collect.first_seed), recipe.scene(recipe.online.first_seed),
+                              recipe.evaluate.first_seed])
 
 
 def director_process(recipe: Recipe, run_dir: Path) -> Process:

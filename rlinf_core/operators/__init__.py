@@ -13,11 +13,11 @@ from rlinf_core.settings.signature import parameters, values
 if TYPE_CHECKING:
     from rlinf_core.operators.device import Device
 
-SCRIPTED, KEYBOARD = "scripted", "keyboard"
+SCRIPTED, KEYBOARD, PAGE = "scripted", "keyboard", "page"
 OURS = {"scripted": "rlinf_core.operators.scripted:Scripted", "keyboard": "rlinf_core.operators.keyboard:Keyboard",
         "spacemouse": "rlinf_core.operators.spacemouse:SpaceMouse", "gamepad": "rlinf_core.operators.gamepad:Gamepad",
         "joy": "rlinf_core.operators.joy:Joy", "pedal": "rlinf_core.operators.pedal:Pedal",
-        "leader": "rlinf_core.operators.leader:Leader"}
+        "leader": "rlinf_core.operators.leader:Leader", "page": "rlinf_core.operators.page:Page"}
 
 
 def operators() -> list[str]:

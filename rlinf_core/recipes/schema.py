@@ -12,6 +12,7 @@ from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
 from rlinf_core.operators import BESIDE, OPERATOR
+from rlinf_core.page import TOKEN_LENGTH
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
@@ -50,6 +51,15 @@ class StationPolicy(Settings):
         return self
 
 
+class Web(Settings):
+    """The operator's page (docs/operator_page.md)."""
+
+    port: int = Field(0, ge=0, le=65535, description="TCP port; 0 serves none (rlinf up --web)")
+    host: str = Field("127.0.0.1", min_length=1, description="address it binds; others than this machine need a token")
+    token_file: str = Field("", description="a file whose first line is the token that a browser must show once, "
+                            f"{TOKEN_LENGTH} characters or more")
+
+
 class Station(Settings):
     """One robot with its task."""
 
@@ -78,6 +88,7 @@ class Station(Settings):
         "terminal of their own (rlinf teleop)")
     beside: Annotated[Any | None, BESIDE] = Field(None, description="a second device of theirs, e.g. a foot pedal")
     policy: StationPolicy = StationPolicy()
+    web: Web = Web()
 
     @property
     def domain(self) -> int:

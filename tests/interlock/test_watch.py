@@ -71,7 +71,13 @@ def test_s11_distances(distance, cause):
     (True, 60.0, True), (True, 60.001, False), (False, 0.0, False), (True, NAN, False), (True, INF, False)])
 def test_s15_an_enable_is_pressed_and_not_old(pressed, age_s, may):
     assert enabled(LIMITS, Inputs(enable=pressed, enable_age_s=age_s)) is may
-    assert enabled(limits(enable_lease=INF), Inputs(enable=pressed, enable_age_s=age_s))
+    assert enabled(limits(enable_lease=INF), Inputs(enable=pressed, enable_age_s=age_s)) is pressed, "let go counts"
+
+
+@pytest.mark.parametrize("age_s", [1e9, INF])  # as the node says it, and as the core's inputs do
+def test_s15_without_a_lease_nobody_need_hold_what_was_never_heard(age_s):
+    assert enabled(limits(enable_lease=INF), Inputs(enable=False, enable_age_s=age_s))
+    assert not enabled(LIMITS, Inputs(enable=False, enable_age_s=age_s))
 
 
 # S8: the side of the arm that the set-point does not speak of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Latest:
             def take(message: Image) -> None:
                 self._images[topic] = message
                 if len(self._images) < images:
-                    self._take()  # what is here by now need not be read when the last image is
+                    self._take(self._pulled)  # what is here by now need not be read when the last image is
                 elif on_image:
                     on_image()
 
@@ -50,14 +50,19 @@ class Latest:
                 name = owner.resolve_topic_name(topic)
                 self._pulled[topic] = node.create_subscription(kind(topic), name, _ignore, received(topic, lockstep))
 
-    def pull(self) -> None:
-        """Take everything that has arrived and convert the newest of each topic; SpecError if one cannot be read."""
-        self._take()
+    def pull(self, only: Collection[str] = ()) -> None:
+        """Take everything that has arrived, or of these topics only, and convert the newest of each.
+
+        Raises:
+            SpecError: one cannot be read.
+        """
+        self._take(only or self._pulled)
         while self._images:
             self._keep(*self._images.popitem())
 
-    def _take(self) -> None:
-        for topic, subscription in self._pulled.items():
+    def _take(self, topics: Collection[str]) -> None:
+        for topic in topics:
+            subscription = self._pulled[topic]
             with subscription.handle:
                 taken = subscription.handle.take_message(subscription.msg_type, False)  # of depth 1: the newest or none
             if taken is not None:

@@ -8,7 +8,9 @@ import termios
 import tty
 import uuid
 
+import numpy as np
 from rlinf_msgs.msg import ActionChunk, TimeStep
+from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.arms import arms_of, each
@@ -35,20 +37,32 @@ class Operator(StationNode):
         arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
         arming = [self.create_client(SetBool, each(arm, "interlock/arm")) for arm in arms or [""]]
         Lookout(self, "interlock", arming[0].service_is_ready)
-        self.device: ScriptedOperator | Person
-        if kind == SCRIPTED:
-            self.device = ScriptedOperator(self, arms, arming, self.actions, task)
-        else:
-            said = [self.declare_parameter(name, "").value for name in ("settings", "beside")]
-            devices = [said[0] or json.dumps({"kind": kind}), *filter(None, said[1:])]
-            self.device = Person(self, arming, self.spec, {json.loads(each)["kind"]: make_device(each) for each in devices})
+        enables = self.create_publisher(Bool, "enable", profile("enable"))
+        self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
+        devices = {json.loads(said)["kind"]: make_device(said) for said in self._devices(kind)}
+        self.person = Person(self, arming, self.spec, devices, enables) if devices else None
+        if self.script and self.person:
+            self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
+
+    def _devices(self, kind: str) -> list[str]:
+        """What the recipe says of each, as JSON."""
+        own, beside, page = (self.declare_parameter(name, "").value for name in ("settings", "beside", "page"))
+        own = own or ("" if page or kind == SCRIPTED else json.dumps({"kind": kind}))
+        return [said for said in (own, beside, page) if said]
 
     def check(self) -> None:
         """RlinfError where a script finds itself at a real arm."""
-        getattr(self.device, "check", lambda: None)()
+        if self.script:
+            self.script.check()
+
+    def _answer(self, step: TimeStep) -> np.ndarray | None:
+        """A person goes before the script."""
+        if self.script and not (self.person and self.person.commands):
+            return self.script.answer(step)
+        return self.person.answer(step) if self.person else None
 
     def _on_timestep(self, step: TimeStep) -> None:
-        action = None if step.step_type == TimeStep.LAST else self.device.answer(step)
+        action = None if step.step_type == TimeStep.LAST else self._answer(step)
         if action is None:
             return
         self.seq += 1

@@ -10,6 +10,7 @@ import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.client import Client
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rlinf_msgs.msg import TimeStep
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
@@ -39,12 +40,13 @@ class Person:
     Of several arms they move one, and the others rest meanwhile.
     """
 
-    def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec, devices: dict[str, Device]) -> None:
+    def __init__(self, node: Node, arming: Sequence[Client], spec: StationSpec, devices: dict[str, Device],
+                 enables: Publisher | None = None) -> None:
         self.node, self.arming, self.spec = node, arming, spec
         if KEYBOARD not in devices and sys.stdin.isatty():
             devices = devices | {KEYBOARD: Keyboard()}  # of the terminal that it was started in
         self.guards = [Guard(name, device) for name, device in devices.items()]
-        self.enables = node.create_publisher(Bool, "enable", profile("enable"))
+        self.enables = enables or node.create_publisher(Bool, "enable", profile("enable"))
         self.labels = node.create_publisher(String, "label", profile("label"))
         self.diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.arms = dict(zip("123456789", spec.action.arms, strict=False))
@@ -125,6 +127,11 @@ class Person:
             values=[KeyValue(key=guard.name, value=guard.trouble or "ready") for guard in self.guards])])
         message.header.stamp = self.node.get_clock().now().to_msg()
         self.diagnostics.publish(message)
+
+    @property
+    def commands(self) -> bool:
+        """Whether a script has no say now: they ask for motion, or are in trouble, which stops it too."""
+        return bool(self.trouble) or any(guard.motion() is not None for guard in self.guards)
 
     def answer(self, step: TimeStep) -> np.ndarray | None:
         """What the devices ask; rest in demonstrations, and None elsewhere, while they ask nothing; None in trouble."""

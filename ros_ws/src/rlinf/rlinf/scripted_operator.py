@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,8 @@ class FirstArming:
     as a person who stands beside it would. Every other fault stands until a person resets it.
     """
 
-    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher) -> None:
+    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher,
+                 enables: Publisher) -> None:
         self.node, self.arming, self.actions = node, arming, actions
         self.topics = of_arms("safety", arms)
         self.armed = Path(node.declare_parameter("armed_file", "").value)
@@ -53,7 +54,8 @@ class FirstArming:
         self.begun, self.released, self.asked_at, self.freed = False, False, 0.0, False
         self.resetting = [node.create_client(ResetFault, each(arm, "interlock/reset_fault")) for arm in arms or [""]]
         self.safety = SafetyState()
-        self.enables = node.create_publisher(Bool, "enable", profile("enable"))
+        self.enables = enables
+        self.trouble: Callable[[], str] = lambda: ""  # of a person's devices beside it
         self.asking = [node.create_client(GetParameters, each(arm, "interlock/get_parameters")) for arm in arms or [""]]
         node.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
         hear_safety(node, arms, self._on_safety, EVERY_STATE)
@@ -91,7 +93,7 @@ class FirstArming:
             self.met = ""
             self._meet(interlock)
             return
-        if not self.released:
+        if not (self.released or self.trouble()):
             self.enables.publish(Bool(data=True))
         restarted = self.safety.state == SafetyState.HOLD and self.safety.cause == "new_session"
         wanted = restarted or (self.safety.state == SafetyState.DISARMED and (self.freed or not self.begun))
@@ -150,13 +152,14 @@ class FirstArming:
 class ScriptedOperator:
     """Does the task as its script knows it: in demonstrations, and in training where the policy takes too long."""
 
-    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task) -> None:
+    def __init__(self, node: Node, arms: Sequence[str], arming: Sequence[Client], actions: Publisher, task: Task,
+                 enables: Publisher) -> None:
         noise = node.declare_parameter("noise", 0.12).value
         self.seed = node.declare_parameter("seed", 0).value
         self.takes_over = node.declare_parameter("takes_over", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
         self.latest = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
-        self.arming = FirstArming(node, arms, arming, actions)
+        self.arming = FirstArming(node, arms, arming, actions, enables)
         self.check = self.arming.check
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
 

@@ -1,0 +1,54 @@
+"""What the commands' parsers have in common."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Commands = argparse._SubParsersAction
+SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "default": [], "metavar": "KEY=VALUE"}
+JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": Path}
+STATIONS_RECIPE: dict[str, Any] = {"metavar": "recipe", "nargs": "?", "default": "demo",
+                                   "help": "the station's recipe (default: demo)"}
+RECORDINGS: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "recordings",
+                              "help": "episodes, a spool, an inbox, or a run folder"}
+
+
+def command(commands: Commands, name: str, run: str, text: str, description: str | None = None
+             ) -> argparse.ArgumentParser:
+    """A command that runs ``module:function``, which is imported only then: help needs no torch."""
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def show_command(commands: Commands) -> None:
+    """``show``, which is also a command of ``rlinf data``."""
+    show = command(commands, "show", "cli.show:show", "what recordings hold: an episode a line, or topics", (
+        "A line for each recording below: how its episode ended, how long it was, who commanded, which policy under "
+        "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
+        "with counts and times. Exit code 1 where a seal does not fit."))
+    show.add_argument("paths", **RECORDINGS)
+    show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
+
+
+def port(said: str) -> int:
+    """A TCP port."""
+    number = int(said)
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"expected a TCP port, 1 to 65535, got {said}")
+    return number
+
+
+def at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:
+    """Reads a number that is finite and not below ``low``."""
+    def read(said: str) -> float:
+        value = number(said)
+        if not low <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"expected a number from {low} on, got {said}")
+        return value
+
+    read.__name__ = number.__name__  # argparse: invalid int value
+    return read

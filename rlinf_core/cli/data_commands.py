@@ -1,0 +1,58 @@
+"""The parsers of ``rlinf data`` and ``rlinf reward``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rlinf_core.cli.arguments import JSON, RECORDINGS, Commands, at_least, command, show_command
+
+
+def data_commands(commands: Commands) -> None:
+    """What is done with recordings."""
+    whole = commands.add_parser("data", help="recordings: list, show, check, repair, merge, split, stats, export")
+    data = whole.add_subparsers(required=True, metavar="COMMAND")
+
+    def of(name: str, text: str, run: str = "", out: bool = False, parent: Commands = data) -> argparse.ArgumentParser:
+        parser = command(parent, name, run or f"cli.data:{name}", text)
+        parser.add_argument("paths", **RECORDINGS)
+        if out:
+            parser.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
+        return parser
+
+    of("list", "an episode a line", "cli.show:show").set_defaults(only_list=True)
+    show_command(data)
+    check = of("check", "whether every recording is whole: seal, messages, steps, values; exit code 1 if not")
+    check.add_argument("--recipe", help="whose station's specs they shall have")
+    check.add_argument("--json", **JSON, help="write recordings, whole and broken there")
+    of("repair", "what is whole of those that are not, written anew; episodes are sealed again", out=True)
+    of("merge", "all whole episodes in one folder; all must have the same specs", out=True)
+    split = of("split", "whole episodes in several folders: by outcome, or by fractions", out=True)
+    split.add_argument("--fractions", nargs="+", default=[], metavar="NAME=FRACTION",
+                       help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
+    split.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
+    stats = of("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
+    stats.add_argument("--json", **JSON, help="write them as one flat object")
+    formats = data.add_parser("export", help="write recordings in the format of others").add_subparsers(
+        required=True, metavar="FORMAT")
+    lerobot = of("lerobot", "a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
+    lerobot.add_argument("--recipe", help="whose station recorded them, for names (default: that of the run they lie in)")
+    lerobot.add_argument("--executed", action="store_true",
+                         help="actions are what the interlock let through (default: what was asked for)")
+
+
+def reward_commands(commands: Commands) -> None:
+    """Rewards that are learned."""
+    own = commands.add_parser("reward", help="a reward that sees success, learned from recordings").add_subparsers(
+        required=True, metavar="COMMAND")
+    train = command(own, "train", "cli.reward:train", "train a classifier on the frames of recordings", (
+        "The last frame of an episode that succeeded shows success, and no other one does. Says how often it errs on "
+        "episodes held out, and draws where. A task's file takes it: `reward: {kind: classifier, model: FILE}`."))
+    train.add_argument("paths", **RECORDINGS)
+    train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
+    train.add_argument("--cameras", nargs="+", default=[], metavar="NAME", help="to look through (default: all recorded)")
+    train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
+    train.add_argument("--held-out", type=at_least(0, float), default=0.2, metavar="FRACTION",
+                       help="of the episodes, to judge it by (default: 0.2)")
+    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--json", **JSON, help="write the scores as one flat object")

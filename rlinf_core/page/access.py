@@ -1,0 +1,72 @@
+"""Who may open the operator's page: this machine, or who has shown the token; and no page of anybody else's."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlinf_core.addresses import is_loopback
+from rlinf_core.errors import RecipeError
+from rlinf_core.page import TOKEN_LENGTH
+
+if TYPE_CHECKING:
+    from aiohttp.web import Request
+
+    from rlinf_core.recipes.schema import Web
+
+MAKE_ONE = "Make one: (umask 077; openssl rand -hex 16 > page.token), and --set station.web.token_file=page.token"
+
+
+def token_of(web: Web) -> str:
+    """The token that a browser must show; empty where only this machine reaches the page.
+
+    Raises:
+        RecipeError: others could reach it without a token, or its file holds none.
+    """
+    if not web.token_file:
+        if web.port and not is_loopback(web.host):
+            raise RecipeError(f"station.web.token_file: expected a file, since station.web.host is '{web.host}', which "
+                              f"others than this machine can reach, got none. {MAKE_ONE}. Or keep to "
+                              "station.web.host=127.0.0.1 and a tunnel (ssh -L)")
+        return ""
+    try:
+        token = Path(web.token_file).expanduser().read_text().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"station.web.token_file: expected a file with a token at '{web.token_file}', got: {error}. "
+                          f"{MAKE_ONE}") from error
+    if len(token) < TOKEN_LENGTH or not token.isascii():
+        raise RecipeError(f"station.web.token_file: expected a first line of {TOKEN_LENGTH} characters or more in "
+                          f"'{web.token_file}', got {len(token)}. {MAKE_ONE}")
+    return token
+
+
+class Access:
+    """Of one station's page.
+
+    Args:
+        station: its name; browsers share cookies between all ports of a host.
+        token: empty where only this machine reaches the page.
+    """
+
+    def __init__(self, station: str, token: str) -> None:
+        self.token, self.cookie = token, f"rlinf_{station}"
+        self.proof = hmac.new(token.encode(), self.cookie.encode(), hashlib.sha256).hexdigest()
+
+    def shown(self, token: str) -> bool:
+        """Whether this is the token."""
+        return bool(self.token) and hmac.compare_digest(self.token.encode(), token.encode())
+
+    def refused(self, request: Request) -> str:
+        """Why the browser may not; empty where it may. Any site can have a browser call this machine: that counts too."""
+        host, origin = request.host, request.headers.get("Origin")
+        if not self.token and not is_loopback(host.rpartition(":")[0] or host) and not is_loopback(host):
+            return f"expected Host localhost or 127.0.0.1, got {host!r}"
+        if origin is not None and origin.partition("://")[2] != host:
+            return f"expected a page of this server, got one of {origin!r}"
+        if origin is None and request.path != "/" and request.headers.get("Upgrade"):
+            return "expected the header Origin, got none"
+        if self.token and not hmac.compare_digest(self.proof, request.cookies.get(self.cookie, "")):
+            return "expected the token once: open this address with ?token=... (the file station.web.token_file)"
+        return ""

@@ -1,0 +1,89 @@
+"""Who of several open pages commands, and which of its words still count: those that are fresh, in order, and its own."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from rlinf_core.operators.device import LABELS
+from rlinf_core.operators.sticks import Axis
+from rlinf_core.settings.base import Settings
+
+FRESH_S = 0.4   # what a person saw when they moved may be so old
+MODES = ("demonstration", "train", "evaluate")
+QUIET_S = 0.6   # after a motion whose page was replaced: it falls silent, and that stops it
+ASKS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
+ANYBODYS = ("take", "disarm")  # what a page that only watches may ask too; the stop is no word of this socket
+Number = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class Hand(Settings):
+    """What a page that commands says 20 times a second: what is held now, and by what picture of the station."""
+
+    kind: Literal["hand"]
+    seq: Number
+    seen: float = Field(description="the newest time of the server that it has shown [s]")
+    held: bool = Field(description="somebody holds the takeover")
+    active: bool = Field(description="somebody has touched, moved or typed something since the last one")
+    axes: dict[Axis, Annotated[float, Field(ge=-1, le=1)]] = {}
+
+
+class Ask(Settings):
+    """A button."""
+
+    kind: Literal["ask"]
+    what: str = Field(pattern=f"^({'|'.join((*ASKS, *LABELS))})$")
+    cause: str = Field("", max_length=200, description="of reset: the fault's name")
+    mode: Literal["demonstration", "train", "evaluate"] = "evaluate"
+
+
+class Seen(Settings):
+    """A frame has been drawn."""
+
+    kind: Literal["seen"]
+
+
+WORDS: TypeAdapter[Hand | Ask | Seen] = TypeAdapter(Annotated[Hand | Ask | Seen, Field(discriminator="kind")])
+
+
+def read(text: str) -> Any:
+    """One of the three; ValueError for anything else."""
+    return WORDS.validate_json(text)
+
+
+class Controls:
+    """One page has them, the others watch. Nobody gets them by reconnecting; taking them is a person's act.
+
+    Attributes:
+        holder: the number of the page that has them; 0 for none.
+        late_s: how old the last word's picture was, where it was too old.
+    """
+
+    def __init__(self) -> None:
+        self.holder, self.holding, self.seq = 0, False, -1
+        self.late_s, self._quiet_until = 0.0, -math.inf
+
+    def take(self, page: int, now: float) -> None:
+        """By this page; where another one was in motion, that ends first."""
+        if self.holding and page != self.holder:
+            self._quiet_until = now + QUIET_S
+        self.holder, self.holding, self.seq, self.late_s = page, False, -1, 0.0
+
+    def leave(self, page: int) -> None:
+        """It lets go of them, or has gone."""
+        if page == self.holder:
+            self.holder, self.late_s = 0, 0.0
+
+    def counts(self, page: int, hand: Hand, now: float) -> bool:
+        """Whether this word goes to the station."""
+        if page != self.holder or hand.seq <= self.seq:
+            return False
+        self.seq, age = hand.seq, now - hand.seen
+        self.late_s = age if not -0.1 <= age <= FRESH_S else 0.0
+        if self.late_s or now < self._quiet_until:
+            return False
+        self.holding = hand.held
+        return True
+

@@ -1,0 +1,261 @@
+"""Serves the operator's page: files, one WebSocket for each page that is open, and a stop that needs no socket.
+
+What decides is here and not in the browser, which only reports what is held. The stop's heartbeat comes from the loop that
+would take a stop: where that hangs, it falls silent, and silence is a stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+from aiohttp import ClientError, WSMsgType, web
+
+from rlinf_core.errors import RlinfError, printable
+from rlinf_core.page.access import Access
+from rlinf_core.page.controls import ANYBODYS, Ask, Controls, Hand, read
+
+STATIC = Path(__file__).with_name("static")
+BEAT_S, AGAIN_S = 0.05, 2.0
+AHEAD = 2          # frames on their way to a page that it has not drawn yet
+MOST_PAGES = 16
+MOST_BYTES = 2048  # of a word
+MOST_WORDS = 200   # a second, of one page: 20 of what is held, and one for each frame
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src "
+    "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+
+
+class Station(Protocol):
+    """What the server asks of the station's side. All of it is called in the server's thread."""
+
+    def hand(self, hand: Hand) -> None:
+        """What is held now."""
+
+    def beat(self, stopped: bool) -> None:
+        """The stop is alive, and pressed or not."""
+
+    def ask(self, ask: Ask) -> Awaitable[str]:
+        """What came of it, for people; RlinfError where it was refused."""
+
+
+class Page:
+    """One that is open: the newest of everything is sent to it, and never a backlog."""
+
+    def __init__(self, number: int, socket: web.WebSocketResponse) -> None:
+        self.number, self.socket, self.news = number, socket, asyncio.Event()
+        self.texts: dict[str, str] = {}
+        self.frames: dict[int, bytes] = {}
+        self.unseen = 0
+
+    def tell(self, what: str, text: str) -> None:
+        """In place of what was to be said before of the same."""
+        self.texts[what] = text
+        self.news.set()
+
+    def show(self, camera: int, jpeg: bytes) -> None:
+        """In place of the frame before."""
+        self.frames[camera] = bytes([camera]) + jpeg
+        self.news.set()
+
+    async def send(self) -> None:
+        """Until it is cancelled."""
+        with contextlib.suppress(ConnectionError, ClientError):
+            while await self.news.wait():
+                self.news.clear()
+                while self.texts:
+                    await self.socket.send_str(self.texts.pop(next(iter(self.texts))))
+                while self.frames and self.unseen < AHEAD:
+                    self.unseen += 1
+                    await self.socket.send_bytes(self.frames.pop(next(iter(self.frames))))
+
+
+def finite(said: Any) -> Any:
+    """As JSON may say it: no number for one that is none."""
+    if isinstance(said, dict):
+        return {key: finite(value) for key, value in said.items()}
+    if isinstance(said, list | tuple):
+        return [finite(value) for value in said]
+    return None if isinstance(said, float) and not math.isfinite(said) else said
+
+
+class Server:
+    """In a thread and an event loop of its own.
+
+    Args:
+        station: whom it asks.
+        log: a line for people.
+    """
+
+    def __init__(self, station: Station, access: Access, host: str, port: int, log: Any) -> None:
+        self.station, self.access, self.address, self.log = station, access, (host, port), log
+        self.controls, self.pages, self.numbers = Controls(), dict[int, Page](), count(1)
+        self.stopped, self.kept = False, dict[str, str]()
+        self.loop = asyncio.new_event_loop()
+        self.application = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
+        self.application.add_routes([web.get("/", self._index), web.get("/live", self._live), web.post("/stop", self._stop),
+                                     web.static("/static", STATIC)])
+        threading.Thread(target=self._serve, name="page", daemon=True).start()
+
+    # From the station's side, in any thread
+    @property
+    def watched(self) -> bool:
+        """Whether a page could draw another frame now."""
+        return any(page.unseen < AHEAD for page in list(self.pages.values()))
+
+    def tell(self, what: str, said: dict[str, Any], keep: bool = False) -> None:
+        """Every page; ``keep`` for those that are opened later."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self.loop.call_soon_threadsafe(self._tell, what, said, keep)
+
+    def close(self) -> None:
+        """The last; pages see that the station has gone."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def show(self, camera: int, jpeg: bytes) -> None:
+        """A frame, to every page that has drawn the last ones."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._show, camera, jpeg)
+
+    # In its own
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.create_task(self._beat())
+        self.loop.create_task(self._listen())
+        self.loop.run_forever()
+
+    async def _beat(self) -> None:
+        while True:
+            self.station.beat(self.stopped)
+            await asyncio.sleep(BEAT_S)
+
+    async def _listen(self) -> None:
+        runner = web.AppRunner(self.application, access_log=None)
+        await runner.setup()
+        while True:
+            try:
+                await web.TCPSite(runner, *self.address).start()
+                return
+            except OSError as error:
+                self.log(f"the operator's page: expected port {self.address[1]} of {self.address[0]} free, got: {error}. "
+                         "End what listens there, or take another: --web PORT; it is tried again")
+                await asyncio.sleep(AGAIN_S)
+
+    def _tell(self, what: str, said: dict[str, Any], keep: bool) -> None:
+        if not (self.pages or keep):
+            return
+        now = {"t": time.monotonic(), "holder": self.controls.holder, "late": self.controls.late_s, "stopped": self.stopped}
+        text = json.dumps(finite({"kind": what} | said | ({} if keep else now)))
+        if keep:
+            self.kept[what] = text
+        for page in self.pages.values():
+            page.tell(what, text)
+
+    def _show(self, camera: int, jpeg: bytes) -> None:
+        for page in self.pages.values():
+            page.show(camera, jpeg)
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        token = request.query.get("token")
+        if token is not None and request.path == "/" and self.access.shown(token):
+            answer: web.StreamResponse = web.HTTPSeeOther("/", headers=HEADERS)
+            answer.set_cookie(self.access.cookie, self.access.proof, httponly=True, samesite="Strict", path="/")
+            return answer
+        if refused := self.access.refused(request):
+            return web.Response(status=403, text=f"rlinf: {printable(refused)}\n", headers=HEADERS)
+        try:
+            answer = await handler(request)
+        except web.HTTPException as error:
+            answer = web.Response(status=error.status, text=f"rlinf: {error.reason}\n")
+        if not answer.prepared:
+            answer.headers.update(HEADERS)
+        return answer
+
+    async def _index(self, _: web.Request) -> web.StreamResponse:
+        return web.FileResponse(STATIC / "index.html")
+
+    async def _stop(self, request: web.Request) -> web.StreamResponse:
+        """From whoever may see the page, whoever has the controls, in any state."""
+        self.stopped = True
+        self.station.beat(True)
+        self.log(f"stop: pressed on the page, from {request.remote}")
+        return web.json_response({"stopped": True})
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        if len(self.pages) >= MOST_PAGES:
+            return web.Response(status=503, text=f"rlinf: {MOST_PAGES} pages are open. Close some\n")
+        socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, compress=False, heartbeat=20.0)
+        await socket.prepare(request)
+        page = Page(next(self.numbers), socket)
+        self.pages[page.number] = page
+        page.tell("you", json.dumps({"kind": "you", "page": page.number}))
+        for what, text in self.kept.items():
+            page.tell(what, text)
+        sending = asyncio.create_task(page.send())
+        try:
+            await self._hear(page, request.remote or "")
+        finally:
+            del self.pages[page.number]
+            self.controls.leave(page.number)
+            sending.cancel()
+        return socket
+
+    async def _hear(self, page: Page, remote: str) -> None:
+        """Its words; the first that is none ends the connection, and with it a motion."""
+        asked: set[asyncio.Task[None]] = set()
+        lately: deque[float] = deque(maxlen=MOST_WORDS)
+        async for message in page.socket:
+            lately.append(time.monotonic())
+            if len(lately) == MOST_WORDS and lately[-1] - lately[0] < 1.0:
+                self.log(f"the page from {remote} said more than {MOST_WORDS} words in a second. It is closed")
+                await page.socket.close(code=1008, message=b"expected fewer words a second")
+                return
+            try:
+                word = read(message.data if message.type is WSMsgType.TEXT else "")
+            except ValueError:
+                self.log(f"the page from {remote} said no word of ours: {printable(message.data)[:80]}. It is closed")
+                await page.socket.close(code=1008, message=b"expected a word of this page's protocol")
+                return
+            if isinstance(word, Hand):
+                if self.controls.counts(page.number, word, time.monotonic()):
+                    self.station.hand(word)
+            elif isinstance(word, Ask):
+                asked.add(task := asyncio.create_task(self._ask(page, word)))
+                task.add_done_callback(asked.discard)
+            else:
+                page.unseen = max(0, page.unseen - 1)
+                page.news.set()
+
+    async def _ask(self, page: Page, word: Ask) -> None:
+        try:
+            said, well = await self._answer(page, word), True
+        except RlinfError as error:
+            said, well = str(error), False
+        self.log(f"page {page.number} asked: {word.what} {printable(word.cause)}: {said}")
+        page.tell("note", json.dumps({"kind": "note", "what": word.what, "well": well, "text": said}))
+
+    async def _answer(self, page: Page, word: Ask) -> str:
+        if word.what == "take":
+            self.controls.take(page.number, time.monotonic())
+            return "this page has the controls"
+        if page.number != self.controls.holder and word.what not in ANYBODYS:
+            raise RlinfError(f"{word.what}: this page only watches. Take the controls first")
+        if word.what == "leave":
+            self.controls.leave(page.number)
+            return "this page only watches"
+        if word.what == "release":
+            self.stopped = False
+            return "the stop is released; its fault stands until it is reset"
+        return await self.station.ask(word)

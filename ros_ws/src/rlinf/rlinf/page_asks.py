@@ -1,0 +1,163 @@
+"""What is asked on the operator's page, on its way to operator, interlock and environment. Runs in the server's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from rclpy.action import ActionClient
+from rclpy.client import Client
+from rclpy.node import Node
+from rclpy.task import Future
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import SafetyState
+from rlinf_msgs.srv import ResetFault
+from sensor_msgs.msg import Joy
+from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool
+
+from rlinf.arms import each
+from rlinf.qos import profile
+from rlinf_core.errors import RlinfError
+from rlinf_core.operators.device import AXES, LABELS
+from rlinf_core.operators.page import ACTIVE, BUTTONS, HELD
+from rlinf_core.page.controls import MODES, Ask, Hand
+
+ANSWER_S, PASSED_ON_S, TRIES = 6.0, 1.0, 5
+
+
+class PageAsks:
+    """The station, as the server sees it (``rlinf_core.page.server.Station``)."""
+
+    def __init__(self, node: Node, arms: Sequence[str], first_seeds: Sequence[int]) -> None:
+        self.node, self.arms, self.seeds = node, list(arms) or [""], dict(zip(MODES, first_seeds, strict=True))
+        self.stands: dict[str, SafetyState] = {}
+        self.director, self.labelled = False, 0
+        self.request: Any = None  # the episode that was started here
+        self.said, self.ending = Hand(kind="hand", seq=0, seen=0.0, held=False, active=False), False
+        self.hands = node.create_publisher(Joy, "page", profile("page"))
+        self.stop = node.create_publisher(Bool, "estop/page", profile("estop/page"))
+        self.arming = [node.create_client(SetBool, each(arm, "interlock/arm")) for arm in self.arms]
+        self.resetting = {arm: node.create_client(ResetFault, each(arm, "interlock/reset_fault")) for arm in self.arms}
+        self.runner = ActionClient(node, RunEpisodes, "run_episodes")
+        node.create_subscription(String, "label", self._on_label, profile("label"))
+
+    def _on_label(self, _: String) -> None:
+        self.labelled += 1
+
+    def hand(self, hand: Hand) -> None:
+        """To the operator's process, which believes it as any device."""
+        self.said = hand
+        self._publish([HELD] * hand.held + [ACTIVE] * hand.active)
+
+    def beat(self, stopped: bool) -> None:
+        """Of the e-stop that this page is."""
+        self.stop.publish(Bool(data=stopped))
+
+    async def ask(self, ask: Ask) -> str:
+        """What came of it; RlinfError says why it was refused."""
+        do: dict[str, Callable[[Ask], Coroutine[Any, Any, str]]] = {
+            "arm": self._arm, "disarm": self._disarm, "reset": self._reset, "start": self._start, "cancel": self._cancel,
+            **dict.fromkeys(LABELS, self._label)}
+        try:
+            return await asyncio.wait_for(do[ask.what](ask), ANSWER_S)
+        except asyncio.TimeoutError as error:
+            raise RlinfError(f"{ask.what}: no answer for {ANSWER_S:.0f} s. The station's logs say more") from error
+
+    def disarmed_once(self) -> bool:
+        """Ask every interlock to disarm; False where there is none to ask."""
+        there = [client for client in self.arming if client.service_is_ready()]
+        for client in () if self.ending else there:
+            client.call_async(SetBool.Request(data=False))
+        self.ending = True
+        return bool(there)
+
+    def _publish(self, pressed: list[str]) -> None:
+        values: dict[Any, float] = dict(self.said.axes)
+        self.hands.publish(Joy(axes=[float(values.get(axis, 0.0)) for axis in AXES],
+                               buttons=[int(name in pressed) for name in BUTTONS]))
+
+    async def _renew(self) -> None:
+        """The enable, and give it time to arrive: whoever presses a button is there."""
+        self._publish([HELD] * self.said.held + [ACTIVE])
+        await asyncio.sleep(0.1)
+
+    async def _all(self, clients: Sequence[Client], request: Any) -> list[Any]:
+        """The answers, once all are here."""
+        if not all(client.service_is_ready() for client in clients):
+            raise RlinfError(f"nobody answers '{clients[0].srv_name}'. Is the interlock running?")
+        return [await _answer(client.call_async(request)) for client in clients]
+
+    async def _arm(self, _: Ask) -> str:
+        await self._renew()
+        answers = await self._all(self.arming, SetBool.Request(data=True))
+        refused = [answer.message for answer in answers if not answer.success]
+        if refused and len(answers) > 1:  # all of them, or none
+            await self._all(self.arming, SetBool.Request(data=False))
+        if refused:
+            raise RlinfError("; ".join(refused))
+        return str(answers[0].message)
+
+    async def _disarm(self, _: Ask) -> str:
+        return str((await self._all(self.arming, SetBool.Request(data=False)))[0].message)
+
+    async def _reset(self, ask: Ask) -> str:
+        await self._renew()
+        faulty = [self.resetting[arm] for arm, state in self.stands.items()
+                  if state.state == SafetyState.FAULT and state.cause == ask.cause]
+        if not faulty:
+            raise RlinfError(f"no fault '{ask.cause}' stands")
+        for answer in await self._all(faulty, ResetFault.Request(cause=ask.cause)):
+            if not answer.success:
+                raise RlinfError(answer.message)
+        return f"FAULT '{ask.cause}' is cleared. Arm to move"
+
+    async def _label(self, ask: Ask) -> str:
+        """By the operator's process, as a pedal's would be; what it does not believe does not count, and is said."""
+        before = self.labelled
+        self._publish([HELD] * self.said.held + [ACTIVE, ask.what])
+        self._publish([HELD] * self.said.held)
+        for _ in range(int(PASSED_ON_S / 0.05)):
+            if self.labelled > before:
+                return f"labelled: {ask.what}"
+            await asyncio.sleep(0.05)
+        raise RlinfError(f"{ask.what}: the operator's process has not passed it on. Is it in trouble, or not running?")
+
+    async def _start(self, ask: Ask) -> str:
+        if self.director:
+            raise RlinfError("a director runs: it starts the episodes")
+        if not self.runner.server_is_ready():
+            raise RlinfError("nobody answers 'run_episodes'. Is the environment running?")
+        await self._renew()
+        goal = RunEpisodes.Goal(count=1, mode=ask.mode, first_seed=self.seeds[ask.mode])
+        for _ in range(TRIES):  # the one before is closed, and the environment about to know it
+            handle = await _answer(self.runner.send_goal_async(goal))
+            if handle.accepted:
+                break
+            await asyncio.sleep(0.3)
+        else:
+            raise RlinfError("an episode is played already")
+        self.seeds[ask.mode] += 1
+        self.request = handle
+        return f"an episode begins: {ask.mode}"
+
+    async def _cancel(self, _: Ask) -> str:
+        if self.request is None:
+            raise RlinfError("no episode was started here")
+        await _answer(self.request.cancel_goal_async())
+        self.request = None
+        return "no further episode: the one in play goes on to its end, or to a label"
+
+
+async def _answer(future: Future) -> Any:
+    """Of the ROS thread, in this one."""
+    here: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def done(answered: Future) -> None:
+        if here.set_running_or_notify_cancel():  # or nobody waits for it any more
+            here.set_result(answered.result())
+
+    future.add_done_callback(done)
+    return await asyncio.wrap_future(here)

@@ -1,0 +1,121 @@
+"""Whose words count, who may open the page, what is kept of episodes, and that every cause has its sentence."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from rlinf_core.errors import RecipeError
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.page.access import token_of
+from rlinf_core.page.causes import WHY, why
+from rlinf_core.page.controls import FRESH_S, QUIET_S, Controls, Hand, read
+from rlinf_core.page.history import History
+from rlinf_core.page.server import finite
+from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.schema import Web
+
+
+def hand(seq, seen, held=True):
+    return Hand(kind="hand", seq=seq, seen=seen, held=held, active=False)
+
+
+def test_only_the_page_with_the_controls_is_heard_in_order_and_with_a_fresh_picture():
+    controls = Controls()
+    assert not controls.counts(1, hand(0, 10.0), 10.0), "nobody has them unasked"
+    controls.take(1, 10.0)
+    assert controls.counts(1, hand(0, 10.0), 10.1)
+    assert not controls.counts(2, hand(1, 10.1), 10.1) and not controls.counts(1, hand(0, 10.1), 10.1)
+    assert not controls.counts(1, hand(1, 10.0), 10.0 + FRESH_S + 0.01) and controls.late_s > FRESH_S
+    assert not controls.counts(1, hand(2, 11.0), 10.5), "a picture of the future is none"
+    assert controls.counts(1, hand(3, 10.5), 10.6) and controls.late_s == 0.0
+    controls.leave(2)
+    assert controls.holder == 1
+    controls.leave(1)
+    assert not controls.counts(1, hand(4, 10.6), 10.6)
+
+
+def test_a_page_that_is_replaced_in_motion_falls_silent_first():
+    controls = Controls()
+    controls.take(1, 10.0)
+    assert controls.counts(1, hand(0, 10.0), 10.0)
+    controls.take(2, 10.1)
+    assert not controls.counts(2, hand(0, 10.2, held=False), 10.2)
+    assert controls.counts(2, hand(1, 10.7, held=False), 10.1 + QUIET_S + 0.01)
+    controls.take(1, 11.0)
+    assert controls.counts(1, hand(0, 11.0), 11.0), "at rest nothing need end"
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", "null", '{"kind": "hand"}', '{"kind": "fire"}', '{"kind": "ask", "what": "rm"}', "\x00",
+    '{"kind": "seen", "x": 1}',
+    '{"kind":"ask","what":"arm\\n"}', json.dumps(dict(kind="ask", what="reset", cause="x" * 201)),
+    *(json.dumps(dict(kind="hand", seq=0, seen=0.0, held=True, active=False) | bad)
+      for bad in ({"axes": {"x": 1.01}}, {"axes": {"x": math.nan}}, {"axes": {"w": 0.1}}, {"seq": -1}, {"seq": 0.5},
+                  {"held": 1}, {"held": "yes"}, {"seen": "1"}))])
+def test_what_is_no_word_is_none(text):
+    with pytest.raises(ValueError):
+        read(text)
+
+
+def test_beyond_this_machine_a_token_is_needed_and_long_enough(tmp_path):
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert token_of(Web(port=1, host=host)) == ""
+    for host in ("0.0.0.0", "10.0.0.2", "robot.lab", "::"):
+        with pytest.raises(RecipeError, match="station.web.token_file: expected a file, since station.web.host"):
+            token_of(Web(port=1, host=host))
+    file = tmp_path / "token"
+    for text, wrong in ((None, "No such file"), ("", "got 0"), ("short\n" + "x" * 30, "got 5"), ("é" * 30, "got 30")):
+        if text is not None:
+            file.write_text(text)
+        with pytest.raises(RecipeError, match=f"token_file: expected .*{wrong}"):
+            token_of(Web(port=1, host="0.0.0.0", token_file=str(file)))
+    file.write_text("0123456789abcdef0123456789abcdef\n")
+    assert token_of(Web(port=1, host="0.0.0.0", token_file=str(file))) == "0123456789abcdef0123456789abcdef"
+    with pytest.raises(RecipeError, match="token_file"):
+        station_processes(load_recipe("demo", ["station.web={port: 8080, host: 0.0.0.0}"]), tmp_path)
+
+
+@pytest.mark.parametrize("said, own", [
+    ([], ["page"]), (["station.operator={kind: keyboard}"], ["page"]),
+    (["station.operator={kind: joy}", "station.beside={kind: pedal, device: /dev/x}"], ["joy", "pedal", "page"]),
+    (["station.operator={kind: page, scale: 0.3}"], ["page"])])
+def test_a_station_with_a_page_has_an_operator_who_has_it_and_an_e_stop_more(tmp_path, said, own):
+    served = load_recipe("demo", ["station.web.port=8080", *said])
+    processes = {each.name: each for each in station_processes(served, tmp_path)}
+    operator = processes["operator"].parameters
+    assert [json.loads(operator[key])["kind"] for key in ("settings", "beside", "page") if operator[key]] == own
+    assert processes["interlock"].parameters["estops"] == ["page"]
+    without = {each.name: each for each in station_processes(load_recipe("demo", said), tmp_path)}
+    assert "page" not in without and without["interlock"].parameters["estops"] == [""]
+
+
+def test_curves_go_on_after_a_restart_and_a_line_that_was_cut_is_left_out(tmp_path):
+    file = tmp_path / "page.jsonl"
+    for number in range(30):
+        History(file).add(mode="train", success=number >= 10, intervened=1.0 if number < 20 else 0.5)
+    History(file).add(mode="demonstration", success=True, intervened=1.0)
+    with file.open("a") as cut:
+        cut.write('{"mode": "tra')
+    curves = History(file).curves()
+    assert len(curves["success"]) == 30 and curves["demonstrations"] == 1
+    assert curves["success"][0] == 0.0 and curves["success"][-1] == 1.0 and curves["success"][19] == 0.5
+    assert curves["intervened"][-1] == 0.75, "ten of the last twenty by half"
+
+
+def test_every_cause_of_the_interlock_has_a_sentence():
+    sources = "".join(Path(f"rlinf_core/interlock/{name}.py").read_text() for name in ("core", "watch"))
+    said = re.findall(r'(?:hold|fault|enter)\((?:Mode\.\w+, )?"(\w+)"|f?"(\w+):\{', sources)
+    causes = {found for pair in said for found in pair}
+    causes |= {"stale_state", "state_jump", "state_frame", "contact", "obstacle", "distance_silent", "outside_box"}
+    assert {"estop", "stale_command", "silent", "robot", "divergence"} <= causes
+    assert not {cause for cause in causes if cause and cause not in WHY and not cause.startswith("mode")}
+    assert why("estop:pendant") == "The e-stop 'pendant' is pressed."
+    assert why("robot:a{b}") == "The robot reports a fault: a{b}."
+    assert why("never heard of") == "never heard of" and why("") == "" and why("odd:{}") == "odd:{}"
+
+
+def test_json_has_no_number_that_is_none():
+    assert finite({"a": [math.inf, 1.0], "b": {"c": math.nan}}) == {"a": [None, 1.0], "b": {"c": None}}

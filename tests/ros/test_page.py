@@ -1,0 +1,160 @@
+"""The operator's page at a running station, without a browser: takeover, what ends it, the stop, labels, episodes."""
+
+import asyncio
+import os
+import signal
+
+import aiohttp
+import pytest
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
+
+from tests.ros.conftest import peer_in
+from tests.ros.paged import Client, Paged, ready, visitor
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paged")
+    with peer_in(folder, 66) as peer:
+        station = Paged(peer, folder)
+        yield station
+        station.close()
+
+
+@pytest.fixture
+def page(station):
+    with visitor(station) as client:
+        yield client
+
+
+def takes_over(station, page, **axes):
+    ready(station, page)
+    station.reach(SafetyState.ACTIVE)
+    page.hold(**(axes or {"y": 1.0}))
+    before = station.at
+    station.peer.spin(lambda: station.state.source == "operator" and station.at[1] > before[1] + 0.004, 30,
+                      lambda: f"motion: {station.state} {page.said['state']}")
+
+
+def goes_on(station, page):
+    """What ended has been let go of, and somebody is there again."""
+    page.let_go()
+    page.silent = False
+    station.peer.spin(lambda: station.state.source == "policy", 30,
+                      lambda: f"the policy: {station.state} {page.said['state']}")
+
+
+def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, page):
+    takes_over(station, page)
+    assert page.said["state"]["safety"]["source"] == "operator" and page.said["state"]["arms"][0]["pose"]
+    goes_on(station, page)
+    before = station.at
+    station.peer.spin(lambda: station.at[2] > before[2] + 0.002, 30, "the policy's drift")
+
+
+def test_a_held_takeover_that_falls_silent_holds_the_arm_though_the_policy_goes_on(station, page):
+    takes_over(station, page)
+    page.silent = True
+    station.reach(SafetyState.HOLD)
+    station.rests()
+    assert station.enables[-1].data is False
+    station.peer.spin(lambda: "silent: a takeover is held" in page.said["state"]["operator"], 10, "the page to say so")
+    page.silent, page.held = False, True
+    station.peer.for_s(1.0)
+    assert station.state.state == SafetyState.HOLD, "held again from where it was counts for nothing"
+    goes_on(station, page)
+
+
+@pytest.mark.parametrize("how", ["the socket closes", "garbage", "another page takes the controls"])
+def test_whatever_ends_the_connection_of_a_takeover_holds_the_arm_and_disarms_nothing(station, page, how):
+    takes_over(station, page)
+    other = Client(station.url)
+    station.peer.spin(lambda: "state" in other.said, 20, "the other page")
+    if how == "garbage":
+        page.send("\x00garbage")
+        station.peer.spin(lambda: page.closed == 1008, 10, "the end of the connection")
+    elif how == "the socket closes":
+        page.close()
+    else:
+        other.active = False
+        assert other.ask(station.peer, "take")["well"]
+    station.reach(SafetyState.HOLD)
+    station.rests()
+    assert station.state.state == SafetyState.HOLD, "and is armed"
+    other.active = True
+    assert other.ask(station.peer, "take")["well"]
+    goes_on(station, other)
+    other.close()
+
+
+def test_an_idle_page_that_goes_away_stops_nothing(station, page):
+    ready(station, page)
+    station.reach(SafetyState.ACTIVE)
+    page.close()
+    station.peer.for_s(1.5)
+    assert station.state.state == SafetyState.ACTIVE and station.enables[-1].data is True
+
+
+def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands(station, page):
+    ready(station, page)
+    assert page.ask(station.peer, "disarm")["well"]
+    station.reach(SafetyState.DISARMED)
+    assert page.ask(station.peer, "arm")["well"]
+    station.reach(SafetyState.ACTIVE)
+
+    async def stop():
+        said = {"Origin": station.url}
+        async with aiohttp.ClientSession(headers=said) as session, session.post(f"{station.url}/stop") as got:
+            return got.status
+
+    assert asyncio.run(stop()) == 200
+    station.reach(SafetyState.FAULT, "estop:page")
+    refused = page.ask(station.peer, "reset", cause="estop:page")
+    assert not refused["well"] and "estop:page" in refused["text"]
+    assert not page.ask(station.peer, "arm")["well"]
+    assert page.ask(station.peer, "release")["well"]
+    wrong = page.ask(station.peer, "reset", cause="contact")
+    assert not wrong["well"] and "no fault 'contact' stands" in wrong["text"]
+    station.peer.for_s(0.3)
+    assert page.ask(station.peer, "reset", cause="estop:page")["well"]
+    station.reach(SafetyState.DISARMED)
+    station.peer.spin(lambda: page.said["state"]["why"] == "", 10, "the page to say so")
+
+
+@pytest.mark.parametrize("label", ["success", "failure", "rerecord"])
+def test_a_label_ends_the_episode_as_it_says(station, page, label):
+    ready(station, page)
+    before = len(station.episodes)
+    station.peer.for_s(0.5)
+    assert page.ask(station.peer, label)["well"]
+    wanted = EpisodeEvent.ABORTED if label == "rerecord" else EpisodeEvent.ENDED
+    station.peer.spin(lambda: any(each.kind == wanted for each in station.episodes[before:]), 20, "its end")
+    ended = next(each for each in station.episodes[before:] if each.kind == wanted)
+    assert (ended.success, ended.failure) == (label == "success", label == "failure")
+    if label == "rerecord":
+        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 30, "it once more")
+    else:
+        station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 30, "it on the disk")
+        station.peer.spin(lambda: page.said["state"]["episode"]["last"]["id"] == ended.episode_id, 10, "it on the page")
+        assert page.said["history"]["success"], "and in its curve"
+
+
+def test_cameras_come_while_somebody_looks(station, page):
+    ready(station, page)
+    before = page.frames
+    station.peer.spin(lambda: page.frames > before + 10, 20, "frames")
+    assert page.said["station"]["cameras"] == ["front", "wrist"]
+
+
+def test_the_death_of_its_process_is_an_e_stop_and_its_end_a_disarming(station, page):
+    ready(station, page)
+    station.reach(SafetyState.ACTIVE)
+    os.kill(station.peer.supervisor.children["page"].popen.pid, signal.SIGKILL)
+    station.reach(SafetyState.FAULT, "estop_silent:page")
+    with visitor(station) as again:
+        ready(station, again)
+        station.reach(SafetyState.ACTIVE)
+        os.kill(station.peer.supervisor.children["page"].popen.pid, signal.SIGTERM)
+        station.reach(SafetyState.DISARMED)
