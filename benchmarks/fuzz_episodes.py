@@ -274,7 +274,7 @@ class Way:
         self.stations = Stations("127.0.0.1:0", root / "run", self.intake, lambda taken: data.insert(taken, 4))
         self.server = self.stations.server
         self.spool = Spool(root / "spool", min_free_mb=1.0)
-        self.client = BridgeClient(f"127.0.0.1:{self.server.port}", "station")
+        self.client = BridgeClient(f"127.0.0.1:{self.server.port}", "a")
         self.sender = Sender(self.spool, self.client, lambda line: None)
         self.other = write_raw(self.spool, "other", self.messages("other")).close()
         self.other = self.other.rename(root / "other")

@@ -180,10 +180,11 @@ def test_each_arm_has_an_interlock_with_its_own_limits_rows_and_memory(tmp_path)
     assert left.parameters["limits_file"].endswith("left.yaml") and right.parameters["limits_file"].endswith("right.yaml")
     assert Path(left.parameters["latch_file"]).name == "station_a.left.interlock"
     assert dict(right.remappings) == {name: f"/station_a/{name}" for name in (
-        "estop/pendant", "enable", "policy/action", "teleop/action", "timestep", "episode", "left/safety/to_others")}
+        "estop/pendant", "enable", "policy/action", "teleop/action", "timestep", "episode", "left/safety/to_others")} | {
+        "/clock": "/station_a/clock"}
     assert all(process.parameters["arms"] == ["left", "right"] for process in graph.values())
     one = {process.name: process for process in station_processes(load_recipe("demo", []), tmp_path)}
-    assert "arms" not in one["policy"].parameters and one["interlock"].remappings == ()
+    assert "arms" not in one["policy"].parameters and one["interlock"].remappings == (("/clock", "/station_a/clock"),)
 
 
 # Recordings

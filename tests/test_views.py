@@ -18,7 +18,7 @@ SHOWS = {"Pose": "geometry_msgs/msg/PoseStamped", "Image": "sensor_msgs/msg/Imag
          "Wrench": "geometry_msgs/msg/WrenchStamped"}
 IN_RECORDINGS = "/compressed"  # of an image
 DISTRIBUTION = {"rlinf", "rlinf_core", "sim_bridges", "station", "torch"}  # make setup brings them, and what they need
-ROSDEP = {"numpy": "python3-numpy", "yaml": "python3-yaml"}
+ROSDEP = {"numpy": "python3-numpy", "cv2": "python3-opencv", "yaml": "python3-yaml"}
 
 
 def strings(data):

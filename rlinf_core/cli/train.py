@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlinf_core.interrupts import held_back
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.report import write_training_report
@@ -23,7 +24,8 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
 
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
-    from rlinf_core.trainer.train import train
+    with held_back():
+        from rlinf_core.trainer.train import train
 
     endless = source_of(recipe) == STATIONS
     print(f"run: {run_dir}" + (f"; stations call {recipe.bridge.address}; Ctrl-C ends it" if endless else ""), flush=True)

@@ -168,6 +168,9 @@ def test_a_held_key_or_pad_moves_and_a_lost_focus_holds_the_arm_and_says_so(tab,
     tab.reach(SafetyState.HOLD)
     tab.sees("#banner", "Your takeover ended: the window lost the focus. The arm is held")
     tab.page.keyboard.up("KeyA") if how == "a key" else tab.page.mouse.up()
+    tab.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
+    tab.page.mouse.move(300, 300)
+    tab.page.mouse.move(320, 320)
     tab.until(lambda: station.state.source == "policy", "it goes on once somebody is there again")
 
 
