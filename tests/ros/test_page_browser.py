@@ -10,7 +10,7 @@ from tests.ros.conftest import peer_in
 from tests.ros.paged import Paged, visitor
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
+pytestmark = [pytest.mark.slow, pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
     not CHROMIUM, reason="no browser: expected chromium or google-chrome. Run: make browser")]
 
 
