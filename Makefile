@@ -33,7 +33,7 @@ $(APART): setup
 demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
 	$(VENV)/bin/rlinf demo $(DEMO)
 
-test: simulators ## the test suite without the slow runs
+test: simulators browser ## the test suite without the slow runs
 	scripts/test_all.sh "not slow"
 
 test-all: simulators browser $(APART)  ## everything, the simulators of their own environments included

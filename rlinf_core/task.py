@@ -203,6 +203,13 @@ class TaskFile(Settings):
         None, description="when it cannot be done any more, and that test's parameters; never, if not said")
     script: Annotated[Settings | None, SCRIPT] = Field(None, description="who can show it, and its parameters")
 
+    @model_validator(mode="after")
+    def _can_succeed(self) -> TaskFile:
+        if self.success_steps > self.max_steps:
+            raise ValueError(f"success_steps: expected at most max_steps, {self.max_steps}, or no episode could succeed; "
+                             f"got {self.success_steps}")
+        return self
+
 
 def load_task(path: str | Path) -> Task:
     """Read a task YAML; RecipeError names file, line, key, what was expected and what came."""

@@ -1,7 +1,9 @@
 """A reward that sees: learned from recordings, judged by others, in NumPy as in torch; and one frame fools nobody."""
 
+import contextlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import yaml
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError, RecipeError
+from rlinf_core.launching.graph import check_operator
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.rewards import training
 from rlinf_core.rewards.classifier import Network
@@ -125,6 +128,22 @@ def recorded(tmp_path, task):
     for number in range(12):
         record(spool, task.with_images({"front": (SIZE, SIZE)}).spec, f"e-{number}", steps=8, change=painted).close()
     return str(spool.root)
+
+
+def test_who_could_never_succeed_or_never_take_over_is_told(tmp_path):
+    with pytest.raises(RecipeError, match="expected at most max_steps, 50, or no episode could succeed; got 51"):
+        station_task(load_recipe("demo", [f"station.task={task_with(tmp_path, success_steps=51)}"]))
+    for after, said in ((50, "takes_over: expected less than the 50 time steps of an episode"), (49, "")):
+        with pytest.raises(RecipeError, match=said) if said else contextlib.nullcontext():
+            check_operator(load_recipe("demo", [f"station.operator.takes_over={after}"]))
+
+
+def test_images_of_several_sizes_are_told_apart(task):
+    episode = SimpleNamespace(id="e", success=True, observations={
+        "front": np.zeros((3, 24, 24, 3), np.uint8), "wrist": np.zeros((3, 32, 24, 3), np.uint8)})
+    with pytest.raises(EpisodeError, match="expected images of one size, got .*Choose by --cameras"):
+        training.frames_of([episode], [])
+    assert training.frames_of([episode], ["wrist"]).images.shape == (3, 3, 32, 24)
 
 
 def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys, recorded):

@@ -42,6 +42,14 @@ def port(said: str) -> int:
     return number
 
 
+def fraction(said: str) -> float:
+    """A part of a whole."""
+    value = float(said)
+    if not 0.0 < value < 1.0:
+        raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, got {said}")
+    return value
+
+
 def at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:
     """Reads a number that is finite and not below ``low``."""
     def read(said: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlinf_core.cli.arguments import JSON, RECORDINGS, Commands, at_least, command, show_command
+from rlinf_core.cli.arguments import JSON, RECORDINGS, Commands, at_least, command, fraction, show_command
 
 
 def data_commands(commands: Commands) -> None:
@@ -52,7 +52,7 @@ def reward_commands(commands: Commands) -> None:
     train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
     train.add_argument("--cameras", nargs="+", default=[], metavar="NAME", help="to look through (default: all recorded)")
     train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
-    train.add_argument("--held-out", type=at_least(0, float), default=0.2, metavar="FRACTION",
+    train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
                        help="of the episodes, to judge it by (default: 0.2)")
     train.add_argument("--seed", type=int, default=0)
     train.add_argument("--json", **JSON, help="write the scores as one flat object")

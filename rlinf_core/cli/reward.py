@@ -35,9 +35,11 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
         network = training.train(learned, steps, seed, lambda _: progress.advance(task))
     scores, said = training.judge(network, judged)
     out.parent.mkdir(parents=True, exist_ok=True)
-    network.save(out)
     picture = out.with_suffix(".png")
     _picture(judged, said, picture)
+    aside = out.with_name(f".{out.name}.part")
+    network.save(aside)
+    aside.replace(out)  # whole, or not there
     print(f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out episodes; missed "
           f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of {scores.negatives} others "
           f"for it\nwhat it takes for what: {picture}\nin a task's file: reward: {{kind: classifier, model: {out.name}}}, "

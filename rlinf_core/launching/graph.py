@@ -93,7 +93,11 @@ def check_operator(recipe: Recipe) -> None:
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
                           f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
     if kind == SCRIPTED:
-        make_script(station_task(recipe))
+        task = station_task(recipe)
+        make_script(task)
+        if (after := recipe.station.operator.takes_over) >= task.max_steps:
+            raise RecipeError(f"station.operator.takes_over: expected less than the {task.max_steps} time steps of an "
+                              f"episode (max_steps of task '{recipe.station.task}'), got {after}: it would never take over")
 
 
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:

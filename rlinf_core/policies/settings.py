@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from rlinf_core.settings.base import Count, Settings, Widths
@@ -50,3 +50,20 @@ class PolicySettings(Settings):
     def executed(self) -> int:
         """Actions of a chunk that are played, 1 to ``horizon``."""
         return self.execute or self.horizon
+
+
+class PretrainedSettings(PolicySettings):
+    """Of policies made of published networks, whose keys about encoders and trunks are of no use."""
+
+    checkpoint: str = Field("", description="a folder as Hugging Face has it: config.json, *.safetensors and "
+                            "tokenizer.json of such a model. Empty to begin with random weights")
+    network: dict[str, Any] = Field(
+        {}, description="without a checkpoint: what differs from the smallest network, by the keys of the model's "
+        "config.json: {text_config: {num_hidden_layers: 4}}; its tokenizer reads bytes")
+    lora: Lora = Field(Lora(), description="adapters, which alone are trained and travel")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> PretrainedSettings:
+        if self.checkpoint and self.network:
+            raise ValueError("network: expected nothing beside a checkpoint, which has its own. Leave one of them out")
+        return self

@@ -64,6 +64,9 @@ def frames_of(episodes: Iterable[Episode], cameras: Sequence[str]) -> Frames:
         if not cameras or set(cameras) - set(seen):
             raise EpisodeError(f"episode {episode.id}: expected the cameras {', '.join(cameras) or '(at least one)'}, got "
                                f"{', '.join(seen) or 'none'}. Record with station.observe_cameras")
+        sizes = {name: episode.observations[name].shape[1:3] for name in cameras}
+        if len(set(sizes.values())) > 1:
+            raise EpisodeError(f"episode {episode.id}: expected images of one size, got {sizes}. Choose by --cameras")
         stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3).transpose(0, 3, 1, 2)
         images.append(stacked)
         success.append(np.arange(len(stacked)) == (len(stacked) - 1 if episode.success else -1))

@@ -26,33 +26,26 @@ def arrived():
 
 
 @pytest.fixture
-def server(tmp_path, arrived):
-    server = BridgeServer("127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", arrived.append,
+def trainer(tmp_path, arrived):
+    trainer = BridgeServer("127.0.0.1:0", tmp_path / "inbox", tmp_path / "policies", arrived.append,
                           lambda: {"phase": "online", "updates": 7, "accepting": True, "metrics": {"q": 0.5}})
-    yield server
-    server.stop()
+    yield trainer
+    trainer.stop()
 
 
-@pytest.fixture
-def client(server):
-    client = BridgeClient(f"127.0.0.1:{server.port}", "a")
-    yield client
-    client.close()
-
-
-def test_an_episode_arrives_whole_and_once(spool, task, server, client, arrived):
+def test_an_episode_arrives_whole_and_once(spool, task, trainer, client, arrived):
     folder = record(spool, task.spec, steps=8).close()
     assert client.upload(folder) is False
     assert client.upload(folder) is True, "a second time it is a duplicate, and fine"
-    assert [path.name for path in arrived] == ["a-1"] and server.journal.ids() == ["a-1"]
-    assert len(read_episode(server.inbox.folder / "a-1")) == 8
+    assert [path.name for path in arrived] == ["a-1"] and trainer.journal.ids() == ["a-1"]
+    assert len(read_episode(trainer.inbox.folder / "a-1")) == 8
 
 
-def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, server, arrived):
+def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, trainer, arrived):
     """On the disk of the inbox, where it can be renamed, and under a name that nobody takes for an episode."""
     episode = described(record(spool, task.spec).close())
-    receiving = server.inbox.receive("a", episode)
-    (seen,) = server.inbox.folder.iterdir()
+    receiving = trainer.inbox.receive("a", episode)
+    (seen,) = trainer.inbox.folder.iterdir()
     assert seen == receiving.folder and seen.name.startswith(".part-a-") and not arrived
 
 
@@ -66,14 +59,14 @@ def test_a_client_looks_for_its_trainer_every_two_seconds_at_least_and_notices_w
     assert options["grpc.keepalive_time_ms"] == 20_000 and options["grpc.keepalive_timeout_ms"] == 10_000
 
 
-def test_another_recording_under_the_same_id_is_refused(spool, task, server, client, tmp_path):
+def test_another_recording_under_the_same_id_is_refused(spool, task, trainer, client, tmp_path):
     client.upload(record(spool, task.spec).close())
     other = record(Spool(tmp_path / "other"), task.spec, start=5.0).close()
     with pytest.raises(BridgeError, match="another recording with this id"):
         client.upload(other)
 
 
-def test_large_files_go_in_parts(server, client, tmp_path):
+def test_large_files_go_in_parts(trainer, client, tmp_path):
     folder = tmp_path / "big"
     folder.mkdir()
     data = os.urandom(5 * (1 << 20) + 17)
@@ -81,18 +74,18 @@ def test_large_files_go_in_parts(server, client, tmp_path):
     (folder / "empty").write_bytes(b"")
     seal(folder)
     client.upload(folder)
-    assert (server.inbox.folder / "big" / "x.mcap").read_bytes() == data
-    assert (server.inbox.folder / "big" / "empty").read_bytes() == b""
+    assert (trainer.inbox.folder / "big" / "x.mcap").read_bytes() == data
+    assert (trainer.inbox.folder / "big" / "empty").read_bytes() == b""
 
 
-def test_policies_come_down_when_they_are_newer(server, client, tmp_path):
+def test_policies_come_down_when_they_are_newer(trainer, client, tmp_path):
     assert client.next_policy(-1, tmp_path / "station", wait_s=0.3) is None
     data = os.urandom(3 << 20)
 
     def publish():
         time.sleep(0.3)
-        (server.policies / ".part").write_bytes(data)
-        publish_file(server.policies / ".part", server.policies / policy_name(4))
+        (trainer.policies / ".part").write_bytes(data)
+        publish_file(trainer.policies / ".part", trainer.policies / policy_name(4))
 
     threading.Thread(target=publish).start()
     version, path, sha = client.next_policy(-1, tmp_path / "station", wait_s=10)
@@ -106,9 +99,9 @@ def test_reports_say_how_the_trainer_does(client):
     assert (report.phase, report.updates, report.accepting, report.metrics["q"]) == ("online", 7, True, 0.5)
 
 
-def test_a_port_in_use_is_said_with_the_fix(server, tmp_path):
-    with pytest.raises(BridgeError, match=f"{server.port}: the port is in use.*bridge.port="):
-        BridgeServer(f"127.0.0.1:{server.port}", tmp_path / "i", tmp_path / "p", print, dict)
+def test_a_port_in_use_is_said_with_the_fix(trainer, tmp_path):
+    with pytest.raises(BridgeError, match=f"{trainer.port}: the port is in use.*bridge.port="):
+        BridgeServer(f"127.0.0.1:{trainer.port}", tmp_path / "i", tmp_path / "p", print, dict)
 
 
 def test_a_trainer_that_is_away_is_an_error_to_retry(tmp_path, spool, task):

@@ -4,6 +4,8 @@ import time
 
 from rlinf_core.operators.device import Guard
 
+PLAIN = {"deadband": 0.1, "curve": 1.0, "scale": 1.0, "rotation_scale": 0.5}
+
 
 def settle(guard, until, timeout_s=3.0):
     """Poll as the operator does; returns all that was asked."""
@@ -21,3 +23,8 @@ def ready(device):
     guard.open()
     settle(guard, lambda: guard.believed)
     return guard
+
+
+def moving(guard):
+    """What it asks for, by axis."""
+    return {axis: round(value, 2) for axis, value in (guard.motion() or {}).items() if value}

@@ -10,7 +10,7 @@ from tests.ros.conftest import peer_in
 from tests.ros.paged import Paged, visitor
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.slow, pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
     not CHROMIUM, reason="no browser: expected chromium or google-chrome. Run: make browser")]
 
 
@@ -123,8 +123,9 @@ def tab(browser, station):
 def test_arm_disarm_stop_release_and_reset(tab, station):
     tab.armed()
     tab.sees("#word", "ACTIVE")
-    tab.click("#disarm")
+    tab.touch("#disarm")  # at once: no finger need come off it
     tab.sees("#word", "DISARMED")
+    tab.page.mouse.up()
     tab.click("#arm")  # a touch by chance
     tab.page.wait_for_timeout(500)
     station.peer.for_s(0.3)
@@ -189,6 +190,13 @@ def test_a_lost_connection_says_so_disarms_nothing_and_a_held_takeover_holds(tab
     tab.page.keyboard.up("KeyA")
     tab.wrong.clear()  # the browser's own words about the network
     tab.sees("#link", "^connected")
+
+
+def test_no_button_moves_from_under_a_finger_when_the_reason_grows(tab, station):
+    tab.armed()
+    grow = """words => { document.getElementById("why").textContent = "because ".repeat(words);
+                          return document.getElementById("disarm").getBoundingClientRect().y }"""
+    assert tab.page.evaluate(grow, 1) == tab.page.evaluate(grow, 60) > 0
 
 
 def test_a_second_tab_watches_until_it_takes_the_controls(browser, tab, station):

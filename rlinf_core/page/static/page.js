@@ -73,7 +73,9 @@ addEventListener("keydown", event => {
 addEventListener("keyup", event => event.code === "Space" && event.preventDefault());  // or it presses what has the focus
 held($("arm"), () => true, () => link.ask("arm"));
 held($("controls"), () => last?.holder && last.holder !== link.page, () => link.ask(hands.mine ? "leave" : "take"));
-$("disarm").onclick = () => link.ask("disarm");
+// At the touch itself, as the stop: a finger that slips off is meant too. A click without a touch is the Enter key.
+$("disarm").addEventListener("pointerdown", () => $("disarm").disabled || link.ask("disarm"));
+$("disarm").onclick = event => event.detail || link.ask("disarm");
 $("release").onclick = () => link.ask("release");
 $("reset").onclick = () => link.ask("reset", {cause: last.safety.cause});
 $("start").onclick = () => link.ask("start", {mode: $("mode").value});
