@@ -35,7 +35,7 @@ def main() -> None:
     print(f"{'':38}before   after, by seed          steps   seconds")
     for name in names:
         started = time.perf_counter()
-        runs = [RUNS[name](seed=seed, curve=options.curves is not None) for seed in options.seeds]
+        runs = [RUNS[name](seed=seed, to_its_end=True) for seed in options.seeds]
         seconds = (time.perf_counter() - started) / len(runs)
         curves[name] = runs
         key = name.lower().replace(", ", "_").replace(" ", "_").replace("-", "_").replace("+", "p")

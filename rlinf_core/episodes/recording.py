@@ -52,11 +52,15 @@ class Recording:
 
     def look(self, now_ns: int) -> None:
         """Some actions were never applied (the arm held); a short grace, then close with what there is."""
-        if self.ended is not None and now_ns - self.ended_ns > GRACE_S * 1e9:
-            if self.steps >= self.ended.steps + 1:
-                self._close()
-            else:
-                self.abort(f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost")
+        if self.ended is None or now_ns - self.ended_ns <= GRACE_S * 1e9:
+            return
+        if self.steps <= self.ended.steps:
+            self.abort(f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost")
+        elif not self.applied:
+            self.abort("the interlock applied no action: nobody commanded the arm, or it was held all along. rlinf status "
+                       "says why")
+        else:
+            self._close()
 
     def abort(self, reason: str, tell: bool = True) -> None:
         """Set the running episode aside, if there is one."""

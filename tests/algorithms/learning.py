@@ -1,6 +1,7 @@
 """One learning run of every algorithm on the points of ``point.py``: random fails, the algorithm succeeds.
 
-The tests take one seed of each, ``benchmarks/algorithms.py`` three, with curves.
+The tests take one seed of each, and end a run once it is twice in a row above ``ENOUGH``; ``benchmarks/algorithms.py``
+takes three, to their ends, with curves.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ROLLOUTS = dict(chunks=32, learning_rate=1e-3, epochs=6, minibatches=4)
 CONFIGS = {"ppo": ROLLOUTS, "async_ppo": ROLLOUTS, "grpo": EPISODE_RETURNS, "dapo": EPISODE_RETURNS,
            "reinforce": EPISODE_RETURNS, "sac": SMALL, "crossq": SMALL | dict(actor_every=1, renorm_warmup=200),
            "sac_flow": SMALL, "rlpd": SMALL | dict(critics=3, critic_warmup=200)}
+ENOUGH = 0.95
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Run:
         before, after: success over 64 held-out scenes.
         at_most, at_least: the thresholds of the two.
         steps: environment steps that were played.
-        curve: (environment steps, success) on the way, where asked for.
+        curve: (environment steps, success) on the way.
     """
 
     before: float
@@ -51,6 +53,11 @@ class Run:
     @property
     def learned(self) -> bool:
         return self.before <= self.at_most and self.after >= self.at_least
+
+    def look(self, actor, at: int, to_its_end: bool) -> bool:
+        """Notes how far it is; true where it may end here."""
+        self.curve.append((at, solved(actor)))
+        return not to_its_end and min([0.0, *(success for _, success in self.curve)][-2:]) >= ENOUGH
 
 
 def make(kind="tanh_gaussian", seed=0, **config):
@@ -81,7 +88,7 @@ def buffer_of(act, episodes, latent=0):
     return buffer
 
 
-def on_policy(name, seed=0, rollouts=60, size=64, stale=0, curve=False, **changes) -> Run:
+def on_policy(name, seed=0, rollouts=60, size=64, stale=0, to_its_end=False, **changes) -> Run:
     """``size`` environments; with ``stale``, every rollout is learned from only so many updates later."""
     learner = learner_of(name, seed, **changes)
     collector = ChunkRollouts(Points(size), learner.policy, seed)
@@ -92,18 +99,18 @@ def on_policy(name, seed=0, rollouts=60, size=64, stale=0, curve=False, **change
         run.steps += int(waiting[-1].steps.sum())
         if len(waiting) > stale:
             learner.update(waiting.pop(0))
-        if curve and number % (rollouts // 12) == 0:
-            run.curve.append((run.steps, solved(learner.policy)))
+        if number % (rollouts // 12) == 0 and run.look(learner.policy, run.steps, to_its_end):
+            break
     run.after = solved(learner.policy)
     return run
 
 
-def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", curve=False, **changes) -> Run:
+def off_policy(name, seed=0, steps=3000, kind="tanh_gaussian", to_its_end=False, **changes) -> Run:
     """One environment, one update a step."""
-    return online(learner_of(name, seed, kind=kind, **changes), np.random.default_rng(seed), steps, curve=curve)
+    return online(learner_of(name, seed, kind=kind, **changes), np.random.default_rng(seed), steps, to_its_end=to_its_end)
 
 
-def online(learner, random, steps, batch=128, curve=False, demonstrations=None) -> Run:
+def online(learner, random, steps, batch=128, to_its_end=False, demonstrations=None) -> Run:
     """Play, keep, learn. ``demonstrations`` fill half of every batch; of a noise policy the latent noise is kept too."""
     actor, seed, draw = learner.actor, 0, torch.Generator().manual_seed(int(random.integers(2**31)))
     buffer = ReplayBuffer(SPEC, 50_000, actor.latent_size)
@@ -125,13 +132,13 @@ def online(learner, random, steps, batch=128, curve=False, demonstrations=None) 
         while buffer.inserted >= 300 and learner.updates < buffer.inserted - random_warmup:
             learner.update(buffer.sample(batch, random) if demonstrations is None else
                            mix(buffer.sample(batch // 2, random), demonstrations.sample(batch // 2, random)))
-        if curve and buffer.inserted >= len(run.curve) * steps / 12:
-            run.curve.append((buffer.inserted, solved(actor)))
+        if buffer.inserted >= len(run.curve) * steps / 12 and run.look(actor, buffer.inserted, to_its_end):
+            break
     run.after, run.steps = solved(actor), buffer.inserted
     return run
 
 
-def rlpd_run(seed=0, curve=False) -> Run:
+def rlpd_run(seed=0, to_its_end=False) -> Run:
     """Twelve demonstrations of a misled hand, cloned a little, then RLPD."""
     random = np.random.default_rng(seed)
     demonstrations = buffer_of(misled(random, 0.8), 12)
@@ -140,31 +147,31 @@ def rlpd_run(seed=0, curve=False) -> Run:
     for _ in range(20):
         cloner.update(demonstrations.sample(64, random))
     learner = rlpd.Learner(actor, rlpd.Config(**CONFIGS["rlpd"]), seed)
-    run = online(learner, random, 2500, curve=curve, demonstrations=demonstrations)
+    run = online(learner, random, 2500, to_its_end=to_its_end, demonstrations=demonstrations)
     run.at_most = 0.70
     return run
 
 
-def sft_run(seed=0, kind="tanh_gaussian", curve=False) -> Run:
+def sft_run(seed=0, kind="tanh_gaussian", to_its_end=False) -> Run:
     """Cloning of sixty good demonstrations."""
     random, actor = np.random.default_rng(seed), make(kind, seed)
     data = buffer_of(lambda o: expert(o)[None], 60)
     cloner = sft.Learner(actor, sft.Config(noise_floor=0.1, learning_rate=3e-3), seed)
-    return cloned(cloner, data, random, curve)
+    return cloned(cloner, data, random, to_its_end)
 
 
-def cloned(cloner, data, random, curve) -> Run:
-    """Two thousand gradient steps."""
+def cloned(cloner, data, random, to_its_end) -> Run:
+    """Two thousand gradient steps at most."""
     run = Run(solved(cloner.actor), 0.0, data.inserted)
     for number in range(2000):
-        if curve and number % 200 == 0:
-            run.curve.append((number, solved(cloner.actor)))
+        if number % 200 == 0 and run.look(cloner.actor, number, to_its_end):
+            break
         cloner.update(data.sample(128, random))
     run.after = solved(cloner.actor)
     return run
 
 
-def lora_run(seed=0, curve=False) -> Run:
+def lora_run(seed=0, to_its_end=False) -> Run:
     """A policy that was cloned from a misled hand is put right by sixty good demonstrations, through adapters of rank 4."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
     wrong, right = buffer_of(misled(random, 0.0), 60), buffer_of(lambda o: expert(o)[None], 60)
@@ -172,10 +179,10 @@ def lora_run(seed=0, curve=False) -> Run:
     for _ in range(300):
         cloner.update(wrong.sample(128, random))
     cloner = sft.Learner(actor, sft.Config(lora_rank=4, learning_rate=3e-3), seed)
-    return cloned(cloner, right, random, curve)
+    return cloned(cloner, right, random, to_its_end)
 
 
-def dsrl_run(seed=0, curve=False) -> Run:
+def dsrl_run(seed=0, to_its_end=False) -> Run:
     """A frozen flow, cloned from misled demonstrations, gets a noise policy; before is the flow alone."""
     random, latent_noise = np.random.default_rng(seed), make("latent_noise", seed, noise_policy=(64, 64))
     flow = latent_noise.flow
@@ -184,12 +191,12 @@ def dsrl_run(seed=0, curve=False) -> Run:
     for _ in range(1500):
         cloner.update(data.sample(128, random))
     alone = solved(flow)
-    run = online(dsrl.Learner(latent_noise, dsrl.Config(**SMALL), seed), random, 2500, curve=curve)
+    run = online(dsrl.Learner(latent_noise, dsrl.Config(**SMALL), seed), random, 2500, to_its_end=to_its_end)
     run.before, run.at_most = alone, 0.70
     return run
 
 
-def iql_run(seed=0, curve=False) -> Run:
+def iql_run(seed=0, to_its_end=False) -> Run:
     """From misled transitions alone; before is the cloning of the same."""
     random, cloned = np.random.default_rng(seed), make(seed=seed)
     data = buffer_of(misled(random), 200)
@@ -198,8 +205,8 @@ def iql_run(seed=0, curve=False) -> Run:
         steps=4000, **(SMALL | dict(expectile=0.8, temperature=10.0, target_rate=0.02))), seed)
     run = Run(0.0, 0.0, data.inserted, at_most=0.70)
     for number in range(4000):
-        if curve and number % 250 == 0:
-            run.curve.append((number, solved(learner.actor)))
+        if number % 250 == 0 and run.look(learner.actor, number, to_its_end):
+            break
         batch = data.sample(128, random)
         cloner.update(batch)
         learner.update(batch)
@@ -207,7 +214,7 @@ def iql_run(seed=0, curve=False) -> Run:
     return run
 
 
-def dagger_run(seed=0, gated=False, curve=False) -> Run:
+def dagger_run(seed=0, gated=False, to_its_end=False) -> Run:
     """Sixty episodes, 25 gradient steps after each."""
     random, actor = np.random.default_rng(seed), make(seed=seed)
     learner = dagger.Learner(actor, dagger.Config(gated=gated, learning_rate=1e-3, noise_floor=0.02), seed)
@@ -230,8 +237,8 @@ def dagger_run(seed=0, gated=False, curve=False) -> Run:
         for _ in range(25):
             index = random.integers(0, len(data["action"]), 128)
             learner.update({name: values[index] for name, values in data.items()})
-        if curve and episode % 5 == 0:
-            run.curve.append((run.steps, solved(actor)))
+        if episode % 5 == 0 and run.look(actor, run.steps, to_its_end):
+            break
     run.after = solved(actor)
     return run
 

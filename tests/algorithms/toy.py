@@ -31,9 +31,6 @@ def clumsy(random, noise=0.9):
     return lambda observation: np.clip(-observation["offset"] / 0.1, -1, 1) + noise * random.normal(size=2)
 
 
-def success(actor, random, episodes=40):
-    return float(np.mean([play(lambda o: acted(actor, o)[0], random)[2][-1] for _ in range(episodes)]))
-
 
 def acted(actor, observation, explore=False, generator=None):
     """What a policy answers to one observation: a chunk of actions (H, A)."""

@@ -30,8 +30,8 @@ def recording(spool, told):
     return Recording(spool, lambda *what: told.append(what))
 
 
-def play(recording, task, episode_id="a-1", steps=5, **how):
-    """Everything of an episode, to the recording."""
+def play(recording, task, episode_id="a-1", steps=5, moves=5, **how):
+    """Everything of an episode, to the recording; the arm is held after so many steps."""
     kinds = []
 
     def note(topic, number, message):
@@ -40,7 +40,8 @@ def play(recording, task, episode_id="a-1", steps=5, **how):
 
     messages = raw_messages(task.spec, episode_id, steps=steps, change=note, **how)
     for (topic, kind, ns, raw), event in zip(messages, kinds, strict=True):
-        recording.take(Message(topic, kind, ns, raw), event)
+        if not topic.endswith("applied") or ns < moves * NS // 10:
+            recording.take(Message(topic, kind, ns, raw), event)
 
 
 def test_an_episode_is_closed_once_it_is_complete(recording, spool, task, told):
@@ -49,13 +50,16 @@ def test_an_episode_is_closed_once_it_is_complete(recording, spool, task, told):
     assert len(read_episode(spool.root / "closed/a-1")) == 5
 
 
-def test_without_actions_it_is_closed_after_a_grace_and_with_steps_missing_it_is_aborted(recording, task, told):
-    play(recording, task, "held", leave=("applied",))
+def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_else_aborted(recording, task, told):
+    play(recording, task, "held", moves=3)
     assert not told
     recording.look(round((0.5 + GRACE_S + 0.01) * NS))
-    assert [what[:2] for what in told] == [(CLOSED, "held")]
-    play(recording, task, "torn", leave=("timestep",))
+    assert [what[:2] for what in told] == [(CLOSED, "held")], "from then on it was held"
+    play(recording, task, "idle", moves=0)
     recording.look(2 * NS)
+    assert told[-1][:2] == (ABORTED, "idle") and "applied no action: nobody commanded the arm" in told[-1][3]
+    play(recording, task, "torn", leave=("timestep",))
+    recording.look(4 * NS)
     assert told[-1][:2] == (ABORTED, "torn") and "expected 6 time steps, got 5" in told[-1][3]
 
 

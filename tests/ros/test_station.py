@@ -35,16 +35,17 @@ def free_port():
 class Run:
     """A tiny demo under a supervisor, as ``rlinf demo`` runs it."""
 
-    def __init__(self, folder, *overrides, domain):
-        self.folder = folder
+    def __init__(self, folder, *overrides, domain, trains=True):
+        self.folder, self.trains = folder, trains
         self.recipe = load_recipe("demo_tiny", [f"bridge.port={free_port()}", f"station.domain_id={domain}",
                                                 *overrides])
         prepare(self.recipe, folder)
         self.supervisor = Supervisor(folder, domain)
 
     def __enter__(self):
-        self.supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
-                                        str(self.folder / "recipe.yaml"), "--out", str(self.folder)], RESPAWN)
+        if self.trains:
+            self.supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
+                                            str(self.folder / "recipe.yaml"), "--out", str(self.folder)], RESPAWN)
         for process in station_processes(self.recipe, self.folder):
             self.supervisor.start(process)
         self.director = self.supervisor.start(director_process(self.recipe, self.folder))
