@@ -1,0 +1,73 @@
+"""The images: what a linter says of their files, and their steps, as far as they run where no Docker is."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlinf_core.cli import main
+from rlinf_core.recipes import load_recipe
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+COMPOSED = yaml.safe_load((ROOT / "docker/compose.yaml").read_text())["services"]
+BIN = Path(sys.executable).parent
+
+
+def stages(file):
+    """By stage, its instructions and what follows each, in one line."""
+    text = re.sub(r"^#.*\n|\\\n", "", file.read_text(), flags=re.M)
+    return [[line.split(None, 1) for line in stage.splitlines() if line][1:]
+            for stage in re.split(r"^(?=FROM )", text, flags=re.M)[1:]]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_linter_is_silent_and_nobody_is_root(file):
+    said = subprocess.run([BIN / "hadolint", file], text=True, capture_output=True)
+    assert (said.returncode, said.stdout + said.stderr) == (0, "")
+    assert dict(stages(file)[-1])["USER"] == "2000"
+
+
+def test_no_key_and_nothing_that_is_built_anew_goes_into_an_image():
+    ignored = {*(ROOT / ".dockerignore").read_text().split()}
+    keys = (ROOT / ".gitignore").read_text().partition("# keys")[2].splitlines()[1:]
+    assert len(keys) >= 3 and {line.strip("/") for line in keys} | {".git", ".venv", "runs"} <= ignored
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_a_service_runs_is_there(name):
+    service = COMPOSED[name]
+    assert ROOT / service["build"]["dockerfile"] in FILES
+    command = re.sub(r"\$\{\w+:-(\w+)\}", r"\1", service["command"]).split()
+    if command[0] == "rlinf":
+        load_recipe(main._parser().parse_args(command[1:]).name)
+        return
+    *launch, file = command[:4]
+    said = dict(each.split(":=") for each in command[4:])
+    assert launch == ["ros2", "launch", "rlinf"] and (ROOT / "launch" / file).is_file()
+    load_recipe(said.pop("recipe"), [f"station.robot={said.pop('robot')}", "station.operator.kind=keyboard"])
+    assert not said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("name, check", [
+    ("trainer", "rlinf train --help"), ("simulator", "rlinf check sim franka_mujoco --episodes 1 --no-station")])
+def test_what_an_image_is_built_by_runs_on_a_copy_of_what_it_copies(name, check, tmp_path):
+    """The station's needs ROS; so do its steps."""
+    subprocess.run(f"git ls-files -z | xargs -0 cp --parents -t {tmp_path}", shell=True, cwd=ROOT, check=True)
+    (tmp_path / "shims").mkdir()
+    (tmp_path / "shims/python").symlink_to(sys._base_executable)
+    path = f"{tmp_path}/.venv/bin:{tmp_path}/shims:{os.environ['PATH']}"
+    ours = ("PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")
+    values = {key: value for key, value in os.environ.items() if key not in ours} | {"PATH": path}
+    building = stages(ROOT / f"docker/{name}.Dockerfile")[0]
+    values |= dict(said.split("=", 1) for kind, said in building if kind == "ARG") | {"TORCH": "cpu"}
+    for kind, said in [*building, ("RUN", check)]:
+        if kind == "RUN" and "apt-get" not in said:
+            ran = subprocess.run(["sh", "-ec", said], cwd=tmp_path, env=values, text=True, capture_output=True)
+            assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
