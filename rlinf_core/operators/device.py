@@ -13,7 +13,7 @@ from rlinf_core.paths import shared
 from rlinf_core.specs import ActionSpec
 
 AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
-LABELS = ("success", "failure", "rerecord")  # of the episode in play
+LABELS = ("ready", "success", "failure", "rerecord", "discard")  # of the scene before an episode, and of that in play
 AGAIN_S = 1.0   # between two looks for a device that has gone
 REST_S = 0.2
 RULES = "configs/operators/70-rlinf-operators.rules"

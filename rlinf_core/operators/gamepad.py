@@ -14,7 +14,7 @@ Deflection = Literal["left_x", "left_y", "right_x", "right_y", "dpad_x", "dpad_y
 USUAL: dict[Axis, Deflection] = {"x": "left_y", "y": "left_x", "z": "right_y", "rx": "-dpad_x", "ry": "dpad_y",
                                  "rz": "right_x"}
 ASKS: dict[Button, Role] = {"start": "arm", "back": "disarm", "a": "close", "b": "open", "y": "success", "x": "failure",
-                            "guide": "rerecord", "lb": "next_arm"}
+                            "guide": "rerecord", "lb": "next_arm", "r3": "ready"}
 AXES = {0: "left_x", 1: "left_y", 2: "lt", 3: "right_x", 4: "right_y", 5: "rt", 16: "dpad_x", 17: "dpad_y"}
 KEYS = {0x130: "a", 0x131: "b", 0x133: "x", 0x134: "y", 0x136: "lb", 0x137: "rb", 0x13A: "back", 0x13B: "start",
         0x13C: "guide", 0x13D: "l3", 0x13E: "r3"}

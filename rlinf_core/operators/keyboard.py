@@ -12,7 +12,7 @@ from rlinf_core.operators.device import Device
 
 PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
          "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
-ASKS = {"e": "arm", "q": "disarm", "y": "success", "n": "failure", "b": "rerecord"}
+ASKS = {"e": "arm", "q": "disarm", "g": "ready", "y": "success", "n": "failure", "b": "rerecord", "x": "discard"}
 STEP = 0.5         # of the task's largest
 KEY_HELD_S = 0.4   # a terminal repeats a key that is held
 
@@ -51,4 +51,5 @@ class Keyboard(Device):
 
     def help(self, axes: dict[str, int]) -> str:
         keys = ", ".join(f"{pair[0]}/{pair[1]} {way}" for pair, way in map(PAIRS.__getitem__, axes))
-        return f"{keys}; e arms, q disarms; y success, n failure, b once more. You beat the policy while a key is held."
+        return (f"{keys}; e arms, q disarms; g the scene is ready; y success, n failure, b once more, x discard. You beat "
+                "the policy while a key is held.")

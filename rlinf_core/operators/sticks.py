@@ -11,7 +11,8 @@ from rlinf_core.errors import DeviceError
 from rlinf_core.operators.device import Device
 
 Axis = Literal["x", "y", "z", "rx", "ry", "rz", "grip"]
-Role = Literal["arm", "disarm", "enable", "next_arm", "open", "close", "intervene", "success", "failure", "rerecord"]
+Role = Literal["arm", "disarm", "enable", "next_arm", "open", "close", "intervene", "ready", "success", "failure",
+               "rerecord", "discard"]
 Button = Annotated[str, Field(pattern="^[a-z0-9_]+$")]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Scale = Annotated[float, Field(gt=0, le=1)]

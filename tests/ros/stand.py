@@ -18,7 +18,8 @@ from rlinf_core.recipes import load_recipe, station_task
 def start(peer, name, *overrides, **parameters):
     recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
-    process.parameters.update(parameters)
+    asked = {"person": False} if name == "environment" else {}  # the test is the person, and does not wait to be asked
+    process.parameters.update(asked | parameters)
     peer.supervisor.start(process)
     return station_task(recipe).spec
 

@@ -21,6 +21,7 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.director_status import OperatorHealth, Recent, told
+from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
 from rlinf.whereabouts import Lookout, nothing_heard
@@ -50,7 +51,7 @@ class Director(StationNode):
         self.look = f"Look at the logs in {self.run_dir / 'logs'}"
         self.trainer, self.policy, self.safety = TrainerStatus(accepting=True), PolicyStatus(version=-1), SafetyState()
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
-        self.done = self.successes = self.env_steps = self.total = 0
+        self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
         self._seen: set[str] = set()
         self._safe: list[EpisodeEvent] = []  # closed since the last question
         self.active_at = self.moved_at = time.time()
@@ -95,10 +96,14 @@ class Director(StationNode):
             self.done += 1
             self.successes += event.success
             self.env_steps += event.steps if event.mode == "train" else 0
+            if self.phase == "collect":
+                self.get_logger().info(f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} takes")
             self._log("episode", id=event.episode_id, mode=event.mode, seed=event.seed, steps=event.steps,
                       success=event.success, failure=event.failure, policy_version=event.policy_version,
                       env_steps=self.env_steps, updates=self.trainer.updates, intervened=self.recent.close(event))
         elif event.kind == EpisodeEvent.ABORTED:
+            self.discarded += event.detail == DISCARDED
+            self.dropped += event.detail in (AGAIN, DISCARDED)
             self._log("aborted", id=event.episode_id, detail=event.detail)
 
     # Phases
@@ -113,6 +118,8 @@ class Director(StationNode):
             self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
             return
         self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
+        if plan["collect"].get("ends"):
+            return
         self._enter("sft", 0)
         self._first_policy()
         before = self._evaluate("before")
@@ -137,14 +144,14 @@ class Director(StationNode):
 
     def _demonstrations(self, wanted: int, seed: int) -> None:
         """Until as many have succeeded; a failed one is recorded, but not learned from."""
-        last = seed + 5 * wanted
+        tries = 5 * wanted
         while self.successes < wanted:
-            if seed >= last:
-                raise RunStopped(f"only {self.successes} of {seed - last + 5 * wanted} demonstrations succeeded; expected "
-                                 f"{wanted}. Is the operator able to do the task?")
+            if self.done >= tries and not self.plan["collect"].get("person"):
+                raise RunStopped(f"only {self.successes} of {self.done} demonstrations succeeded; expected {wanted}. Is "
+                                 "the operator able to do the task?")
             count = wanted - self.successes
             self._episodes(count, "demonstration", seed)
-            seed += count
+            seed += count + self.discarded
 
     def _evaluate(self, name: str) -> dict[str, Any]:
         """Held-out episodes, all played by one version of the policy; again, if that changed on the way."""
@@ -194,9 +201,9 @@ class Director(StationNode):
     # Waiting, always spinning
     def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
         """Have ``count`` episodes run and closed; asks again if the environment dies and comes back in between."""
-        self._safe = []
+        self._safe, self.discarded = [], 0
         while len(self._safe) < count and not (deadline and time.time() > deadline):
-            self._ask(count - len(self._safe), mode, first_seed + len(self._safe), deadline)
+            self._ask(count - len(self._safe), mode, first_seed + len(self._safe) + self.discarded, deadline)
         return list(self._safe)
 
     def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
@@ -215,7 +222,7 @@ class Director(StationNode):
         self.active_at = time.time()
         while not answer.done():
             self._turn(0.1)
-            if standstill(self.safety, ""):
+            if standstill(self.safety, "") or self.operator.prompt:
                 self.active_at = time.time()  # it waits for a person, not for the environment
             if deadline and time.time() > deadline:
                 handle.cancel_goal_async()
@@ -248,6 +255,7 @@ class Director(StationNode):
     # What others may read
     def _enter(self, phase: str, total: int) -> None:
         self.phase, self.total, self.done, self.successes, self.phase_started = phase, total, 0, 0, time.time()
+        self.dropped = 0
         self._log("phase", name=phase)
 
     def _log(self, event: str, **fields: Any) -> None:
@@ -261,7 +269,7 @@ class Director(StationNode):
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
             "total": self.total, "successes": self.successes, "recent_success": self.recent.success(RECENT),
             "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps,
-            "waiting_for": self.lookout.said or still,
+            "waiting_for": self.lookout.said or still or self.operator.prompt, "dropped": self.dropped,
             **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
         aside = self.run_dir / ".status.json"
         aside.write_text(json.dumps(status))

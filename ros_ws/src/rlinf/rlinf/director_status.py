@@ -8,17 +8,23 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
+from std_msgs.msg import String
 
 from rlinf.arms import hear
+from rlinf.qos import profile
 from rlinf_core.interlock.types import OPERATOR, Mode
 
 
 class OperatorHealth:
-    """What is wrong with the operator's devices (/diagnostics); empty where nothing is, or nobody has any."""
+    """What is wrong with the operator's devices (/diagnostics), and what they are asked; empty where there is nothing."""
 
     def __init__(self, node: Node) -> None:
-        self.name, self.trouble = f"{node.get_namespace().strip('/')}/operator", ""
+        self.name, self.trouble, self.prompt = f"{node.get_namespace().strip('/')}/operator", "", ""
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        node.create_subscription(String, "prompt", self._on_prompt, profile("prompt"))
+
+    def _on_prompt(self, message: String) -> None:
+        self.prompt = message.data
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:

@@ -16,7 +16,7 @@ from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.conversions import fill_observation
 from rlinf.environment_watch import Watch
 from rlinf.episode_ids import episode_name, new_request
-from rlinf.labels import AGAIN, Labels
+from rlinf.labels import AGAIN, CANCELLED, DISCARDED, Labels
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.policy_tracker import PolicyTracker
@@ -24,7 +24,7 @@ from rlinf.qos import profile
 from rlinf.rehearsal import Rehearsal
 from rlinf.scene import GONE, Scene, sleep
 from rlinf.spinning import ControlNode, run
-from rlinf.stamps import NS, set_stamp, to_ns
+from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from rlinf.standstill import standstill
 from rlinf.workarounds import Until, run_routine
 from rlinf_core.errors import SpecError
@@ -38,7 +38,7 @@ STALE_CAMERA_NS = NS // 5
 
 
 class Environment(ControlNode):
-    """See docs/design.md, Time and lockstep. One goal of ``run_episodes`` at a time."""
+    """See docs/design.md, Time and lockstep. One goal of ``run_episodes`` at a time; a ``person`` is asked before some."""
 
     def __init__(self) -> None:
         super().__init__("environment")
@@ -49,12 +49,12 @@ class Environment(ControlNode):
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
         self.retries = self.declare_parameter("retries", 5).value
+        self.person, self.external = (self.declare_parameter(name, False).value for name in ("person", "external"))
         self.period_ns = round(NS / self.task.spec.control_hz)
         seen = None if self.lockstep else lambda: self.timer.arrived()
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
-        self.done: Future | None = None
-        self.closed: dict[str, Future] = {}
+        self.done, self.closed = Future(), dict[str, Future]()
         self.running, self.mode, self.judged = False, "", StepResult()  # the last time step
         self.policy_tracker, self.trainer = PolicyTracker(), TrainerStatus(accepting=True)
         self.safety, self.still, self.still_at, self.progress_at = SafetyState(), "", 0.0, time.monotonic()
@@ -73,7 +73,7 @@ class Environment(ControlNode):
                                  profile("trainer/status"))
         self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
-                                   handle_accepted_callback=self._start, cancel_callback=lambda _: CancelResponse.ACCEPT)
+                                   cancel_callback=self._cancel, handle_accepted_callback=self._start)
         if self.lockstep:
             self.create_subscription(Clock, "clock", self._on_clock, profile("clock"))
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
@@ -125,25 +125,32 @@ class Environment(ControlNode):
 
         run_routine(self._run(handle), finished)
 
+    def _cancel(self, _: ServerGoalHandle) -> CancelResponse:
+        self.labels.cancel()
+        return CancelResponse.ACCEPT
+
     def _end(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
         (handle.canceled if handle.is_cancel_requested else handle.succeed)()
         return self.result
 
     async def _run(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
-        goal, result, started, failures = handle.request, RunEpisodes.Result(success=True), time.monotonic(), 0
+        goal, result, started = handle.request, RunEpisodes.Result(success=True), time.monotonic()
+        failures, discarded, self.labels.over = 0, 0, False
         try:
             while result.episodes < goal.count:
                 while self._must_wait() and not handle.is_cancel_requested:
                     await sleep(self, 0.05)
                 if handle.is_cancel_requested:
-                    result.success, result.message = False, "cancelled"
+                    result.success, result.message = False, CANCELLED
                     break
-                trouble = await self._one_episode(goal.first_seed + result.episodes)
+                trouble = await self._one_episode(goal.first_seed + result.episodes + discarded)
                 if trouble:
-                    failures += trouble != AGAIN
+                    failures += trouble not in (AGAIN, DISCARDED)
+                    discarded += trouble == DISCARDED
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
-                    if failures > self.retries:
-                        result.success, result.message = False, f"{failures} episodes failed in a row: {trouble}"
+                    several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
+                    if several or trouble == CANCELLED:
+                        result.success, result.message = False, several + trouble
                         break
                     continue
                 failures = 0
@@ -160,22 +167,32 @@ class Environment(ControlNode):
         """Reset, run and await the recorder; returns what went wrong, or an empty string."""
         self.seed, self.outcome, self.total, self.begun = seed, StepResult(), 0.0, self.begun + 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
-        for ready, what in ((self.scene.client.server_is_ready, GONE),
+        for ready, what in ((lambda: self.scene.client.server_is_ready() or (self.person and self.external), GONE),
                             (self._may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
             deadline = time.monotonic() + 2 * self.patience_s
             while not ready():
                 if time.monotonic() > deadline:
                     return f"{what} (interlock: {Mode(self.safety.state).name} {self.safety.cause})"
                 await sleep(self, 0.1)
-        stamp, trouble = await self.scene.reset(seed)
+        stamp, trouble = await self._scene(seed)
         if stamp is None:
             return trouble
-        self.closed = {self.episode_id: Future(executor=self.executor)}
-        self.done = Future(executor=self.executor)
+        self.closed, self.done = {self.episode_id: Future(executor=self.executor)}, Future(executor=self.executor)
         self.policy_tracker.begin(self.mode, to_ns(stamp))
         self._tell(EpisodeEvent.STARTED)
         self._begin(stamp)
         return await Until(self.done) or await Until(self.closed[self.episode_id])
+
+    async def _scene(self, seed: int) -> tuple[Time | None, str]:
+        """By the robot side, where it can; where it cannot, or a person demonstrates, their word begins the episode."""
+        by_itself = self.scene.client.server_is_ready() or not self.external
+        stamp, trouble = await self.scene.reset(seed) if by_itself else (None, "")
+        if trouble or not self.person or (by_itself and self.mode != "demonstration"):
+            return stamp, trouble
+        if not await self.labels.scene_ready(self._may_move):
+            return None, CANCELLED
+        simulated_ns, now_ns = max(self.clock_ns, to_ns(stamp or Time())), self.get_clock().now().nanoseconds
+        return to_stamp(simulated_ns if self.lockstep else now_ns), ""
 
     def _must_wait(self) -> bool:
         """The learner is behind; or nothing could be recorded; or it takes a person before the arm can move."""
@@ -255,7 +272,7 @@ class Environment(ControlNode):
 
     def _finish(self, trouble: str | None, tell: bool = True) -> None:
         self.step_index = -1
-        if self.done is not None and not self.done.done():
+        if not self.done.done():
             self.done.set_result("" if trouble is None else trouble)
         if trouble and tell:
             self._tell(EpisodeEvent.ABORTED, detail=trouble)

@@ -1,4 +1,4 @@
-"""What the operator says of the episode in play (topic ``label``): success, failure, or once more."""
+"""What the operator says (topic ``label``): the scene is ready; of the episode in play success, failure, again, discard."""
 
 from __future__ import annotations
 
@@ -6,31 +6,43 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rclpy.node import Node
+from rclpy.task import Future
 from std_msgs.msg import String
 
 from rlinf.qos import profile
+from rlinf.workarounds import Until
 from rlinf_core.operators.device import LABELS
 from rlinf_core.rewards.step import StepResult
 
-AGAIN = "the operator asked for it once more"
+AGAIN, DISCARDED = "the operator asked for it once more", "the operator discarded it"
+CANCELLED = "cancelled"
+ASIDE = {"rerecord": AGAIN, "discard": DISCARDED}
+PROMPT = "put the scene right, then say that it is ready: g at a keyboard, or the device's button"
 
 
 class Labels:
-    """The newest label of the episode in play; what is said between two counts for neither.
+    """The newest label of the episode in play; what is said between two counts for neither, but that the scene is ready.
 
     Args:
-        again: called when it shall be played once more.
+        aside: called with the reason when what is played shall not count.
     """
 
-    def __init__(self, node: Node, again: Callable[[str], None]) -> None:
-        self.node, self.again, self.label = node, again, ""
+    def __init__(self, node: Node, aside: Callable[[str], None]) -> None:
+        self.node, self.aside, self.label = node, aside, ""
+        self.may_begin: Callable[[], bool] = lambda: True
+        self.word: Future | None = None  # that is waited for
+        self.over = False                # nobody wants another episode
+        self.prompts = node.create_publisher(String, "prompt", profile("prompt"))
+        self._prompt("")
         node.create_subscription(String, "label", self._on_label, profile("label"))
 
     def _on_label(self, message: String) -> None:
         if message.data not in LABELS:
             self.node.get_logger().error(f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}")
-        elif message.data == "rerecord":
-            self.again(AGAIN)
+        elif message.data in ASIDE:
+            self.aside(ASIDE[message.data])
+        elif message.data == "ready":
+            self._on_ready()
         else:
             self.label = message.data
 
@@ -45,3 +57,33 @@ class Labels:
         success = self.label == "success"
         return replace(result, success=success, failure=not success, truncated=False,
                        reward=result.reward + success - result.success)
+
+    async def scene_ready(self, may_begin: Callable[[], bool]) -> bool:
+        """Ask a person, and wait for their word, however long that takes; False where nobody wants it any more.
+
+        What was said before the question does not count, and no word while the episode may not begin.
+        """
+        if self.over:
+            return False
+        self.may_begin, self.word = may_begin, Future(executor=self.node.executor)
+        self._prompt(PROMPT)
+        ready = await Until(self.word)
+        self._prompt("")
+        return bool(ready)
+
+    def _on_ready(self) -> None:
+        if self.word is None or self.word.done():
+            return
+        if self.may_begin():
+            self.word.set_result(True)
+        else:
+            self.node.get_logger().warning("ready: the interlock does not let the arm move; arm it, then say it again")
+
+    def cancel(self) -> None:
+        """Nobody wants another episode."""
+        self.over = True
+        if self.word is not None and not self.word.done():
+            self.word.set_result(False)
+
+    def _prompt(self, text: str) -> None:
+        self.prompts.publish(String(data=text))

@@ -131,7 +131,8 @@ class Page(Node):
         self.server.tell("state", said | {
             "arms": [self._arm(arm, topic) for arm, topic in zip(self.arms or [""], self.poses, strict=True)],
             "why": why(self.safety.cause), "trouble": self.trouble, "director": self.asks.director, "phase": phase,
-            "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]}, "episode": self._episode(),
+            "prompt": self.health.prompt, "episode": self._episode(),
+            "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
             "heard": bool(self.asks.stands) and bool(self.count_publishers(each((self.arms or [""])[0], "safety")))})
 
     def _arm(self, arm: str, topic: str) -> dict[str, Any]:

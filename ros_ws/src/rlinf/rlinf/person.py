@@ -52,6 +52,7 @@ class Person:
         self.arms = dict(zip("123456789", spec.action.arms, strict=False))
         self.arm, self.said, self.said_at = self.arms.get("1", ""), "", 0.0
         self.stands = Stands(node, list(spec.action.arms))
+        node.create_subscription(String, "prompt", self._on_prompt, profile("prompt"))
         for guard in self.guards:
             guard.device.attach(self._action, spec.control_hz)
             guard.open()
@@ -78,6 +79,10 @@ class Person:
         numbers = ", ".join(f"{number} {arm}" for number, arm in self.arms.items())
         keys = "; ".join(f"{guard.name}: {guard.device.help(self.axes)}" for guard in self.guards)
         self.node.get_logger().info(keys + (CHOOSE.format(self.arm, numbers) if self.arms else ""))
+
+    def _on_prompt(self, message: String) -> None:
+        if message.data:
+            self.node.get_logger().info(message.data)
 
     def look(self) -> None:
         """What the devices say now."""

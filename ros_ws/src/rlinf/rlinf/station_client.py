@@ -32,7 +32,7 @@ from rlinf.whereabouts import nothing_heard
 from rlinf_core.cli.display import FULL, PHASES
 from rlinf_core.errors import RlinfError
 
-LATCHED = {"policy/status": "policy", "trainer/status": "uplink"}  # topic, and whose it is
+LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}  # topic, and whose it is
 AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
 LATE = "tick_late_"  # of the interlock's diagnostics
 ANSWER_S = 6.0    # the interlock's desk answers within five
@@ -126,6 +126,8 @@ def status(station: StationClient, expected: list[str]) -> None:
     rows += [("", f"arm {arm}: {stands(state)}") for arm, state in sorted(station.stands.items()) if arm]
     if still := standstill(safety, f"/{station.name}"):
         rows.append(("waiting for you", still))
+    elif (asked := station.heard.get("prompt")) and asked.data:
+        rows.append(("waiting for you", asked.data))
     rows += [("so far", f"{safety.holds} holds, {safety.refused} refused, {safety.dropped} dropped, {safety.limited} "
                         f"limited; limits {safety.limits_hash}"),
              *(row for arm in station.arms for row in _ticks(station.heard.get(each(arm, "diagnostics"), {}), arm)),
