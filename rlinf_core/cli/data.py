@@ -109,6 +109,21 @@ def export_lerobot(paths: list[Path], out: Path, recipe: str | None, executed: b
     print(f"{episodes} episodes, {frames} frames in {out}: LeRobotDataset('local/{out.name}', root='{out}')")
 
 
+def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list[str], cameras: list[str]) -> None:
+    """Write recordings of a LeRobot data set (v3.0)."""
+    from rlinf_core.extras import require
+
+    require("data", "rlinf data import lerobot")
+    from rlinf_core.data.lerobot.importing import import_dataset
+
+    pairs = dict(each.partition("=")[::2] for each in cameras)
+    if not all(pairs.values()):
+        raise EpisodeError(f"--camera: expected NAME=THEIRS, such as front=laptop, got {' '.join(cameras)}")
+    episodes, frames, left = import_dataset(dataset, out, recipe, overrides, pairs)
+    print(f"{episodes} episodes, {frames} frames in {out}" + (f"; not taken: {', '.join(left)}" if left else ""))
+    print(f"learn from them: --set 'collect.recordings=[{out}]'; look at them: rlinf data list {out}")
+
+
 def _write(file: Path | None, told: dict[str, Any]) -> None:
     if file:
         file.write_text(json.dumps(told))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlinf_core.cli.arguments import JSON, RECORDINGS, Commands, at_least, command, fraction, show_command
+from rlinf_core.cli.arguments import JSON, RECORDINGS, SET, Commands, at_least, command, fraction, show_command
 
 
 def data_commands(commands: Commands) -> None:
     """What is done with recordings."""
-    whole = commands.add_parser("data", help="recordings: list, show, check, repair, merge, split, stats, export")
+    whole = commands.add_parser("data", help="recordings: list, show, check, repair, merge, split, stats, export, import")
     data = whole.add_subparsers(required=True, metavar="COMMAND")
 
     def of(name: str, text: str, run: str = "", out: bool = False, parent: Commands = data) -> argparse.ArgumentParser:
@@ -39,6 +39,22 @@ def data_commands(commands: Commands) -> None:
     lerobot.add_argument("--recipe", help="whose station recorded them, for names (default: that of the run they lie in)")
     lerobot.add_argument("--executed", action="store_true",
                          help="actions are what the interlock let through (default: what was asked for)")
+    _imports(data)
+
+
+def _imports(data: Commands) -> None:
+    """Formats of others that come in."""
+    formats = data.add_parser("import", help="recordings from the format of others").add_subparsers(
+        required=True, metavar="FORMAT")
+    lerobot = command(formats, "lerobot", "cli.data:import_lerobot", "from a LeRobot data set (v3.0)", (
+        "Recordings as a station makes them, for training (collect.recordings) and all other commands. Every feature is "
+        "compared with the station's specs first, and nothing is written where one does not fit."))
+    lerobot.add_argument("dataset", type=Path, help="its folder, with meta/ and data/")
+    lerobot.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
+    lerobot.add_argument("--recipe", help="whose station's specs it has (default: what our own export says in it)")
+    lerobot.add_argument("--set", **SET, help="override of that recipe, e.g. station.image_size=[480,640]")
+    lerobot.add_argument("--camera", dest="cameras", nargs="+", default=[], metavar="NAME=THEIRS",
+                         help="what the data set calls a camera of the station, e.g. front=laptop")
 
 
 def reward_commands(commands: Commands) -> None:

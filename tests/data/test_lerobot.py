@@ -72,3 +72,93 @@ def test_a_recipe_names_the_actions_and_another_is_refused(task, tmp_path, capsy
     assert main([*export, "demo"]) == 0
     info = json.loads((tmp_path / "set/meta/info.json").read_text())
     assert info["features"]["action"]["names"] == list(task.spec.action.names) and info["video_path"] is None
+
+
+def imported(spool, tmp_path, *more):
+    """Exported, then imported again; the exit code of that."""
+    assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0
+    return main(["data", "import", "lerobot", str(tmp_path / "set"), "--out", str(tmp_path / "new"), *more])
+
+
+def test_what_was_exported_comes_back_to_the_last_bit_and_pictures_nearly(spool, tmp_path, capsys):
+    assert imported(spool, tmp_path) == 0
+    assert "2 episodes, 12 frames" in capsys.readouterr().out
+    for name in ("a-1", "a-2"):
+        before, after = read_episode(spool.root / "closed" / name), read_episode(tmp_path / "new" / name, sealed=True)
+        front = before.observations.pop("front").astype(int)
+        assert np.abs(after.observations.pop("front") - front).max() <= 4
+        assert before.observations.keys() == after.observations.keys()
+        for key, values in before.observations.items():
+            assert values.tobytes() == after.observations[key].tobytes(), "the one after the last action too"
+        assert np.array_equal(after.requested, before.requested.astype(np.float32).astype(float))
+        for key in ("id", "station", "mode", "seed", "success", "failure", "truncated", "policy_version", "spec_hash",
+                    "limits_hash", "instruction", "sources"):
+            assert getattr(after, key) == getattr(before, key), key
+        for key in ("rewards", "discounts", "stamps_ns"):
+            assert np.array_equal(getattr(after, key), getattr(before, key)), key
+    assert main(["data", "export", "lerobot", str(tmp_path / "new"), "--out", str(tmp_path / "again")]) == 0
+    first, second = (pq.read_table(tmp_path / each / "data/chunk-000/file-000.parquet") for each in ("set", "again"))
+    assert first.equals(second), "and once more the same columns"
+    assert main(["data", "check", str(tmp_path / "new")]) == 0
+
+
+def edit(path, change):
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize("more, told", [
+    (["--recipe", "demo_pick"], "feature 'action': expected 4 numbers (dx, dy, dz, grip), got 3"),
+    (["--recipe", "demo_pick"], "feature 'observation.state': expected"),
+    (["--recipe", "demo", "--set", "station.observe_cameras=[wrist]"],
+     "feature 'observation.images.wrist': expected pictures of 64x64, got none (observation.images.front there)"),
+    (["--recipe", "demo", "--set", "station.observe_cameras=[wrist]", "--camera", "wrist=front"],
+     "feature 'observation.images.front': expected pictures of 64x64, got 32x48x3"),
+    (["--recipe", "demo", "--camera", "side=front"], "--camera side: expected one that the station observes"),
+    (["--recipe", "demo", "--camera", "wrist"], "--camera: expected NAME=THEIRS")])
+def test_a_feature_that_does_not_fit_is_named_with_both_sides_and_nothing_is_written(spool, tmp_path, capsys, more, told):
+    assert imported(spool, tmp_path, *more) == 1
+    assert told in capsys.readouterr().err and not list(tmp_path.glob("new*"))
+
+
+def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, capsys):
+    """As LeRobot writes it: it says nothing of rewards, of who commanded, and of what followed the last action."""
+    again = ["data", "import", "lerobot", str(tmp_path / "set"), "--out"]
+    assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0
+    (tmp_path / "set/meta/rlinf.json").unlink()
+    file = tmp_path / "set/data/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    ours = [name for name in table.column_names if name.startswith(("next.", "complementary_info."))]
+    pq.write_table(table.drop_columns(ours), file)
+    assert main([*again, str(tmp_path / "theirs")]) == 1
+    assert "expected --recipe" in capsys.readouterr().err
+    fits = ["--recipe", "demo", "--set", "station.observe_cameras=[wrist]", "station.image_size=[32,48]", "--camera",
+            "wrist=front"]
+    assert main([*again, str(tmp_path / "theirs"), *fits]) == 0
+    first, second = (read_episode(folder, sealed=True) for folder in sorted((tmp_path / "theirs").iterdir()))
+    assert (first.success, first.mode, set(first.sources), first.rewards.tolist()) == (
+        True, "demonstration", {"operator"}, [0, 0, 0, 0, 1])
+    assert len(second) == 7 and np.array_equal(second.observations["force"][-1], second.observations["force"][-2])
+    assert first.observations["wrist"].shape == (6, 32, 48, 3) and first.station == "station_a"
+    values = table.to_pydict()
+    values["action"][3] = [0.5, 0.0, 0.0]
+    pq.write_table(type(table).from_pydict(values), file)
+    assert main([*again, str(tmp_path / "far"), *fits]) == 1
+    assert "feature 'action': expected 'dx' within 0.02 m either way, a step of the" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spoil, told", [
+    (lambda root: (root / "meta/info.json").unlink(), "got no meta/info.json"),
+    (lambda root: (root / "meta/info.json").write_text("{"), "got no meta/info.json that can be read"),
+    (lambda root: edit(root / "meta/info.json", lambda said: said.update(codebase_version="v2.1")), "expected v3.0"),
+    (lambda root: edit(root / "meta/info.json", lambda said: said.update(fps=30)), "fps: expected 10"),
+    (lambda root: edit(root / "meta/rlinf.json", lambda said: said["episodes"][0].update(id="../x")), "a plain episode id"),
+    (lambda root: (root / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1"), "expected a whole LeRobot data set"),
+    (lambda root: (root / "videos/observation.images.front/chunk-000/file-000.mp4").write_bytes(b"x"), "expected a video")])
+def test_a_damaged_data_set_is_told_and_leaves_nothing(spool, tmp_path, capsys, spoil, told):
+    assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0
+    spoil(tmp_path / "set")
+    assert main(["data", "import", "lerobot", str(tmp_path / "set"), "--out", str(tmp_path / "new")]) == 1
+    error = capsys.readouterr().err
+    assert told in error and "Traceback" not in error and not list(tmp_path.glob("new*"))

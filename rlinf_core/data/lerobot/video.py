@@ -9,6 +9,8 @@ from typing import Any, cast
 import av
 import numpy as np
 
+from rlinf_core.errors import EpisodeError
+
 CODEC, PIXELS = "libx264", "yuv420p"
 OPTIONS = {"preset": "superfast", "crf": "20", "g": "2", "bf": "0"}
 
@@ -44,3 +46,33 @@ class Video:
         """Finish the file."""
         self._file.mux(self._stream.encode(None))
         self._file.close()
+
+
+class Pictures:
+    """One file that is read, mostly from its beginning to its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        try:
+            self._file = cast(Any, av.open(str(self.path)))
+        except (OSError, av.FFmpegError) as error:
+            raise EpisodeError(f"{self.path}: expected a video, got: {error}") from error
+        self._frames, self._next = self._file.decode(video=0), 0
+
+    def take(self, first: int, count: int) -> list[np.ndarray]:
+        """So many pictures from number ``first`` on, (H, W, 3) uint8 each; EpisodeError where it has fewer."""
+        if first < self._next:
+            self._file.close()
+            self._begin()
+        found: list[np.ndarray] = []
+        while len(found) < count:
+            frame = next(self._frames, None)
+            if frame is None:
+                raise EpisodeError(f"{self.path}: expected pictures {first} to {first + count - 1}, got {self._next}")
+            if self._next >= first:
+                found.append(frame.to_ndarray(format="rgb24"))
+            self._next += 1
+        return found

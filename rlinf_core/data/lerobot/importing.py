@@ -1,0 +1,139 @@
+"""From a LeRobot data set (v3.0) to recordings: sealed, of a recipe's specs, and as good as any for training.
+
+What another's set does not say is taken as of demonstrations: a person commanded, and each succeeded. After its last frame
+nothing was observed, so that frame stands there once more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rlinf_core.data.episodes import check_values
+from rlinf_core.data.folders import new_folder
+from rlinf_core.data.lerobot.reading import FINAL, DataSet
+from rlinf_core.episodes import Episode
+from rlinf_core.episodes.checksums import is_plain
+from rlinf_core.episodes.messages import NS
+from rlinf_core.episodes.writing import write_episode
+from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.specs import StationSpec
+
+STEP_TOLERANCE = 1e-3  # of the largest step: actions there are rounded to float32
+
+
+def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: list[str] | None = None,
+                   cameras: dict[str, str] | None = None) -> tuple[int, int, list[str]]:
+    """Write every episode of a data set to a new folder; how many episodes, how many frames, and which features are left.
+
+    Args:
+        root: the data set's folder.
+        out: a new folder.
+        recipe, overrides: whose station's specs it has; a set of our own export says them itself.
+        cameras: of the station, to what the data set calls them (``{"front": "laptop"}``).
+
+    Raises:
+        EpisodeError: a feature does not fit the specs, or there is no such data set; nothing is written.
+    """
+    data = DataSet(root)
+    spec, station = _specs(data, recipe, overrides or [])
+    names = {image.name: f"observation.images.{(cameras or {}).get(image.name, image.name)}" for image in spec.images}
+    if faults := [*_unknown(cameras or {}, spec), *_faults(data, spec, names)]:
+        raise EpisodeError(f"{root}: " + "; ".join(faults) + ". Nothing was written")
+    frames = 0
+    with new_folder(out) as folder:
+        for number in range(len(data)):
+            episode = _episode(data, number, spec, names, station, exact=recipe is None)
+            _check(episode, data, spec if recipe else None)
+            write_episode(folder / episode.id, episode)
+            frames += len(episode)
+    return len(data), frames, data.left(names.values())
+
+
+def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[StationSpec, str]:
+    """And the station's name."""
+    if recipe is not None:
+        found = load_recipe(recipe, overrides)
+        return station_task(found).spec, found.station.name
+    if not data.own:
+        raise EpisodeError(f"{data.root}: expected --recipe, whose station's specs the data set shall have: only what "
+                           "`rlinf data export lerobot` wrote says them itself")
+    return StationSpec.from_dict(data.own["spec"]), ""
+
+
+def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
+    known = [image.name for image in spec.images]
+    for name in cameras:
+        if name not in known:
+            yield f"--camera {name}: expected one that the station observes, {', '.join(known) or 'which are none'}"
+
+
+def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator[str]:
+    """Each feature that does not fit: what was expected of it, and what it is."""
+    if data.fps != spec.control_hz:
+        yield f"fps: expected {spec.control_hz:g}, the station's time steps a second, got {data.fps:g}"
+    state = ", ".join(item.name for item in spec.vectors)
+    for name, size, what in (("action", spec.action.dim, ", ".join(spec.action.names)),
+                             ("observation.state", spec.vector_size, state)):
+        if size and data.shape(name) != (size,):
+            yield f"feature '{name}': expected {size} numbers ({what}), got {data.described(name)}"
+    for image in spec.images:
+        if data.shape(names[image.name]) != image.shape:
+            yield (f"feature '{names[image.name]}': expected pictures of {image.shape[0]}x{image.shape[1]}, got "
+                   f"{data.described(names[image.name])} (--set station.image_size, --camera {image.name}=NAME)")
+
+
+def _episode(data: DataSet, number: int, spec: StationSpec, names: dict[str, str], station: str, exact: bool) -> Episode:
+    columns, own = data.columns(number), data.said(number)
+    length = len(columns["action"])
+    state, start, observations = columns.get("observation.state"), 0, dict[str, np.ndarray]()
+    for item in spec.vectors:
+        assert state is not None  # its shape was compared
+        values = np.asarray(state[:, start:start + item.size], np.float32)
+        final = own.get(FINAL, {}).get(item.name, values[-1])
+        observations[item.name] = np.concatenate([values, np.asarray(final, np.float32).reshape(1, -1)])
+        start += item.size
+    observations |= {image.name: data.pictures(names[image.name], number, length) for image in spec.images}
+    actions = columns["action"].astype(np.float64)
+    success = bool(columns["next.success"].any()) if "next.success" in columns else True
+    failure = own.get("outcome") == "failure"
+    given = columns.get("next.reward", np.append(np.zeros(length - 1), float(success)))
+    discounts = np.ones(length, np.float32)
+    discounts[-1] = 0.0 if success or failure else 1.0
+    stamps = own.get("stamps_ns", np.round(np.arange(length + 1) * NS / data.fps).astype(np.int64))
+    return Episode(
+        id=own.get("id", f"{_plain(data.root.resolve().name)}-{number:06d}"), station=station or own["station"],
+        mode=own.get("mode", "demonstration"), seed=own.get("seed", number), success=success, failure=failure,
+        truncated=not (success or failure), policy_version=own.get("policy_version", -1),
+        spec_hash=own["spec_hash"] if exact else spec.hash, limits_hash=own.get("limits_hash", ""),
+        instruction=data.instruction(columns), observations=observations, requested=actions, executed=actions,
+        sources=tuple(own.get("sources", _sources(columns, length))), limits=((),) * length,
+        rewards=np.asarray(given, np.float32).ravel(), discounts=discounts, stamps_ns=np.asarray(stamps, np.int64))
+
+
+def _sources(columns: dict[str, np.ndarray], length: int) -> list[str]:
+    taken_over = columns.get("complementary_info.is_intervention", np.ones(length, bool)).ravel()
+    return ["operator" if each else "policy" for each in taken_over]
+
+
+def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
+    """As training would, and that no action is beyond what the station can be asked for."""
+    if not is_plain(episode.id):
+        raise EpisodeError(f"{data.root}: meta/rlinf.json: expected a plain episode id, got {printable(episode.id)}")
+    check_values(episode, spec)
+    if spec is None:
+        return
+    for row, (name, scale, unit) in enumerate(zip(spec.action.names, spec.action.scale, spec.action.units, strict=True)):
+        largest = float(np.abs(episode.requested[:, row]).max())
+        if largest > scale * (1 + STEP_TOLERANCE):
+            raise EpisodeError(f"{data.root}: feature 'action': expected '{name}' within {scale:g} {unit} either way, a "
+                               f"step of the station, got {largest:g} in episode {episode.id}. Are its actions of another "
+                               "kind, or in other units? Nothing was written")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+=-]", "_", name).lstrip(".") or "set"
