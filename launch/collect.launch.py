@@ -1,4 +1,4 @@
-"""A station for collecting demonstrations at the keyboard."""
+"""Collects demonstrations by hand, and ends once ``episodes`` have succeeded; episodes:=0 is the station alone."""
 
 import sys
 from pathlib import Path
@@ -11,4 +11,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 def generate_launch_description() -> LaunchDescription:
     from station import description
 
-    return description(operator="keyboard")
+    return description(operator="keyboard", episodes="20", run_dir="runs/collected")

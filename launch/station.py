@@ -33,6 +33,8 @@ ARGUMENTS = {
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),
     "web": ("", None, "the operator's page on this port, e.g. 8080 (docs/operator_page.md); empty for none"),
     "director": ("false", ["true", "false"], "also go through the recipe's phases: collect, evaluate, improve, evaluate"),
+    "episodes": ("0", None, "collect so many successful demonstrations in run_dir, those there among them, and end (rlinf "
+                 "collect); 0: the station alone"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
@@ -48,6 +50,7 @@ def description(**defaults: str) -> LaunchDescription:
 
 
 def _start(context: LaunchContext) -> list:
+    from rlinf_core.launching.collecting import collecting, collecting_processes
     from rlinf_core.launching.graph import (
         RESPAWN,
         SHUTDOWN,
@@ -58,7 +61,7 @@ def _start(context: LaunchContext) -> list:
     )
     from rlinf_core.launching.next_steps import next_steps
     from rlinf_core.paths import shared
-    from rlinf_core.recipes import load_recipe, station_robot
+    from rlinf_core.recipes import load_recipe, resolved, station_robot
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     overrides = _overrides(value)
@@ -72,8 +75,17 @@ def _start(context: LaunchContext) -> list:
     actions: list = [SetEnvironmentVariable("ROS_DOMAIN_ID", str(recipe.station.domain)),
                      SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
                      SetEnvironmentVariable("FASTRTPS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml"))]
-    processes = station_processes(recipe, run_dir)
-    if value["director"] == "true":
+    wanted = int(value["episodes"])
+    if wanted:
+        recipe, before = collecting(value["recipe"], overrides, run_dir, wanted)
+        if before.succeeded >= wanted:
+            return [LogInfo(msg=f"{before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "recipe.yaml").write_text(resolved(recipe))
+        processes = collecting_processes(recipe, run_dir, before, terminal=False)
+    else:
+        processes = station_processes(recipe, run_dir)
+    if value["director"] == "true" and not wanted:
         write_plan(recipe, run_dir)
         processes.append(director_process(recipe, run_dir))
     for process in processes:
@@ -84,13 +96,16 @@ def _start(context: LaunchContext) -> list:
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
+        elif wanted and process.name == "director":
+            actions.append(RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
+                EmitEvent(event=Shutdown(reason=f"collecting ended; rlinf data list {run_dir}"))])))
     if kind != "scripted" and not recipe.station.web.port:
         operator = operator_process(recipe)
         said = {key: repr(val) if str(val).startswith("{") else val for key, val in operator.parameters.items() if val}
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {settings}"))
-    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], overrides, value["director"] == "true")))
+    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], overrides, value["director"] == "true" or wanted > 0)))
     return actions
 
 

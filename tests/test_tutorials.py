@@ -62,6 +62,15 @@ def test_your_robot(tmp_path):
 
 
 @station
+def test_collecting(tmp_path):
+    told = follow("collecting.md", tmp_path)
+    assert "3 of 3 demonstrations succeeded and count" in told and "3 of 3 recordings are whole" in told
+    assert told.count("policies: ") == 2, "learned from as they were recorded, and as they came back"
+    lines = (tmp_path / "runs/cloned/journal.jsonl").read_text().splitlines()
+    assert len([line for line in lines if '"demonstration"' in line]) == 3
+
+
+@station
 def test_transfer(tmp_path):
     short = ("simulation.env_steps=900 simulation.start_steps=300 simulation.evaluate_every=900 "
              "simulation.evaluate_episodes=3 sft.steps=100")

@@ -14,6 +14,7 @@ from rlinf_core.cli.display import Display
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.graph import (
     RESPAWN,
+    Process,
     check_operator,
     director_process,
     operator_process,
@@ -31,21 +32,21 @@ from rlinf_core.reports.report import write_report
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None) -> int:
     """Run a recipe from demonstrations to a report, with the operator's page on port ``web``; returns an exit code."""
-    recipe = load_recipe(name, [*overrides, *_served(web)])
+    recipe = load_recipe(name, [*overrides, *served(web)])
     if recipe.simulation.environments:
         raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
                           f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
     extras.require("trainer", "rlinf demo")
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
-    _say_where(recipe)
+    say_where(recipe)
     station = recipe.station
     with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
         supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
                                    str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
-        _direct(supervisor, recipe, run_dir, quiet)
+        direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
     return _tell(recipe, run_dir)
 
 
@@ -54,7 +55,7 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     recipe = load_recipe(name, overrides)
     prepare(recipe, run_dir)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
-        _direct(supervisor, recipe, run_dir, quiet)
+        direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
     return _tell(recipe, run_dir)
 
 
@@ -71,10 +72,10 @@ def _tell(recipe: Recipe, run_dir: Path) -> int:
     return 0
 
 
-def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
+def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> None:
     """Run the director to its end, showing how it goes."""
-    director = supervisor.start(director_process(recipe, run_dir))
-    with Display(recipe, run_dir, quiet) as show:
+    director = supervisor.start(process)
+    with display as show:
         while director.popen.poll() is None:
             for event in supervisor.poll():
                 show.note(event)
@@ -86,12 +87,13 @@ def _direct(supervisor: Supervisor, recipe: Recipe, run_dir: Path, quiet: bool) 
         raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
 
 
-def _served(web: int | None) -> list[str]:
+def served(web: int | None) -> list[str]:
     """The operator's page, as an override."""
     return [] if web is None else [f"station.web.port={web}"]
 
 
-def _say_where(recipe: Recipe) -> None:
+def say_where(recipe: Recipe) -> None:
+    """Print where the operator's page is, where there is one."""
     web = recipe.station.web
     if web.port:
         shown = f", once with ?token=... ({web.token_file})" if web.token_file else ""
@@ -100,7 +102,7 @@ def _say_where(recipe: Recipe) -> None:
 
 def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None) -> None:
     """Start the station of a recipe, with the operator's page on port ``web``, and look after it until Ctrl-C."""
-    recipe = load_recipe(name, [*overrides, *_served(web)])
+    recipe = load_recipe(name, [*overrides, *served(web)])
     extras.require("policy", "rlinf up")
     prepare(recipe, run_dir)
     station = recipe.station
@@ -110,7 +112,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None) -
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
         print(next_steps(recipe, name, overrides), flush=True)
-        _say_where(recipe)
+        say_where(recipe)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 for event in supervisor.poll():

@@ -22,7 +22,8 @@ class Display:
     def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool) -> None:
         self.recipe, self.path, self.plain = recipe, run_dir / "status.json", quiet or not sys.stdout.isatty()
         self.notes: list[str] = []
-        self.started, self.printed_at, self.phase = time.monotonic(), 0.0, ""
+        self.started, self.printed_at = time.monotonic(), 0.0
+        self.changes: Any = None
         self.live: Any = None
 
     def __enter__(self) -> Display:
@@ -51,15 +52,24 @@ class Display:
             return
         if self.live:
             self.live.update(self._panel(status))
-        elif status["phase"] != self.phase or time.monotonic() - self.printed_at > 15.0:
-            self.phase, self.printed_at = status["phase"], time.monotonic()
+        elif self._changes(status) != self.changes or time.monotonic() - self.printed_at > 15.0:
+            self.changes, self.printed_at = self._changes(status), time.monotonic()
             print("  " + "  ".join(f"{key}: {value}" for key, value in self._rows(status)), flush=True)
+
+    def _changes(self, status: dict[str, Any]) -> Any:
+        """What is worth another line."""
+        return status["phase"]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self.started
 
     def _rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
         trainer, safety = status["trainer"], status["safety"]
         total = f" of {status['total']}" if status["total"] else ""
         rows = [("phase", PHASES.get(status["phase"], status["phase"])),
-                ("elapsed", _clock(time.monotonic() - self.started)), ("left in phase", self._left(status)),
+                ("elapsed", clock(self.elapsed)), ("left in phase", self._left(status)),
                 ("episodes", f"{status['done']}{total}, {status['successes']} succeeded")]
         if status["phase"] == "online":
             rows.append(("success (last 50)", f"{status['recent_success']:.0%} without help"))
@@ -93,7 +103,7 @@ class Display:
             fraction = max(status["env_steps"] / online.max_env_steps, spent / 60.0 / online.max_minutes)
         else:
             fraction = status["done"] / status["total"] if status["total"] else 0.0
-        return _clock(spent * (1.0 - fraction) / fraction) if fraction > 0.02 else "-"
+        return clock(spent * (1.0 - fraction) / fraction) if fraction > 0.02 else "-"
 
     def _panel(self, status: dict[str, Any]) -> Any:
         from rich.panel import Panel
@@ -107,5 +117,6 @@ class Display:
         return Panel(table, title=f"rlinf · {self.recipe.name} · seed {self.recipe.seed}", expand=False)
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """Minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   rlinf doctor                              what this machine has and lacks, and how to get it
   rlinf demo                                a robot learns: demonstrations, SFT, RL, before and after
   rlinf demo demo_vision --set seed=3       another recipe, another seed
+  rlinf collect demo --episodes 5 --set station.operator.kind=keyboard    demonstrations by hand, here; goes on with --out
   rlinf train demo                          the trainer alone, waiting for stations
   rlinf train sim_sac --out runs/sac        SAC in simulation alone, without ROS; sim_ppo for PPO
   rlinf check sim maniskill                 does a simulator work here, through both front ends?
@@ -98,9 +99,14 @@ def _parser() -> argparse.ArgumentParser:
                       "success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
+    collect = _recipe_command(commands, "collect", "cli.collect:collect", "collect demonstrations by hand, or by a script "
+                              "in simulation, until enough have succeeded; goes on with what is in --out")
+    collect.add_argument("--episodes", type=at_least(1, int), metavar="N",
+                         help="successful ones, with those in --out (default: the recipe's collect.episodes)")
+    collect.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     up = _recipe_command(commands, "up", "cli.demo:up",
                          "start the station of a recipe without ROS's launch package, until Ctrl-C")
-    for watched in (demo, up):
+    for watched in (demo, collect, up):
         watched.add_argument("--web", type=port, nargs="?", const=PAGE_PORT, metavar="PORT",
                              help=f"serve the operator's page (docs/operator_page.md) there (default: {PAGE_PORT})")
     direct = _recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")

@@ -36,6 +36,7 @@ class Process:
         parameters: ROS parameters.
         remappings: (from, to) names.
         restart: RESPAWN, SHUTDOWN when its death must end the station, or ONCE.
+        terminal: it reads the terminal of whoever starts it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Process:
     parameters: dict[str, Any] = field(default_factory=dict)
     remappings: tuple[tuple[str, str], ...] = ()
     restart: str = RESPAWN
+    terminal: bool = False
 
 
 def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
@@ -72,7 +74,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     processes += [
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
-              lockstep=station.lockstep and robot.driver == "simulator", **cameras),
+              lockstep=station.lockstep and robot.driver == "simulator", person=station.operator.kind != SCRIPTED,
+              external=robot.driver != "simulator", **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
               lockstep=station.lockstep and robot.driver == "simulator", **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
@@ -141,11 +144,12 @@ def director_process(recipe: Recipe, run_dir: Path) -> Process:
     return _node(recipe, "director", "rlinf.director", ONCE, plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
 
 
-def write_plan(recipe: Recipe, run_dir: Path) -> None:
-    """What the director reads."""
+def write_plan(recipe: Recipe, run_dir: Path, **collect: Any) -> None:
+    """What the director reads; of ``collect``, what is otherwise than in the recipe."""
     plan = {part: getattr(recipe, part).model_dump() for part in ("collect", "online", "evaluate")}
     for part in ("collect", "online"):
         plan[part]["first_seed"] = recipe.scene(plan[part]["first_seed"])
+    plan["collect"] |= collect
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "plan.json").write_text(json.dumps(plan))
 

@@ -106,8 +106,8 @@ class Supervisor:
     def _spawn(self, process: Process) -> subprocess.Popen:
         command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
         with open(self.run_dir / "logs" / f"{process.name}.log", "ab") as log:
-            return subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                    start_new_session=True,
+            return subprocess.Popen(command, env=self.environment, stdin=None if process.terminal else subprocess.DEVNULL,
+                                    stdout=log, stderr=log, start_new_session=not process.terminal,
                                     preexec_fn=_node_begins if process.module else _die_with_parent)
 
 
@@ -159,7 +159,8 @@ def _free_shared_memory(environment: dict[str, str]) -> None:
 
 def _signal(popen: subprocess.Popen, number: int) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(popen.pid, number) if number == signal.SIGKILL else popen.send_signal(number)
+        alone = os.getpgid(popen.pid) == popen.pid  # else it is in the group of this terminal, with us
+        os.killpg(popen.pid, number) if alone and number == signal.SIGKILL else popen.send_signal(number)
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,159 @@
+"""``rlinf collect``: demonstrations by hand, or by a script in simulation, until as many have succeeded as are wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import shutil
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.cli.demo import direct_to_its_end, prepare, say_where, served
+from rlinf_core.cli.display import Display, clock
+from rlinf_core.data.takes import Takes, takes_of
+from rlinf_core.errors import RecipeError, printable
+from rlinf_core.launching.collecting import collecting, collecting_processes
+from rlinf_core.launching.supervisor import Supervisor, only_station
+from rlinf_core.operators import KEYBOARD, SCRIPTED
+from rlinf_core.operators.keyboard import ASKS
+from rlinf_core.recipes import Recipe
+from rlinf_core.reports.curves import read_events
+
+WORDS = {"ready": "the scene is ready", "success": "success", "failure": "failure", "rerecord": "once more",
+         "discard": "discard", "arm": "arm", "disarm": "disarm"}
+BEFORE, PLAYING, STILL = ("ready", "disarm"), ("success", "failure", "rerecord", "discard", "disarm"), ("arm",)
+
+
+def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None = None, quiet: bool = False,
+            web: int | None = None) -> int:
+    """Collect until ``episodes`` have succeeded, those that are in ``run_dir`` already among them; returns an exit code."""
+    recipe, before = collecting(name, [*overrides, *served(web)], run_dir, episodes)
+    wanted, kind = recipe.collect.episodes, recipe.station.operator.kind
+    if not wanted:
+        raise RecipeError("--episodes: expected at least 1, got 0 (collect.episodes)")
+    missing = before.succeeded < wanted
+    if missing and kind == KEYBOARD and not recipe.station.web.port and not sys.stdin.isatty():
+        raise RecipeError("rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or with --web, or "
+                          "with another device (station.operator.kind)")
+    code = 0
+    if missing:
+        prepare(recipe, run_dir)
+        try:
+            code = _run(recipe, run_dir, before, quiet)
+        except KeyboardInterrupt:
+            code = 130
+    print(_told(recipe, takes_of(run_dir, recipe), run_dir), flush=True)
+    if code:
+        print(f"stopped before its end; the same command with --out {run_dir} goes on", flush=True)
+    else:
+        print(next_commands(recipe, name, overrides, run_dir), flush=True)
+    return code
+
+
+def _run(recipe: Recipe, run_dir: Path, before: Takes, quiet: bool) -> int:
+    """To its end; 130 where it was asked to end earlier."""
+    station = recipe.station
+    print(f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations are there", flush=True)
+    say_where(recipe)
+    alone = only_station(station.name, station.domain)
+    with alone, _terminal_as_before(), Supervisor(run_dir, station.domain) as supervisor:
+        *own, director = collecting_processes(recipe, run_dir, before, terminal=True)
+        (run_dir / "status.json").unlink(missing_ok=True)  # of the last time
+        for process in own:
+            supervisor.start(process)
+        direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before))
+    return 130 if read_events(run_dir)[-1]["event"] == "stopped" else 0
+
+
+@contextlib.contextmanager
+def _terminal_as_before() -> Iterator[None]:
+    """Whatever becomes of the process that reads its keys one by one."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+class CollectDisplay(Display):
+    """Takes, disk, what is waited for, and what keys and buttons do now."""
+
+    def __init__(self, recipe: Recipe, run_dir: Path, quiet: bool, before: Takes) -> None:
+        super().__init__(recipe, run_dir, quiet)
+        self.run_dir, self.before, self.roles = run_dir, before, roles_of(recipe)
+
+    def _changes(self, status: dict[str, Any]) -> Any:
+        return status["done"], status["dropped"], status["waiting_for"]
+
+    def _rows(self, status: dict[str, Any]) -> list[tuple[str, str]]:
+        before, safety = self.before, status["safety"]
+        failed = status["done"] - status["successes"] + before.failed
+        succeeded = before.succeeded + status["successes"]
+        rows = [("takes", f"{succeeded} of {self.recipe.collect.episodes} succeeded, {failed} did not, {status['dropped']} "
+                          "discarded"), ("elapsed", clock(self.elapsed)), ("disk", self._disk()),
+                ("interlock", f"{safety['state']} {safety['cause']}".strip())]
+        operator = status["operator"] or last_words(self.run_dir / "logs/operator.log")
+        said = {"waiting for you": status["waiting_for"], "operator": operator}
+        rows += [(title, text) for title, text in said.items() if text]
+        return [*rows, *([("now", keys)] if (keys := self._keys(status)) else [])]
+
+    def _disk(self) -> str:
+        free, closed = shutil.disk_usage(self.run_dir).free, list((self.run_dir / "spool/closed").glob("*/*"))
+        size, takes = sum(file.stat().st_size for file in closed), len({file.parent for file in closed})
+        return f"{free / 1e9:.1f} GB free" + (f", about {free * takes // size:,} takes" if size else "")
+
+    def _keys(self, status: dict[str, Any]) -> str:
+        """What of keys and buttons counts now."""
+        now = STILL if status["safety"]["state"] in ("DISARMED", "FAULT") else BEFORE if status["waiting_for"] else PLAYING
+        return " · ".join(f"{' or '.join(self.roles[role])}: {WORDS[role]}" for role in now if role in self.roles)
+
+
+def last_words(log: Path) -> str:
+    """What a node has logged last, such as why arming was refused; without its time and name."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return printable(lines[-1].rpartition("]: ")[2]) if lines else ""
+
+
+def roles_of(recipe: Recipe) -> dict[str, list[str]]:
+    """By what is asked for, the keys and buttons of the operator's devices that ask for it."""
+    station, found = recipe.station, dict[str, list[str]]()
+    if station.operator.kind == SCRIPTED:
+        return found
+    if not station.web.port and sys.stdin.isatty():
+        found |= {role: [key] for key, role in ASKS.items()}
+    for device in (each.model_dump() for each in (station.operator, station.beside) if each is not None):
+        for button, role in (device.get("buttons") or {}).items():
+            found.setdefault(role, []).append(f"{button} ({device['kind']})")
+    for role in WORDS if station.web.port else ():
+        found.setdefault(role, []).append("on the page")
+    return found
+
+
+def _told(recipe: Recipe, takes: Takes, run_dir: Path) -> str:
+    """What there is now."""
+    return (f"{takes.succeeded} of {recipe.collect.episodes} demonstrations succeeded and count, {takes.failed} did not; "
+            f"{takes.size / 1e6:.1f} MB in {run_dir}")
+
+
+def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path) -> str:
+    """What may be done with them, a command each."""
+    folder, recipe_name = shlex.quote(str(run_dir)), shlex.quote(name)
+    shown = json.dumps([str(run_dir)])
+    said = [shlex.quote(each) for each in overrides if not each.startswith(("station.operator", "station.beside"))]
+    train = " ".join(["rlinf train", recipe_name, "--set", *said, shlex.quote(f"collect.recordings={shown}"),
+                      *([] if recipe.simulation.environments else ["simulation.environments=1"])])
+    steps = [(f"rlinf data list {folder}", "an episode a line"), (train, "learn from them, in simulation"),
+             (f"rlinf demo {recipe_name} --set {' '.join([*said, shlex.quote(f'collect.recordings={shown}')])} "
+              "collect.episodes=0 simulation.environments=0", "and on the station"),
+             (f"rlinf data export lerobot {folder} --out {shlex.quote(str(run_dir) + '-lerobot')}", "a LeRobot data set")]
+    return "\n".join(["next:", *(f"    {command}    # {what}" for command, what in steps)])

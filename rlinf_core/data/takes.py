@@ -1,0 +1,106 @@
+"""The takes that collecting demonstrations has left in a run folder, and whether more of a recipe may come to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.episodes.messages import store_for
+from rlinf_core.errors import EpisodeError, RlinfError
+from rlinf_core.recipes import Recipe, load_recipe, station_task
+from rlinf_core.recipes.station import task_file
+from rlinf_core.specs import StationSpec
+
+ENDED = 1  # EpisodeEvent.kind
+KEPT = ("closed", "sent")
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Whole demonstrations, and how much they weigh.
+
+    Attributes:
+        succeeded, failed: closed ones, by the task's reward or a person's label; the first count.
+        size: bytes of all.
+        next_seed: of a scene that none was of; None where there is no take.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    size: int = 0
+    next_seed: int | None = None
+
+    def __len__(self) -> int:
+        return self.succeeded + self.failed
+
+
+def takes_of(run_dir: Path, recipe: Recipe) -> Takes:
+    """Of a folder that ``rlinf collect`` has written to; EpisodeError where they are of another robot, task or specs."""
+    folders = [path for kept in KEPT for path in sorted((run_dir / "spool" / kept).glob("*")) if (path / SUMS).exists()]
+    if not folders:
+        return Takes()
+    _check_same_task(run_dir, recipe)
+    ended, spec = [event_of(folder) for folder in folders], station_task(recipe).spec
+    for folder, event in zip(folders, ended, strict=True):
+        if event.spec_hash != spec.hash:
+            raise EpisodeError(f"--out {run_dir}: expected takes of the specs {spec.hash}, of recipe '{recipe.name}', got "
+                               f"{event.spec_hash} in {folder.name}{_difference(run_dir, spec)}. {OTHER}")
+    shown = [event for event in ended if event.mode == "demonstration"]
+    won = sum(event.success for event in shown)
+    return Takes(won, len(shown) - won, sum(file.stat().st_size for folder in folders for file in folder.iterdir()),
+                 max(event.seed for event in shown) + 1 if shown else None)
+
+
+OTHER = "Nothing was changed: choose another --out, or start as you did before"
+
+
+def event_of(folder: Path) -> Any:
+    """How a recording's episode ended, without reading the rest of it; EpisodeError where that cannot be read."""
+    from mcap.reader import make_reader
+
+    found = None
+    try:
+        with next(folder.glob("*.mcap")).open("rb") as stream:
+            reader = make_reader(stream)
+            summary = reader.get_summary()
+            topics = [channel.topic for channel in summary.channels.values() if channel.topic.endswith("/episode")]
+            for schema, _, message in reader.iter_messages(topics):
+                event = store_for(((schema.name, schema.data.decode()),)).deserialize_cdr(message.data, schema.name)
+                found = event if event.kind == ENDED else found
+    except Exception as error:  # the readers raise many kinds for damaged files
+        raise EpisodeError(f"{folder}: expected a whole take, got: {type(error).__name__}: {error}. `rlinf data check` "
+                           "lists all such; move it elsewhere to go on") from error
+    if found is None:
+        raise EpisodeError(f"{folder}: expected a whole take, got one that has no end. Move it elsewhere to go on")
+    return found
+
+
+def _check_same_task(run_dir: Path, recipe: Recipe) -> None:
+    """Specs may be the same for two tasks: the recipe that was written down says which it was."""
+    before = _before(run_dir)
+    if before is None:
+        return
+    for key in ("robot", "task"):
+        was, now = getattr(before.station, key), getattr(recipe.station, key)
+        if was != now and not (key == "task" and task_file(before) == task_file(recipe)):
+            raise EpisodeError(f"--out {run_dir}: expected takes of station.{key} '{now}', got some of '{was}'. {OTHER}")
+
+
+def _before(run_dir: Path) -> Recipe | None:
+    try:
+        before = load_recipe(run_dir / "recipe.yaml")
+        task_file(before)
+        return before
+    except (RlinfError, OSError):  # of another version, or removed: the takes themselves say their specs
+        return None
+
+
+def _difference(run_dir: Path, spec: StationSpec) -> str:
+    before = _before(run_dir)
+    try:
+        said = station_task(before).spec.difference(spec) if before else ""
+    except RlinfError:
+        said = ""
+    return f" ({said})" if said else ""

@@ -1,0 +1,103 @@
+"""What collecting has left in a folder: counted, gone on with, and not mixed with what is of another task."""
+
+from pathlib import Path
+
+import pytest
+
+from rlinf_core.cli.collect import next_commands, roles_of
+from rlinf_core.cli.main import main
+from rlinf_core.data.takes import Takes, takes_of
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import EpisodeError
+from rlinf_core.launching.collecting import collecting, collecting_processes
+from rlinf_core.recipes import load_recipe, resolved
+from rlinf_core.trainer.sources.recordings import recorded
+from tests.messages import record
+
+BY_HAND = ["station.operator={kind: gamepad}", "station.beside={kind: pedal, device: /dev/null, buttons: {a: ready}}"]
+
+
+@pytest.fixture
+def run(tmp_path, task):
+    """Three takes, the second of which failed; one discarded, one of the policy, one that was sent to a trainer."""
+    spool = Spool(tmp_path / "run/spool", min_free_mb=0)
+    for number in (1, 2, 3):
+        def shown(topic, _, message, number=number):
+            if topic == "episode":
+                message.seed = 10 + number
+
+        record(spool, task.spec, f"a-{number}", mode="demonstration", success=number != 2, change=shown).close()
+    record(spool, task.spec, "a-4", mode="demonstration").abort()
+    record(spool, task.spec, "a-5", mode="evaluate").close()
+    spool.mark_sent("a-1")
+    (tmp_path / "run/recipe.yaml").write_text(resolved(load_recipe("demo")))
+    return tmp_path / "run"
+
+
+def test_what_counts_is_what_was_closed_and_succeeded(run, tmp_path):
+    takes = takes_of(run, load_recipe("demo"))
+    assert (takes.succeeded, takes.failed, len(takes), takes.next_seed) == (2, 1, 3, 14) and takes.size > 1000
+    assert takes_of(tmp_path / "nothing", load_recipe("demo")) == Takes()
+
+
+def test_a_second_call_goes_on_from_there(run, capsys):
+    import json
+
+    recipe, before = collecting("demo", BY_HAND, run, 5)
+    assert not recipe.station.lockstep, "simulated time would be faster than a hand"
+    names = [process.name for process in collecting_processes(recipe, run, before, terminal=True)]
+    assert names == ["sim_bridge", "interlock", "environment", "recorder", "operator", "director"]
+    plan = json.loads((run / "plan.json").read_text())["collect"]
+    assert (plan["episodes"], plan["first_seed"], plan["ends"], plan["person"]) == (3, 14, True, True)
+    assert main(["collect", "demo", "--out", str(run), "--episodes", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 2 demonstrations succeeded and count, 1 did not" in said and not (run / "logs").exists()
+    assert f"""rlinf train demo --set 'collect.recordings=["{run}"]' simulation.environments=1""" in said
+
+
+@pytest.mark.parametrize("recipe, overrides, told", [
+    ("demo", ["station.task=reach"], "expected takes of station.task 'reach', got some of 'peg_insertion'"),
+    ("demo", ["station.robot=panda_gym_hil"], "expected takes of station.robot 'panda_gym_hil', got some of 'franka_sim'"),
+    ("demo_vision", ["station.task=peg_insertion"], "observation 'wrist'")])
+def test_takes_of_another_task_or_other_specs_are_refused_with_both_named(run, capsys, recipe, overrides, told):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert main(["collect", recipe, "--out", str(run), "--set", *overrides]) == 1
+    error = capsys.readouterr().err
+    assert told in error and "choose another --out" in error
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before, "nothing was changed"
+
+
+def test_a_task_is_the_same_by_name_and_by_path_and_a_damaged_take_is_named(run):
+    task = Path("configs/tasks/peg_insertion.yaml").resolve()
+    assert len(takes_of(run, load_recipe("demo", [f"station.task={task}"]))) == 3
+    file = run / "spool/closed/a-2/a-2.mcap"
+    file.write_bytes(file.read_bytes()[:-300])
+    with pytest.raises(EpisodeError, match="a-2: expected a whole take, .*`rlinf data check`"):
+        takes_of(run, load_recipe("demo"))
+
+
+def test_what_was_discarded_demonstrates_nothing(run):
+    assert {folder.name for folder in recorded((str(run),))} == {"a-1", "a-2", "a-3", "a-5"}
+
+
+def test_it_says_which_key_and_button_does_what(monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    roles = roles_of(load_recipe("demo", BY_HAND))
+    assert roles["ready"] == ["g", "r3 (gamepad)", "a (pedal)"] and roles["discard"] == ["x"]
+    assert roles_of(load_recipe("demo")) == {}
+    assert roles_of(load_recipe("demo", [*BY_HAND, "station.web.port=8080"]))["discard"] == ["on the page"]
+
+
+@pytest.mark.parametrize("argv, told", [
+    (["--set", "station.operator.kind=keyboard"], "expected a terminal for the keyboard, got none"),
+    (["--set", "collect.episodes=0"], "--episodes: expected at least 1"),
+    (["--set", "env=gym:Pendulum-v1"], "is no station")])
+def test_what_cannot_be_collected_is_told_before_anything_starts(tmp_path, capsys, monkeypatch, argv, told):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert main(["collect", "demo", "--out", str(tmp_path / "run"), *argv]) == 1
+    assert told in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_its_last_words_are_commands_for_the_same_recipe(tmp_path):
+    said = next_commands(load_recipe("sim_rlpd"), "sim_rlpd", ["seed=3", *BY_HAND], tmp_path)
+    assert f"""rlinf train sim_rlpd --set seed=3 'collect.recordings=["{tmp_path}"]'  """ in said and "gamepad" not in said

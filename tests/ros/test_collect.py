@@ -1,0 +1,225 @@
+"""Episodes that a person begins and ends: at a robot that nobody else resets, and by `rlinf collect` in a terminal."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import subprocess
+import sys
+import termios
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
+from std_msgs.msg import String
+from std_srvs.srv import SetBool
+
+from rlinf.conversions import action_chunk
+from rlinf.qos import profile
+from rlinf_core.data.takes import takes_of
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.recipes import load_recipe, station_task
+from tests.ros.stand import listen, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
+
+
+ACTION = [f"reset_scene/_action/{part}" for part in ("send_goal", "cancel_goal", "get_result", "feedback", "status")]
+
+
+class Unreset:
+    """A robot in real time whose side has no ``reset_scene``; the test is its operator and arms it."""
+
+    def __init__(self, peer, task):
+        said = ("station.lockstep=false", f"station.task={task}")
+        robot, *_ = station_processes(load_recipe("demo", [*said, "station.operator.kind=keyboard"]), task.parent)
+        elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
+        self.peer, self.seq, self.spec = peer, 0, station_task(load_recipe("demo", said)).spec
+        self.prompts, self.events = listen(peer, String, "prompt"), listen(peer, EpisodeEvent, "episode")
+        self.steps, self.states = listen(peer, TimeStep, "timestep"), listen(peer, SafetyState, "safety")
+        self.chunks = peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+        self.word = peer.node.create_publisher(String, "label", profile("label"))
+        peer.node.create_subscription(TimeStep, "timestep", self.rest, profile("timestep"))
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+        peer.supervisor.start(replace(robot, remappings=robot.remappings + elsewhere))
+        for name in ("interlock", "recorder"):
+            start(peer, name, *said)
+        start(peer, "environment", *said, person=True, external=True)
+        peer.spin(lambda: self.runner.server_is_ready() and self.arming.service_is_ready(), 60, "the station")
+
+    def rest(self, step):
+        if step.step_type != TimeStep.LAST:
+            self.seq += 1
+            self.chunks.publish(action_chunk(self.spec, [[0.0, 0.0, 0.0]], source="operator", session="o", seq=self.seq,
+                                             version=-1, observation_stamp=step.header.stamp))
+
+    def arm(self, value=True):
+        def done():
+            self.arming.call_async(SetBool.Request(data=value))
+            self.peer.for_s(0.3)
+            return self.states and (self.states[-1].state != SafetyState.DISARMED) == value
+
+        self.peer.spin(done, 30, lambda: f"arming {value}: {self.states[-1:]}")
+
+    def say(self, word):
+        self.word.publish(String(data=word))
+
+    def ask(self, **goal):
+        sent = self.runner.send_goal_async(RunEpisodes.Goal(**goal))
+        self.peer.spin(lambda: sent.done() and self.prompts and self.prompts[-1].data, 30, "the question")
+        return sent.result()
+
+    @property
+    def started(self):
+        return [each for each in self.events if each.kind == EpisodeEvent.STARTED]
+
+    def ready(self):
+        before = len(self.started)
+        self.peer.spin(lambda: self.prompts and self.prompts[-1].data, 30, "the question")
+        self.say("ready")
+        self.peer.spin(lambda: len(self.started) > before, 20, "the episode")
+        own = self.started[-1].episode_id
+        self.peer.spin(lambda: self.steps and (self.steps[-1].episode_id, self.prompts[-1].data) == (own, "")
+                       and self.steps[-1].step_index > 2, 20, "time steps, and the question taken back")
+
+
+def task_without_end(folder):
+    """It ends by a person's word alone."""
+    path = folder / "long.yaml"
+    path.write_text(Path("configs/tasks/reach.yaml").read_text().replace("max_steps: 30", "max_steps: 900"))
+    return path
+
+
+@pytest.mark.domain(180)
+def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_discards_it(peer, tmp_path):
+    at = Unreset(peer, task_without_end(tmp_path))
+    at.arm()
+    at.say("ready")  # before it is asked: it counts for nothing
+    handle = at.ask(count=2, mode="demonstration", first_seed=7)
+    peer.for_s(0.5)
+    assert not at.started and "say that it is ready" in at.prompts[-1].data
+    at.arm(False)
+    at.say("ready")
+    peer.for_s(0.5)
+    assert not at.started, "a word while it is disarmed begins nothing"
+    at.arm()
+    for word in ("discard", "rerecord", "failure", "success"):
+        at.ready()
+        at.say(word)
+    result = handle.get_result_async()
+    peer.spin(result.done, 30, "the end of the request")
+    got = result.result().result
+    assert (got.success, got.episodes, got.successes) == (True, 2, 1)
+    assert [each.seed for each in at.started] == [7, 8, 8, 9], "once more is the same scene, a discarded one is left behind"
+    spool, ids = peer.supervisor.run_dir / "spool", [each.episode_id for each in at.started]
+    broken, closed = ({path.name for path in (spool / name).iterdir()} for name in ("broken", "closed"))
+    assert broken == set(ids[:2]) and closed == set(ids[2:]) == set(got.episode_ids)
+    handle = at.ask(count=1, mode="train", first_seed=1)
+    ended = handle.get_result_async()
+    handle.cancel_goal_async()
+    peer.spin(ended.done, 10, "its end without a word")
+    assert ended.result().result.message == "cancelled" and len(at.started) == 4
+
+
+class AtTheTerminal:
+    """Somebody who has typed `rlinf collect`, with what they see and what lies on the disk."""
+
+    def __init__(self, folder, *argv):
+        self.folder, (self.terminal, inside) = folder, pty.openpty()
+        self.popen = subprocess.Popen(
+            [sys.executable, "-m", "rlinf_core.cli.main", "collect", "demo", "--quiet", "--out", str(folder), *argv],
+            stdin=inside, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            preexec_fn=lambda: (os.setsid(), fcntl.ioctl(0, termios.TIOCSCTTY, 0)))  # so that Ctrl-C comes to all of them
+
+    def status(self):
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((self.folder / "status.json").read_text())
+        return {}
+
+    def wait(self, until, what):
+        end = time.monotonic() + 45
+        while not until():
+            assert self.popen.poll() is None, self.popen.stdout.read()
+            assert time.monotonic() < end, f"{what}: {self.status()}"
+            time.sleep(0.05)
+
+    def count(self, where):
+        folder = self.folder / "spool" / where
+        return len(list(folder.iterdir())) if folder.is_dir() else 0
+
+    def key(self, key):
+        os.write(self.terminal, key)
+
+    def arm(self):
+        """Again and again, until the robot side is up: why it is refused is shown."""
+        self.wait(lambda: "disarmed" in self.status().get("waiting_for", ""), "the station")
+        pressed = time.monotonic()
+        self.key(b"e")
+        while self.status()["safety"]["state"] == "DISARMED":
+            if time.monotonic() > pressed + 2:
+                pressed = time.monotonic()
+                self.key(b"e")
+            assert self.popen.poll() is None
+            time.sleep(0.1)
+
+    def take(self, word, into):
+        """Scene ready, some motion, and the word that ends it."""
+        self.wait(lambda: "scene right" in self.status().get("waiting_for", ""), "the question")
+        assert not self.count("open"), "nothing begins before"
+        before = self.count(into)
+        self.key(b"g")
+        self.wait(lambda: self.count("open"), "the episode")
+        for _ in range(4):
+            self.key(b"w")
+            time.sleep(0.1)
+        self.key(word)
+        self.wait(lambda: self.count(into) > before or self.popen.poll() is not None, "its end")
+
+
+@pytest.fixture
+def at_the_terminal():
+    everybody = []
+
+    def begin(*argv):
+        everybody.append(AtTheTerminal(*argv))
+        return everybody[-1]
+
+    yield begin
+    for each in everybody:
+        each.popen.terminate()
+        each.popen.wait(30)
+
+
+def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_terminal):
+    run = tmp_path / "run"
+    said = ["--set", f"station.task={task_without_end(tmp_path)}", "station.operator.kind=keyboard",
+            "station.domain_id=181"]
+    first = at_the_terminal(run, "--episodes", "2", *said)
+    first.arm()
+    first.take(b"y", "closed")
+    first.take(b"x", "broken")
+    first.take(b"n", "closed")
+    first.wait(lambda: first.status()["done"] == 2, "the count")
+    assert (first.status()["successes"], first.status()["dropped"]) == (1, 1)
+    first.key(b"\x03")
+    told, code = first.popen.communicate(timeout=30)[0], first.popen.returncode
+    assert code == 130 and "1 of 2 demonstrations succeeded and count, 1 did not" in told
+    assert f"the same command with --out {run} goes on" in told
+    assert "takes: 1 of 2 succeeded, 0 did not, 1 discarded" in told and "g: the scene is ready" in told
+    assert "y: success · n: failure · b: once more · x: discard" in told and "GB free, about" in told
+    second = at_the_terminal(run, "--episodes", "2", *said)
+    second.arm()
+    second.take(b"y", "closed")
+    told, code = second.popen.communicate(timeout=30)[0], second.popen.returncode
+    assert code == 0 and "2 of 2 demonstrations succeeded and count, 1 did not" in told
+    assert "rlinf data export lerobot" in told
+    takes = takes_of(run, load_recipe("demo", said[1:]))
+    assert (takes.succeeded, takes.failed) == (2, 1)
+    seeds = [json.loads(line)["seed"] for line in (run / "progress.jsonl").read_text().splitlines() if '"episode"' in line]
+    assert len(set(seeds)) == 3, "no scene twice"
