@@ -63,9 +63,9 @@ def event_of(folder: Path) -> Any:
     found = None
     try:
         with next(folder.glob("*.mcap")).open("rb") as stream:
-            reader = make_reader(stream)
-            summary = reader.get_summary()
-            topics = [channel.topic for channel in summary.channels.values() if channel.topic.endswith("/episode")]
+            reader: Any = make_reader(stream)
+            channels = reader.get_summary().channels.values()
+            topics = [channel.topic for channel in channels if channel.topic.endswith("/episode")]
             for schema, _, message in reader.iter_messages(topics):
                 event = store_for(((schema.name, schema.data.decode()),)).deserialize_cdr(message.data, schema.name)
                 found = event if event.kind == ENDED else found

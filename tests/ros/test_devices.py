@@ -165,7 +165,7 @@ def test_another_word_is_no_label(manned):
     manned.peer.spin(lambda: say.get_subscription_count(), what="the environment")
     say.publish(String(data="sucess"))
     log = manned.peer.supervisor.run_dir / "logs/environment.log"
-    said = "label: expected one of success, failure, rerecord, got 'sucess'"
+    said = "label: expected one of ready, success, failure, rerecord, discard, got 'sucess'"
     manned.peer.spin(lambda: said in log.read_text(), 5, "its word")
     manned.peer.node.destroy_publisher(say)
 

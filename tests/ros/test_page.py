@@ -123,18 +123,19 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     station.peer.spin(lambda: page.said["state"]["why"] == "", 10, "the page to say so")
 
 
-@pytest.mark.parametrize("label", ["success", "failure", "rerecord"])
+@pytest.mark.parametrize("label", ["success", "failure", "rerecord", "discard"])
 def test_a_label_ends_the_episode_as_it_says(station, page, label):
     ready(station, page)
     before = len(station.episodes)
     station.peer.for_s(0.5)
     assert page.ask(station.peer, label)["well"]
-    wanted = EpisodeEvent.ABORTED if label == "rerecord" else EpisodeEvent.ENDED
+    aside = label in ("rerecord", "discard")
+    wanted = EpisodeEvent.ABORTED if aside else EpisodeEvent.ENDED
     station.peer.spin(lambda: any(each.kind == wanted for each in station.episodes[before:]), 20, "its end")
     ended = next(each for each in station.episodes[before:] if each.kind == wanted)
     assert (ended.success, ended.failure) == (label == "success", label == "failure")
-    if label == "rerecord":
-        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 30, "it once more")
+    if aside:
+        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 30, "another one")
     else:
         station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 30, "it on the disk")
         station.peer.spin(lambda: page.said["state"]["episode"]["last"]["id"] == ended.episode_id, 10, "it on the page")
