@@ -5,7 +5,7 @@ import {Box, Cameras, curve} from "./views.js";
 
 const $ = id => document.getElementById(id);
 const HOLD_MS = 600, NOTE_MS = 6000, DRAW_MS = 95;
-const LABEL = {ready: "Scene ready", success: "Success", failure: "Failure", rerecord: "Once more", discard: "Discard"};
+const LABEL = {ready: "Ready", success: "Success", failure: "Failure", rerecord: "Once more", discard: "Discard"};
 const PHASES = {start: "starting", collect: "collecting demonstrations", sft: "fine-tuning", evaluate_before: "evaluating before",
   online: "improving online", drain: "the learner catches up", evaluate_after: "evaluating after", done: "done"};
 let last = null, curves = null, lease = null, alarm = "", cut = "", drawnAt = 0;
@@ -125,7 +125,7 @@ function describe(here, mine) {
   $("reset").hidden = safety.state !== "FAULT";
   $("reset").disabled ||= last.stopped;
   write("reset", `Reset ${safety.cause}`);
-  write("playing", last.prompt ? "waits: put the scene right, then press Scene ready" : episode.playing ? `${episode.mode}, step ${episode.steps}`
+  write("playing", last.prompt ? "the scene? then Ready" : episode.playing ? `${episode.mode}, step ${episode.steps}`
     : episode.last.id ? `last: ${episode.last.success ? "success" : "no success"}, ${episode.last.steps} steps` : "none yet");
   for (const each of $("labels").children) each.disabled ||= each.dataset.label === "ready" ? !last.prompt : !episode.playing;
   $("start").disabled ||= last.director || episode.playing;
