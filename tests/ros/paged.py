@@ -47,7 +47,7 @@ class Paged:
         self.over, self.spinning = False, threading.Thread(target=self._spin, daemon=True)
         self.spinning.start()  # it answers, whatever the test waits for
         for name in NODES:
-            start(peer, name, *said, **({"patience_s": 30.0} if name == "environment" else {}))
+            start(peer, name, *said, **({"patience_s": 30.0, "person": True} if name == "environment" else {}))
 
     def _spin(self):
         with contextlib.suppress(rclpy.executors.ExternalShutdownException):

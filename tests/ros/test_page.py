@@ -142,6 +142,21 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
         assert page.said["history"]["success"], "and in its curve"
 
 
+def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(station, page):
+    ready(station, page)
+    assert page.ask(station.peer, "success")["well"]
+    station.peer.spin(lambda: not page.said["state"]["episode"]["playing"], 20, "the end of the one before")
+    assert page.ask(station.peer, "start", mode="demonstration")["well"]
+    station.peer.spin(lambda: "say that it is ready" in page.said["state"]["prompt"], 30, "the question")
+    assert not page.said["state"]["episode"]["playing"]
+    assert page.ask(station.peer, "ready")["well"]
+    station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 30, "the episode")
+    assert page.ask(station.peer, "discard")["well"]
+    station.peer.spin(lambda: page.said["state"]["prompt"], 30, "the question of the next one")
+    assert page.ask(station.peer, "cancel")["well"]
+    station.peer.spin(lambda: not page.said["state"]["prompt"], 10, "its end")
+
+
 def test_cameras_come_while_somebody_looks(station, page):
     ready(station, page)
     before = page.frames
