@@ -32,20 +32,9 @@ def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None
             web: int | None = None) -> int:
     """Collect until ``episodes`` have succeeded, those that are in ``run_dir`` already among them; returns an exit code."""
     recipe, before = collecting(name, [*overrides, *served(web)], run_dir, episodes)
-    wanted, kind = recipe.collect.episodes, recipe.station.operator.kind
-    if not wanted:
-        raise RecipeError("--episodes: expected at least 1, got 0 (collect.episodes)")
-    missing = before.succeeded < wanted
-    if missing and kind == KEYBOARD and not recipe.station.web.port and not sys.stdin.isatty():
-        raise RecipeError("rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or with --web, or "
-                          "with another device (station.operator.kind)")
-    code = 0
-    if missing:
-        prepare(recipe, run_dir)
-        try:
-            code = _run(recipe, run_dir, before, quiet)
-        except KeyboardInterrupt:
-            code = 130
+    missing = recipe.collect.episodes - before.succeeded
+    _check(recipe, missing)
+    code = _run(recipe, run_dir, before, quiet) if missing > 0 else 0
     print(_told(recipe, takes_of(run_dir, recipe), run_dir), flush=True)
     if code:
         print(f"stopped before its end; the same command with --out {run_dir} goes on", flush=True)
@@ -54,19 +43,36 @@ def collect(name: str, overrides: list[str], run_dir: Path, episodes: int | None
     return code
 
 
+def _check(recipe: Recipe, missing: int) -> None:
+    """RecipeError where nothing is wanted, or nobody could press a key."""
+    station = recipe.station
+    if not recipe.collect.episodes:
+        raise RecipeError("--episodes: expected at least 1, got 0 (collect.episodes)")
+    if missing > 0 and station.operator.kind == KEYBOARD and not station.web.port and not sys.stdin.isatty():
+        raise RecipeError("rlinf collect: expected a terminal for the keyboard, got none. Run it in one, or with --web, or "
+                          "with another device (station.operator.kind)")
+
+
 def _run(recipe: Recipe, run_dir: Path, before: Takes, quiet: bool) -> int:
     """To its end; 130 where it was asked to end earlier."""
-    station = recipe.station
+    try:
+        with only_station(recipe.station.name, recipe.station.domain):
+            prepare(recipe, run_dir)
+            _start(recipe, run_dir, before, quiet)
+    except KeyboardInterrupt:
+        return 130
+    return 130 if read_events(run_dir)[-1]["event"] == "stopped" else 0
+
+
+def _start(recipe: Recipe, run_dir: Path, before: Takes, quiet: bool) -> None:
     print(f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations are there", flush=True)
     say_where(recipe)
-    alone = only_station(station.name, station.domain)
-    with alone, _terminal_as_before(), Supervisor(run_dir, station.domain) as supervisor:
+    with _terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
         *own, director = collecting_processes(recipe, run_dir, before, terminal=True)
         (run_dir / "status.json").unlink(missing_ok=True)  # of the last time
         for process in own:
             supervisor.start(process)
         direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before))
-    return 130 if read_events(run_dir)[-1]["event"] == "stopped" else 0
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: 
     """
     data = DataSet(root)
     spec, station = _specs(data, recipe, overrides or [])
-    names = {image.name: f"observation.images.{(cameras or {}).get(image.name, image.name)}" for image in spec.images}
+    names = {image.name: _feature((cameras or {}).get(image.name, image.name)) for image in spec.images}
     if faults := [*_unknown(cameras or {}, spec), *_faults(data, spec, names)]:
         raise EpisodeError(f"{root}: " + "; ".join(faults) + ". Nothing was written")
     frames = 0
@@ -63,6 +63,10 @@ def _specs(data: DataSet, recipe: str | None, overrides: list[str]) -> tuple[Sta
         raise EpisodeError(f"{data.root}: expected --recipe, whose station's specs the data set shall have: only what "
                            "`rlinf data export lerobot` wrote says them itself")
     return StationSpec.from_dict(data.own["spec"]), ""
+
+
+def _feature(camera: str) -> str:
+    return camera if camera.startswith("observation.") else f"observation.images.{camera}"
 
 
 def _unknown(cameras: dict[str, str], spec: StationSpec) -> Iterator[str]:
