@@ -148,6 +148,11 @@ def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, cap
     assert "feature 'action': expected 'dx' within 0.02 m either way, a step of the" in capsys.readouterr().err
 
 
+def rewrite(root, change):
+    file = root / "data/chunk-000/file-000.parquet"
+    pq.write_table(change(pq.read_table(file)), file)
+
+
 @pytest.mark.parametrize("spoil, told", [
     (lambda root: (root / "meta/info.json").unlink(), "got no meta/info.json"),
     (lambda root: (root / "meta/info.json").write_text("{"), "got no meta/info.json that can be read"),
@@ -155,6 +160,9 @@ def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, cap
     (lambda root: edit(root / "meta/info.json", lambda said: said.update(fps=30)), "fps: expected 10"),
     (lambda root: edit(root / "meta/rlinf.json", lambda said: said["episodes"][0].update(id="../x")), "a plain episode id"),
     (lambda root: (root / "data/chunk-000/file-000.parquet").write_bytes(b"PAR1"), "expected a whole LeRobot data set"),
+    (lambda root: edit(root / "meta/info.json", lambda said: said.pop("fps")), "got: KeyError: 'fps'"),
+    (lambda root: rewrite(root, lambda table: table.drop_columns(["action"])), "got: KeyError"),
+    (lambda root: rewrite(root, lambda table: table.slice(0, 11)), "expected 7 frames of episode 1, got 6"),
     (lambda root: (root / "videos/observation.images.front/chunk-000/file-000.mp4").write_bytes(b"x"), "expected a video")])
 def test_a_damaged_data_set_is_told_and_leaves_nothing(spool, tmp_path, capsys, spoil, told):
     assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0

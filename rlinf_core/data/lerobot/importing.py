@@ -19,7 +19,7 @@ from rlinf_core.episodes import Episode
 from rlinf_core.episodes.checksums import is_plain
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.writing import write_episode
-from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.errors import EpisodeError, RlinfError, printable
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs import StationSpec
 
@@ -39,10 +39,21 @@ def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: 
     Raises:
         EpisodeError: a feature does not fit the specs, or there is no such data set; nothing is written.
     """
+    try:
+        return _import(root, out, recipe, overrides or [], cameras or {})
+    except RlinfError:
+        raise
+    except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
+        raise EpisodeError(f"{root}: expected a whole LeRobot data set, got: {type(error).__name__}: {printable(error)}. "
+                           "Nothing was written") from error
+
+
+def _import(root: Path, out: Path, recipe: str | None, overrides: list[str], cameras: dict[str, str]
+            ) -> tuple[int, int, list[str]]:
     data = DataSet(root)
-    spec, station = _specs(data, recipe, overrides or [])
-    names = {image.name: _feature((cameras or {}).get(image.name, image.name)) for image in spec.images}
-    if faults := [*_unknown(cameras or {}, spec), *_faults(data, spec, names)]:
+    spec, station = _specs(data, recipe, overrides)
+    names = {image.name: _feature(cameras.get(image.name, image.name)) for image in spec.images}
+    if faults := [*_unknown(cameras, spec), *_faults(data, spec, names)]:
         raise EpisodeError(f"{root}: " + "; ".join(faults) + ". Nothing was written")
     frames = 0
     with new_folder(out) as folder:
