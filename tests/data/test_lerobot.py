@@ -16,9 +16,15 @@ pq, av = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("av")
 @pytest.fixture
 def spool(tmp_path, task):
     spool, spec = Spool(tmp_path / "spool", min_free_mb=0), task.with_images({"front": (32, 48)}).spec
-    record(spool, spec, "a-1", steps=5, sources={0: "operator"}).close()
-    record(spool, spec, "a-2", steps=7, success=False, start=9.0).close()
+    record(spool, spec, "a-1", steps=5, sources={0: "operator"}, change=brighter).close()
+    record(spool, spec, "a-2", steps=7, success=False, start=9.0, change=brighter).close()
     return spool
+
+
+def brighter(topic, number, message):
+    """By 20 each time step, so that no picture can be taken for its neighbour."""
+    if topic == "timestep":
+        message.images[0].data[:] = 20 * number
 
 
 def frames_of(file):
