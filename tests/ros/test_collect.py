@@ -196,6 +196,7 @@ def at_the_terminal():
         each.popen.wait(30)
 
 
+@pytest.mark.slow
 def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_terminal):
     run = tmp_path / "run"
     said = ["--set", f"station.task={task_without_end(tmp_path)}", "station.operator.kind=keyboard",
