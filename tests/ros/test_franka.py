@@ -17,6 +17,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
+from rlinf import driver
 from rlinf.interlock_inputs import needs
 from rlinf.qos import OVERHEARD, profile
 from rlinf_core.interlock import load_limits
@@ -174,8 +175,9 @@ def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(statio
 def test_s17_where_a_reflex_has_ended_franka_ros2s_control_loop_its_silence_is_the_fault_and_a_reset_starts_it(station):
     station.moves()
     station.inject("control_lost")
-    station.reach(FAULT, "robot:silent (no robot_state from franka_ros2)")
-    assert station.clear("robot:silent (no robot_state from franka_ros2)").success
+    station.peer.spin(lambda: station.fault() == "silent (no robot_state from franka_ros2)"
+                      and station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
+    assert station.clear(station.states[-1].cause).success, "whichever was first, the interlock (S3) or the driver's node"
     station.moves()
 
 
@@ -233,6 +235,28 @@ def test_a_clock_that_is_ahead_is_told_with_how_much(station):
     assert "got +2.0" in station.health[told].message or "got +1.9" in station.health[told].message
     station.inject(0.0, "clock_offset_s")
     station.peer.spin(lambda: station.health[told].level == b"\0", what=lambda: f"diagnostics: {station.health[told]}")
+
+
+@pytest.mark.parametrize("module, said", [
+    ("", "expected a file of parameters with 'module'"), ("my_arm.node", "expected the package 'my_arm'"),
+    ("os.path", "expected a module with main()"),
+    ("rlinf.franka", "expected the package 'franka_msgs'.* Run: rlinf messages")])
+def test_what_a_driver_lacks_is_said_in_a_line(monkeypatch, tmp_path, module, said):
+    (tmp_path / "parameters.yaml").write_text(f"/**: {{ros__parameters: {{module: '{module}'}}}}\n")
+    monkeypatch.setattr(sys, "argv", ["driver", "--params-file", str(tmp_path / "parameters.yaml")])
+    for name in ("rlinf.franka", "franka_msgs", "franka_msgs.msg"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Without(), *sys.meta_path])
+    with pytest.raises(SystemExit, match=said):
+        driver.main()
+
+
+class Without:
+    """No franka_msgs, as where nothing has built it."""
+
+    def find_spec(self, name, *_):
+        if name == "franka_msgs":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
 
 @pytest.mark.slow

@@ -6,12 +6,11 @@ import importlib
 import sys
 
 from rlinf.spinning import given
-from rlinf_core.errors import RlinfError
 from rlinf_core.paths import definitions
 
 
 def main() -> None:
-    """Entry point: of the parameter ``module``, in a file of parameters."""
+    """Entry point: of the parameter ``module``, in a file of parameters; SystemExit says what it lacks."""
     name = given("module")
     if not name:
         sys.exit("driver: expected a file of parameters with 'module', what is to be run (rlinf up writes one)")
@@ -19,10 +18,9 @@ def main() -> None:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         sys.exit(_lacks(name, error))
-    try:
-        module.main()
-    except RlinfError as error:
-        sys.exit(str(error))
+    if not callable(getattr(module, "main", None)):
+        sys.exit(f"driver: {name}: expected a module with main(), which runs a node; it has none. Mend robot.yaml")
+    module.main()
 
 
 def _lacks(name: str, error: ModuleNotFoundError) -> str:

@@ -25,7 +25,7 @@ from rlinf_core.drivers.franka import Driver
 from rlinf_core.interlock.rotation import product, turned
 
 TICK_S = 0.01     # the state comes with 1 kHz: so often the newest is taken
-SILENT_S = 0.2    # franka_ros2 falls silent where a reflex has ended its control loop
+SILENT_S = 0.5    # franka_ros2 falls silent where a reflex has ended its control loop; as S3 has it
 OFFSET_S = 0.05   # between its clock and ours (S4)
 RECOVERING = "recovering"
 STATE = "franka_robot_state_broadcaster/robot_state"
