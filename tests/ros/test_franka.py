@@ -168,7 +168,8 @@ def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(statio
     answer = station.clear("robot:reflex (cartesian_reflex)")
     assert answer.success, answer.message
     station.reach(DISARMED)
-    assert station.fault() == "" and station.poses[-1].pose.position.z == pytest.approx(before, abs=0.003)
+    pulled = abs(station.poses[-1].pose.position.z - before)
+    assert station.fault() == "" and pulled < load_limits("robots/franka_fr3/limits.yaml").divergence, "docs/real_robot.md"
     station.moves()
 
 
