@@ -200,6 +200,7 @@ def test_disarmed_too_a_person_brings_the_robot_back_by_the_faults_name(station)
     station.reach(DISARMED)
     station.inject("joint_reflex")
     station.peer.spin(lambda: station.fault() == "reflex (joint_reflex)", what=station.fault)
+    station.peer.for_s(0.5)  # the interlock has heard it too
     refused = station.ask(station.arming, SetBool.Request(data=True))
     assert "this stands: robot:reflex (joint_reflex)" in refused.message and station.states[-1].state == DISARMED
     assert station.clear("robot:reflex (joint_reflex)").success
