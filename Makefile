@@ -11,7 +11,7 @@ help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
-$(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/*)
+$(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/* ros_ws/definitions/*/*/*)
 	scripts/setup.sh trainer sim vla data teleop page test
 	@touch $@
 

@@ -67,7 +67,7 @@ def _start(context: LaunchContext) -> list:
     overrides = _overrides(value)
     recipe = load_recipe(value["recipe"], overrides)
     kind = recipe.station.operator.kind
-    if not value["operator"] and kind == "scripted" and station_robot(recipe).driver == "external":
+    if not value["operator"] and kind == "scripted" and not station_robot(recipe).without_hardware:
         overrides.append("station.operator={kind: keyboard}")  # whom a script may not arm
         recipe = load_recipe(value["recipe"], overrides)
         kind = "keyboard"

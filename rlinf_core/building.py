@@ -1,6 +1,7 @@
 """``rlinf messages``: build rlinf_msgs with CMake against the ROS there is, sourced or from the wheels.
 
-They are compiled code for one Python and one ROS, so no wheel brings them: whoever installs rlinf builds them once.
+They are compiled code for one Python and one ROS, so no wheel brings them: whoever installs rlinf builds them once. So too
+the messages of others that a robot's driver speaks and this ROS lacks (``ros_ws/definitions``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.paths import built_messages, message_packages, message_sources
+from rlinf_core.paths import built_messages, definitions, message_packages, message_sources
 from rlinf_core.ros import ros_is_sourced
 
 SILENCE_S = 15.0
@@ -29,42 +30,69 @@ PYTHON_INCLUDES = re.compile(r'INTERFACE_INCLUDE_DIRECTORIES "[^";]*/include/pyt
 
 
 def build_messages() -> Path:
-    """Build and install rlinf_msgs, if it is not there already; returns its prefix.
+    """Build and install rlinf_msgs, and those of others that are missing, if they are not there already.
+
+    Returns:
+        Their prefix.
 
     Raises:
         RlinfError: no ROS, no compiler, or the build failed; its last lines are quoted.
     """
-    prefix, recipe = built_messages(), _recipe()
-    stamp = prefix / "share/rlinf_msgs/built_from"
-    if message_packages() and stamp.exists() and stamp.read_text() == recipe:
-        print(f"rlinf_msgs: up to date in {prefix}")
-        return prefix
-    for tool, how in (("cmake", "pip install 'rlinf[ros]', or apt-get install cmake"), ("cc", "apt-get install gcc"),
-                      ("c++", "apt-get install g++")):
-        if not shutil.which(tool, path=_path()):
-            raise RlinfError(f"rlinf_msgs: expected the tool {tool}, which is not there. Run: {how}")
-    print(f"rlinf_msgs: compiling for Python {sys.version.split()[0]}; one to three minutes on two cores", flush=True)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="rlinf_msgs-") as folder:
-        _run(_configure(Path(folder), prefix), "looking for the compiler, Python and ROS")
-        _run(["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)], "generating and compiling")
-        _run(["cmake", "--install", folder], "installing")
-    stamp.write_text(recipe)
-    print(f"rlinf_msgs: built in {time.monotonic() - began:.0f} s, into {prefix}")
+    prefix = built_messages()
+    _build(message_sources(), prefix)
+    for sources in definitions():
+        if _has_ros(sources.name, prefix):
+            _forget(sources.name, prefix)
+        else:
+            _build(sources, prefix)
     return prefix
 
 
-def _recipe() -> str:
+def _build(sources: Path, prefix: Path) -> None:
+    name, recipe = sources.name, _recipe(sources)
+    stamp = prefix / f"share/{name}/built_from"
+    if message_packages(name) and stamp.exists() and stamp.read_text() == recipe:
+        print(f"{name}: up to date in {prefix}")
+        return
+    for tool, how in (("cmake", "pip install 'rlinf[ros]', or apt-get install cmake"), ("cc", "apt-get install gcc"),
+                      ("c++", "apt-get install g++")):
+        if not shutil.which(tool, path=_path()):
+            raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {how}")
+    print(f"{name}: compiling for Python {sys.version.split()[0]}; one to three minutes on two cores", flush=True)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f"{name}-") as folder:
+        _run(name, _configure(sources, Path(folder), prefix), "looking for the compiler, Python and ROS")
+        _run(name, ["cmake", "--build", folder, "--parallel", str(os.cpu_count() or 1)], "generating and compiling")
+        _run(name, ["cmake", "--install", folder], "installing")
+    stamp.write_text(recipe)
+    print(f"{name}: built in {time.monotonic() - began:.0f} s, into {prefix}")
+
+
+def _has_ros(name: str, prefix: Path) -> bool:
+    """Whether the sourced ROS brings a package itself."""
+    prefixes = os.environ.get("AMENT_PREFIX_PATH", "").split(":") if ros_is_sourced() else []
+    return any((Path(each) / "share" / name).is_dir() for each in prefixes if each and Path(each) != prefix)
+
+
+def _forget(name: str, prefix: Path) -> None:
+    """What was built before the ROS had its own."""
+    site = message_packages(name)
+    for folder in (prefix / "share" / name, *([site / name] if site else [])):
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"{name}: the sourced ROS's own")
+
+
+def _recipe(source: Path) -> str:
     """What the result depends on: the definitions, this Python, and which ROS."""
     sources = hashlib.sha256()
-    for path in sorted(path for path in message_sources().rglob("*") if path.is_file()):
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
         sources.update(path.name.encode() + path.read_bytes())
     ros = os.environ["ROS_DISTRO"] if ros_is_sourced() else sys.prefix
     return f"{sources.hexdigest()} {sys.version.split()[0]} {ros}\n"
 
 
-def _configure(build: Path, prefix: Path) -> list[str]:
-    command = ["cmake", "-S", str(message_sources()), "-B", str(build), f"-DCMAKE_INSTALL_PREFIX={prefix}",
+def _configure(sources: Path, build: Path, prefix: Path) -> list[str]:
+    command = ["cmake", "-S", str(sources), "-B", str(build), f"-DCMAKE_INSTALL_PREFIX={prefix}",
                "-DBUILD_TESTING=OFF", *(["-G", "Ninja"] if shutil.which("ninja", path=_path()) else [])]
     if ros_is_sourced():
         return command  # with ROS's own Python, which has what ROS's generators import
@@ -108,17 +136,17 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _run(command: list[str], doing: str) -> None:
+def _run(name: str, command: list[str], doing: str) -> None:
     print(f"  {doing}", flush=True)
     try:
         process = subprocess.Popen(command, env=_environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     except OSError as error:
-        raise RlinfError(f"rlinf_msgs: cannot run {command[0]}: {error}") from error
+        raise RlinfError(f"{name}: cannot run {command[0]}: {error}") from error
     assert process.stdout is not None
     said = list(progress(process.stdout, doing))
     if process.wait():
         ros = "the sourced ROS" if ros_is_sourced() else "the ROS wheels (pip install 'rlinf[ros]')"
-        raise RlinfError(f"rlinf_msgs: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(said[-25:]))
+        raise RlinfError(f"{name}: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(said[-25:]))
 
 
 def progress(lines: Iterable[str], doing: str, silence_s: float = SILENCE_S) -> Iterator[str]:

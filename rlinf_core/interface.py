@@ -83,6 +83,9 @@ TOPICS = (
           per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
     Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock", rate="on change",
           depth=1, latched=True, per_arm=True, meaning="a reflex or a user stop, in a word; empty when there is none"),
+    Topic(name="robot/reset", type="std_msgs/msg/String", sender="interlock", receivers="robot side", rate="on a reset",
+          depth=1, per_arm=True, meaning="a person resets the fault of this name, and the robot's own stands: what brings "
+          "the robot back may be asked of it now, and at no other time; meanwhile `robot/fault` is another"),
     Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True, recorded=BLACK_BOX, sampled=True,
           meaning="where the tool shall be, in the base frame"),

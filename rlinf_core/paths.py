@@ -39,14 +39,19 @@ def message_sources() -> Path:
     return shared() / "ros_ws/src/rlinf_msgs"
 
 
+def definitions() -> list[Path]:
+    """ROS packages of others, from their published fields: for a ROS that lacks them."""
+    return sorted(path.parent for path in (shared() / "ros_ws/definitions").glob("*/package.xml"))
+
+
 def built_messages() -> Path:
     """The prefix that ``rlinf messages`` installs rlinf_msgs into: the clone's workspace, or the Python environment."""
     return SOURCE / "ros_ws/install/rlinf_msgs" if in_source_tree() else Path(sys.prefix)
 
 
-def message_packages() -> Path | None:
+def message_packages(name: str = "rlinf_msgs") -> Path | None:
     """The folder to put on ``sys.path`` for rlinf_msgs, or None while it is not built for this Python."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     folders = ("lib/{}/site-packages", "local/lib/{}/dist-packages", "lib/{}/dist-packages")
     found = (built_messages() / folder.format(version) for folder in folders)
-    return next((folder for folder in found if (folder / "rlinf_msgs/msg").is_dir()), None)
+    return next((folder for folder in found if (folder / name / "__init__.py").is_file()), None)

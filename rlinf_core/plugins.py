@@ -1,7 +1,7 @@
 """Finding a part by name: one of ours, an entry point of an installed package, ``package.module:name``, ``file.py:name``.
 
 Entry points stand in the groups ``rlinf.robots``, ``rlinf.tasks``, ``rlinf.rewards``, ``rlinf.scripts``,
-``rlinf.simulators``, ``rlinf.algorithms``, ``rlinf.policies`` and ``rlinf.operators``.
+``rlinf.simulators``, ``rlinf.algorithms``, ``rlinf.policies``, ``rlinf.operators`` and ``rlinf.drivers``.
 """
 
 from __future__ import annotations

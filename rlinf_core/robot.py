@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core import plugins
+from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import TAKEN, topic
 from rlinf_core.paths import SOURCE, shared
@@ -38,18 +39,29 @@ class Controller(Settings):
     gain: Positive = Field(5.0, description="twist: speed for each metre, and radian, to the target [1/s]")
 
 
+class Twin(Settings):
+    """A process that stands in for the hardware: it speaks what the vendor's driver speaks, around a simulator."""
+
+    node: str = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
+                      description="the module whose main runs it: sim_bridges.twins.franka")
+    simulator: str = Field(description="which one is inside")
+    options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
+
+
 class Robot(Settings):
     """What a robot.yaml says."""
 
-    driver: Literal["simulator", "external"] = Field(
-        description="simulator, or external when somebody else publishes the robot interface")
+    driver: str = Field(
+        min_length=1, description="simulator; external, when somebody else publishes the robot interface; or a node that "
+        "does so beside a vendor's driver, of rlinf_core/drivers, package.module:Class or an entry point: franka")
     limits: Path | None = Field(
         None, strict=False, description="the interlock's limits, beside it; of a robot with one arm")
     arms: dict[Name, Arm] = Field(
         {}, description="the arms, where there are several, in the order of their parts of an action; each has an "
         "interlock of its own, and its topics below its name")
     simulator: str = Field("", description="which one, when simulated")
-    options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
+    options: dict[str, Any] = Field({}, description="of that simulator, by its signature; or of the driver's node")
+    twin: Twin | None = Field(None, description="started with the station in the place of hardware and vendor's driver")
     task: str = Field(
         "", description="what the simulator's own measure of success is about; `rlinf check sim` plays it; a name, or "
         "./path from here")
@@ -66,11 +78,23 @@ class Robot(Settings):
         "stops the arm")
 
     @model_validator(mode="after")
+    def _a_driver_that_is_there(self) -> Robot:
+        try:
+            known = self.driver in (SIMULATOR, EXTERNAL) or driver(self.driver)
+        except RlinfError as error:
+            raise ValueError(str(error)) from error
+        if known is not True and self.simulator:
+            raise ValueError(f"simulator: expected none with driver: {self.driver}; one in the hardware's place is 'twin'")
+        return self
+
+    @model_validator(mode="after")
     def _one_or_the_other(self) -> Robot:
-        if self.driver == "simulator" and not self.simulator:
+        if self.driver == SIMULATOR and not self.simulator:
             raise ValueError("driver: simulator needs 'simulator', which one")
-        if self.driver == "external" and (self.simulator or self.options):
+        if self.driver == EXTERNAL and (self.simulator or self.options):
             raise ValueError("driver: external has neither 'simulator' nor 'options'")
+        if self.twin and self.driver == SIMULATOR:
+            raise ValueError("twin: expected none with driver: simulator, which has no hardware to stand in for")
         return self
 
     @model_validator(mode="after")
@@ -87,7 +111,7 @@ class Robot(Settings):
 
     @model_validator(mode="after")
     def _of_an_external_driver(self) -> Robot:
-        if self.driver == "simulator" and (self.topics or self.controller):
+        if self.driver == SIMULATOR and (self.topics or self.controller):
             raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
         if self.arms and self.controller:
             raise ValueError("'controller' is of a robot with one arm; give each arm a driver that follows its target_pose")
@@ -105,6 +129,16 @@ class Robot(Settings):
         if not self.simulator:
             raise RecipeError(f"{where}: expected none for a robot that is not simulated, got {', '.join(options)}")
         return self.but(options=_options(self.simulator, where, Document(self.options | options, {(): where})))
+
+    @property
+    def without_hardware(self) -> bool:
+        """Whether nobody can be hurt: then a script may be its operator, and its scene may jump."""
+        return self.driver == SIMULATOR or self.twin is not None
+
+    @property
+    def driver_node(self) -> DriverSettings | None:
+        """The settings of the node beside the vendor's driver, if there is one."""
+        return None if self.driver in (SIMULATOR, EXTERNAL) else driver(self.driver)(**self.options)
 
     @property
     def interlocks(self) -> dict[str, Path]:
@@ -130,6 +164,11 @@ def load_robot(name: str) -> Robot:
     options: dict[str, Any] = {}
     if robot.simulator:
         options = _options(robot.simulator, said.place(("simulator",)), said.below(("options",)))
+    elif robot.driver != EXTERNAL:
+        options = values(checked(driver(robot.driver), said.below(("options",))))
+    if robot.twin:
+        inside = _options(robot.twin.simulator, said.place(("twin", "simulator")), said.below(("twin", "options")))
+        robot = robot.but(twin=robot.twin.but(options=inside))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
     if robot.urdf:
         _check_urdf(folder / robot.urdf, said.place(("urdf",)))

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT)]
 import rlinf_core  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
+from rlinf_core.drivers import driver, drivers  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
@@ -152,6 +153,9 @@ def _robots() -> list[str]:
     for name in simulators():
         if found := _rows(options_of(name), "options."):
             lines += [f"#### `{name}`", "", *HEAD, *found, ""]
+    lines += ["### Options of the drivers' nodes", ""]
+    for name in drivers():
+        lines += [f"#### `{name}`", "", *HEAD, *_rows(driver(name), "options."), ""]
     return lines
 
 

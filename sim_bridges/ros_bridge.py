@@ -31,12 +31,17 @@ COMMAND_FRESH_S = 0.1
 
 
 class SimBridge(ControlNode):
-    """In lockstep one tick per target_pose, of each arm; in real time one per timer. Slow topics, cameras: control rate."""
+    """In lockstep one tick per target_pose, of each arm; in real time one per timer. Slow topics, cameras: control rate.
 
-    def __init__(self) -> None:
-        super().__init__("sim_bridge")
+    Args:
+        name: of the node.
+        parameters: whether others may set its parameters.
+    """
+
+    def __init__(self, name: str = "sim_bridge", parameters: bool = False) -> None:
+        super().__init__(name, parameters)
         options = json.loads(self.declare_parameter("options", "{}").value)
-        self.simulator = arms_of(make(self.declare_parameter("simulator", "franka_mujoco").value, **options))
+        self.simulator = arms_of(self.around(make(self.declare_parameter("simulator", "franka_mujoco").value, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
@@ -52,6 +57,10 @@ class SimBridge(ControlNode):
             self.simulator.render(name, height, width)  # the first picture takes long: before the clock runs
         self._make_interfaces()
         prioritise(self.declare_parameter("priority", 0).value)
+
+    def around(self, simulator: Any) -> Any:
+        """What stands between the topics and the simulator: nothing."""
+        return simulator
 
     def _make_interfaces(self) -> None:
         self.messages = {topic: kind(topic)() for topic in self.simulator.channels()}

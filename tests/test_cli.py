@@ -61,6 +61,7 @@ def test_every_command_is_among_those():
     (["up", "demo", "--set", "station.robot=frank_sim"], "did you mean 'franka_sim'"),
     (["up", "demo", "--set", "station.robot=franka_fr3"], "expected keyboard for robot 'franka_fr3'"),
     (["demo", "--set", "station.robot=franka_fr3"], "A person arms a real arm: --set station.operator.kind=keyboard"),
+    (["up", "demo", "--json", "station.json"], "--json: expected with --episodes"),
     (["demo", "--set", "station.observe_cameras=[top]"], "has no camera 'top'"),
 ])
 def test_mistakes_are_told_in_one_line_and_start_nothing(argv, told, capsys, tmp_path):

@@ -1,6 +1,9 @@
 """Parts of one's own: by entry point, by ``package.module:name``, by path; and what is answered when they are not there."""
 
+import os
+import re
 import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -185,3 +188,21 @@ def test_an_unknown_name_is_answered_with_all_and_the_ways_to_name_others(group,
     with pytest.raises(RecipeError, match="did you mean '(insertion|sac|franka_sim)'") as error:
         find()
     assert all(name in str(error.value) for name in known())
+
+
+def test_a_vendors_driver_is_gone_with_its_files(tmp_path):
+    """No other code names it, and without it all others are there."""
+    own = ("rlinf_core/drivers/franka.py", "ros_ws/src/rlinf/rlinf/franka", "sim_bridges/twins/franka")
+    code = [path for folder in ("rlinf_core", "ros_ws/src/rlinf/rlinf", "sim_bridges", "launch")
+            for path in Path(folder).rglob("*.py")]
+    named = {str(path) for path in code if re.search(r"^(import|from) .*franka(_msgs|_hand|_recovery)?\b(?!_mujoco)",
+                                                     path.read_text(), re.M)}
+    assert named and not [name for name in named if not name.startswith((*own, "sim_bridges/"))], named
+    for folder in ("rlinf_core", "robots"):
+        shutil.copytree(folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "configs").mkdir()  # by which it is known for a clone
+    (tmp_path / "rlinf_core/drivers/franka.py").unlink()
+    load = "from rlinf_core.robot import load_robot; print(load_robot('ur5e').driver); load_robot('franka_fr3')"
+    ran = subprocess.run([sys.executable, "-c", load], cwd=tmp_path, capture_output=True, text=True,
+                         env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
+    assert ran.stdout == "external\n" and "'driver': expected one of external, simulator" in ran.stderr, ran.stderr

@@ -29,8 +29,33 @@ def test_simulated_and_real_stations_run_the_same_nodes(tmp_path):
     simulated, real = graph(tmp_path, KEYBOARD), graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
     assert graph(tmp_path).keys() - simulated.keys() == {"operator"}, "a person brings a terminal"
     assert simulated.keys() - real.keys() == {"sim_bridge"}, "invariant 8: they differ only at the robot side"
-    assert {name: process.module for name, process in real.items()}.items() <= {
+    assert real.keys() - simulated.keys() == {"driver"}
+    assert {name: process.module for name, process in real.items() if name != "driver"}.items() <= {
         name: process.module for name, process in simulated.items()}.items()
+
+
+def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
+    twin, real = graph(tmp_path, "station.robot=franka_twin"), graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
+    assert twin.keys() - real.keys() == {"twin", "operator"}, "a script may be the operator where nobody can be hurt"
+    other = {name: set(twin[name].parameters.items() ^ real[name].parameters.items()) for name in ("driver", "environment")}
+    assert not any(other.values()) and twin["driver"].restart == twin["twin"].restart == SHUTDOWN
+    assert not any(process.parameters.get("lockstep") for process in twin.values())
+
+
+def test_a_driver_of_ones_own_is_run_for_each_arm(tmp_path, monkeypatch):
+    (tmp_path / "my_arm.py").write_text(
+        "from typing import ClassVar\nfrom rlinf_core.drivers import DriverSettings\n\n"
+        "class Driver(DriverSettings):\n    node: ClassVar[str] = 'my_arm_node'\n    address: str = 'here'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    limits = Path("robots/franka_fr3/limits.yaml").resolve()
+    (tmp_path / "robot.yaml").write_text(
+        f"driver: my_arm:Driver\noptions: {{address: there}}\n"
+        f"arms: {{left: {{limits: {limits}}}, right: {{limits: {limits}}}}}\n")
+    processes = graph(tmp_path, f"station.robot={tmp_path}", "station.task=reach_both", KEYBOARD)
+    assert {name: processes[name].namespace for name in processes if name.startswith("driver")} == {
+        "driver_left": "/station_a/left", "driver_right": "/station_a/right"}
+    said = processes["driver_left"].parameters
+    assert said["module"] == "my_arm_node" and json.loads(said["settings"]) == {"address": "there"}
 
 
 def test_only_robot_side_and_interlock_end_the_station(tmp_path):
@@ -69,7 +94,7 @@ def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_nam
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):
     cmake = Path("ros_ws/src/rlinf/CMakeLists.txt").read_text()
     nodes = re.search(r"foreach\(node (.*?)\)", cmake).group(1).split()
-    for process in graph(tmp_path).values():
+    for process in [*graph(tmp_path).values(), *graph(tmp_path, "station.robot=franka_twin").values()]:
         assert process.executable in nodes
         assert process.module == f"rlinf.{process.executable}" or f"set(module {process.module})" in cmake
         assert importlib.util.find_spec(process.module), process.module

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import sys
 import tempfile
@@ -100,9 +101,16 @@ def say_where(recipe: Recipe) -> None:
         print(f"the operator's page: http://{web.host}:{web.port}{shown}", flush=True)
 
 
-def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None) -> None:
-    """Start the station of a recipe, with the operator's page on port ``web``, and look after it until Ctrl-C."""
-    recipe = load_recipe(name, [*overrides, *served(web)])
+def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, episodes: int = 0,
+       json_file: Path | None = None) -> int:
+    """Start the station of a recipe, with the operator's page on port ``web``, and look after it until Ctrl-C.
+
+    With ``episodes`` its operator demonstrates so many, and that is all; what came of it goes to ``json_file``.
+    """
+    some = [f"collect.episodes={episodes}", "collect.only=true"] if episodes else []
+    recipe = load_recipe(name, [*overrides, *served(web), *some])
+    if json_file and not episodes:
+        raise RecipeError("--json: expected with --episodes, after which a station is through; got it alone")
     extras.require("policy", "rlinf up")
     prepare(recipe, run_dir)
     station = recipe.station
@@ -111,13 +119,33 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None) -
             supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
-        print(next_steps(recipe, name, overrides), flush=True)
         say_where(recipe)
+        if episodes:
+            return _some(supervisor, recipe, run_dir, json_file)
+        print(next_steps(recipe, name, overrides), flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 for event in supervisor.poll():
                     print(event, flush=True)
                 time.sleep(0.25)
+    return 0
+
+
+def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path | None) -> int:
+    """The episodes that were asked for; what is counted is written however they ended."""
+    before = len(read_events(run_dir))
+    try:
+        _direct(supervisor, recipe, run_dir, quiet=True)
+    finally:
+        events = read_events(run_dir)[before:]
+        closed = [event for event in events if event["event"] == "episode"]
+        faults = [event["cause"] for event in events if event["event"] == "fault"]
+        result = {"episodes": len(closed), "successes": sum(event["success"] for event in closed),
+                  "interlock_faults": len(faults), "faults": ", ".join(faults)}
+        print("; ".join(f"{key} {value}" for key, value in result.items() if value != ""), flush=True)
+        if json_file:
+            json_file.write_text(json.dumps(result) + "\n")
+    return _tell(recipe, run_dir)
 
 
 def teleop(name: str, overrides: list[str]) -> int:

@@ -32,6 +32,7 @@ EXAMPLES = """examples:
   rlinf up demo --out runs/a                the station alone, for such a trainer
   rlinf direct demo --out runs/a            collect, wait for the trainer, evaluate, improve, evaluate: there
   rlinf up demo --set station.operator.kind=keyboard station.lockstep=false     with `rlinf teleop demo` elsewhere
+  rlinf up franka_twin --episodes 3 --json FILE   three episodes of a Franka's twin: docs/real_robot.md
   rlinf up demo --web                       with the operator's page, http://127.0.0.1:8080
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
   rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
@@ -105,10 +106,14 @@ def _parser() -> argparse.ArgumentParser:
                          help="successful ones, with those in --out (default: the recipe's collect.episodes)")
     collect.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     up = _recipe_command(commands, "up", "cli.demo:up",
-                         "start the station of a recipe without ROS's launch package, until Ctrl-C")
+                         "start the station of a recipe without ROS's launch package, until Ctrl-C or --episodes")
     for watched in (demo, collect, up):
         watched.add_argument("--web", type=port, nargs="?", const=PAGE_PORT, metavar="PORT",
                              help=f"serve the operator's page (docs/operator_page.md) there (default: {PAGE_PORT})")
+    up.add_argument("--episodes", type=at_least(0, int), default=0, metavar="N",
+                    help="have the operator demonstrate so many, then stop (default: 0, until Ctrl-C)")
+    up.add_argument("--json", **JSON, help="with --episodes: write how many were recorded and succeeded, and how often the "
+                    "interlock was in a fault, as one flat object")
     direct = _recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")
     direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = command(commands, "teleop", "cli.demo:teleop",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.bridge.fleet import Credentials
+from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
 from rlinf_core.page.access import token_of
@@ -53,8 +54,8 @@ class Process:
 def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     """Every process of the recipe's station, the robot side first.
 
-    There is none for the robot side of an external driver, and none for a person, who brings a terminal and a device,
-    unless it is the operator's page.
+    There is none for the robot side of an external driver, but for a node beside it, and none for a person, who brings a
+    terminal and a device, unless it is the operator's page.
     RecipeError if a script would arm a real robot, or the uplink would talk to a network in the clear.
     """
     check_operator(recipe)
@@ -65,22 +66,29 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
     processes = []
-    if robot.driver == "simulator":
+    lockstep = station.lockstep and robot.driver == SIMULATOR
+    if robot.driver == SIMULATOR:
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,
                                options=json.dumps(robot.options),
                                lockstep=station.lockstep, control_hz=spec.control_hz, **cameras))
+    if robot.twin:
+        processes.append(_node(recipe, "twin", "rlinf.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
+                               simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
+                               control_hz=spec.control_hz, **cameras))
+    if driver := robot.driver_node:
+        node = _node(recipe, "driver", "rlinf.driver", SHUTDOWN, module=driver.node, settings=driver.model_dump_json())
+        processes += [_of_arm(node, arm) for arm in robot.interlocks]
     if robot.controller:
         processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, **robot.controller.model_dump()))
     processes += [
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
-              lockstep=station.lockstep and robot.driver == "simulator", person=station.operator.kind != SCRIPTED,
-              external=robot.driver != "simulator", **cameras),
+              lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR, **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
-              lockstep=station.lockstep and robot.driver == "simulator", **cameras, **_remote(recipe)),
+              lockstep=lockstep, **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              lockstep=station.lockstep and robot.driver == "simulator", cameras=cameras["cameras"],
+              lockstep=lockstep, cameras=cameras["cameras"],
               urdf=str(robot.urdf or "")),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
               policies=policies, address=recipe.bridge.address, credentials=str(credentials or "")),
@@ -92,7 +100,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
 def check_operator(recipe: Recipe) -> None:
     """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script, or to none."""
     kind, robot = recipe.station.operator.kind, recipe.station.robot
-    if kind == SCRIPTED and station_robot(recipe).driver != "simulator":
+    if kind == SCRIPTED and not station_robot(recipe).without_hardware:
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
                           f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
     if kind == SCRIPTED:
@@ -130,7 +138,7 @@ def _with_stop(recipe: Recipe) -> Robot:
 
 def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     station, web = recipe.station, recipe.station.web
-    cameras = station.observe_cameras if robot.driver == "simulator" else tuple(robot.cameras)
+    cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
     token = str(Path(web.token_file).expanduser().resolve()) if web.token_file else ""
     return _node(recipe, "page", "rlinf.page", task_file=str(task_file(recipe)), run_dir=str(run_dir), port=web.port,
                  host=web.host, token_file=token, cameras=list(cameras) or [""],
@@ -162,22 +170,27 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:
     """An arm's interlock. Where there are several arms its topics are below the arm's name, but those of all of them."""
-    station, simulated = recipe.station, robot.driver == "simulator"
+    station, simulated = recipe.station, robot.without_hardware
     name = ".".join([station.name, *([arm] if arm else []), "interlock"])
     latch = Path.home() / ".ros/rlinf" / name  # of the robot, not of the run
     process = _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
                     estops=list(robot.estops) or [""], latch_file="" if simulated else str(latch),
-                    lockstep=station.lockstep and simulated, teleports=simulated, distance=robot.distance)
+                    lockstep=station.lockstep and robot.driver == SIMULATOR, teleports=simulated, distance=robot.distance)
     if not arm:
         return process
     rows, others = action.rows(arm), [other for other in robot.arms if other != arm]
     common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
-    return replace(process, name=f"interlock_{arm}", namespace=f"{process.namespace}/{arm}",
+    return replace(_of_arm(process, arm),
                    parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
                    remappings=process.remappings + tuple((topic, f"{process.namespace}/{topic}") for topic in common))
 
 
-def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, **parameters: Any) -> Process:
+def _of_arm(process: Process, arm: str) -> Process:
+    """A process of one arm; its topics are below the arm's name, where it has one."""
+    return replace(process, name=f"{process.name}_{arm}", namespace=f"{process.namespace}/{arm}") if arm else process
+
+
+def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **parameters: Any) -> Process:
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)

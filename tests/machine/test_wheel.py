@@ -55,7 +55,7 @@ def bare(wheel, tmp_path_factory):
 def test_it_holds_what_is_no_python_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tracked = subprocess.run(["git", "ls-files", "configs", "robots", "launch", "ros_ws/src/rlinf_msgs",
-                              "ros_ws/src/rlinf/rlinf", "rlinf_core", "sim_bridges"],
+                              "ros_ws/definitions", "ros_ws/src/rlinf/rlinf", "rlinf_core", "sim_bridges"],
                              cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
     packages = [path.removeprefix("ros_ws/src/rlinf/") for path in tracked]
     expected = {path if path.split("/")[0] in ("rlinf", "rlinf_core", "sim_bridges") else f"rlinf_core/share/{path}"

@@ -153,7 +153,12 @@ ROBOTS = [
     ("cameras: {front: 64}", "'cameras.front': expected a list, got int 64"),
     ("distance: 1", "'distance': expected true or false, got int 1"),
     ("limits: limit.yaml", "'limits': expected a file in"),
-    ("driver: simulated", "'driver': expected one of simulator, external, got str 'simulated'"),
+    ("driver: simulated", "'driver': expected one of external, franka, simulator, or package.module:name"),
+    ("driver: frnka", "did you mean 'franka'"),
+    ("driver: franka", "'simulator': expected none with driver: franka"),
+    ("driver: rlinf_core.robot:Arm", "expected a class that extends rlinf_core.drivers.DriverSettings"),
+    ("twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}", "'twin': expected none with driver: simulator"),
+    ("twin: {node: franka, simulator: franka_mujoco}", "'twin.node': expected"),
     ("simulator: ''", "'driver': simulator needs 'simulator'"),
     ("driver: external", "'driver': external has neither 'simulator' nor 'options'"),
     ("simulator: franka_mujico", "did you mean 'franka_mujoco'"),
@@ -177,6 +182,21 @@ def test_a_robot(tmp_path, capsys, text, said):
     out = tmp_path / "run"
     assert main(["up", "demo", "--set", f"station.robot={folder}", "--out", str(out)]) == 1
     assert said in capsys.readouterr().err and not out.exists()
+
+
+@pytest.mark.parametrize("text, said", [
+    ("options: {contollers: []}", "unknown key 'options.contollers' (did you mean 'controllers'?)"),
+    ("options: {hand_force: 700.0}", "'options.hand_force': expected at most 70, got float 700.0"),
+    ("twin: {node: sim_bridges.twins.franka, simulator: franka_mujico}", "did you mean 'franka_mujoco'"),
+    ("twin: {node: a.b, simulator: franka_mujoco, options: {noise: 1}}", "unknown key 'twin.options.noise'"),
+    ("twin: {nod: a.b, simulator: franka_mujoco}", "unknown key 'twin.nod' (did you mean 'node'?)")])
+def test_a_robot_with_a_drivers_node(tmp_path, text, said):
+    limits = Path("robots/franka_fr3/limits.yaml").resolve()
+    (tmp_path / "limits.yaml").write_text(f"extends: {limits}\n")
+    (tmp_path / "robot.yaml").write_text(f"driver: franka\nlimits: limits.yaml\n{text}\n")
+    with pytest.raises(RecipeError) as error:
+        load_robot(str(tmp_path))
+    assert said in str(error.value) and "robot.yaml, line 3" in str(error.value)
 
 
 def test_a_robot_names_the_line(tmp_path):

@@ -9,6 +9,7 @@ import socket
 from typing import Any
 
 MAX_BYTES = 60_000
+ROBOTS_OWN = "robot's own; "  # begins the answer to a reset that nothing but the robot's own fault forbids
 Message = dict[str, Any]
 
 

@@ -6,6 +6,7 @@ import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
 from rlinf_core.interlock.coordinates import measured
@@ -98,18 +99,22 @@ class Requests:
         return (f"expected a measured state on '{topic}' in the frame '{node.limits.frame}', not older than "
                 f"{node.limits.stale_state} s, got {got}. Is the robot side running?")
 
-    def _reset(self, cause: str) -> str:
+    def _reset(self, cause: str, recovering: bool = False) -> str:
+        """``recovering`` is the same request again, while the robot comes back; disarmed, that is all there is to do."""
         node = self.node
         inputs = self._inputs()
         standing_on = standing_faults(node.limits, inputs, node.state.contacts)
         if not enabled(node.limits, inputs):
             standing_on.append("the enable is not held")
-        if node.state.mode is not Mode.FAULT or cause != node.state.cause:
+        named = cause == node.state.cause if node.state.mode is Mode.FAULT else recovering or cause in standing_on
+        if not named:
             stands = f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
             return f"refused: {stands} stands, and the request named '{cause}'"
         if standing_on:
-            return f"refused: its cause has not gone: {', '.join(map(self._told, standing_on))}"
-        self._want(reset_fault=cause)
+            whose = ROBOTS_OWN if all(each.startswith("robot:") for each in standing_on) else ""
+            return f"{whose}refused: its cause has not gone: {', '.join(map(self._told, standing_on))}"
+        if node.state.mode is Mode.FAULT:
+            self._want(reset_fault=cause)
         return ""
 
     # Limits (S19)

@@ -15,13 +15,17 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 from rlinf_msgs.srv import ResetFault
+from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
+from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
+from rlinf.qos import profile
 from rlinf.workarounds import end_soon
 from rlinf_core.interlock.limits import TABLE
 
 ARRIVES_S = 1.0  # the answer to a shutdown, on a busy machine
+HEARD_S, RECOVERS_S = 1.0, 5.0  # until a robot says that it recovers; what it may take; then whoever resets asks again
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
@@ -43,6 +47,7 @@ class Services(LifecycleNode):
         self.add_on_set_parameters_callback(self._on_parameters)
         self.create_service(SetBool, "interlock/arm", self._on_arm)
         self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
+        self.resets = self.create_publisher(String, "robot/reset", profile("robot/reset"))
         self.trigger_configure()
         if settings["autostart"]:
             self.trigger_activate()
@@ -55,9 +60,21 @@ class Services(LifecycleNode):
         return response
 
     def _on_reset(self, request: ResetFault.Request, response: ResetFault.Response) -> ResetFault.Response:
-        reason = self.front.ask("reset", cause=request.cause[:300])
+        cause = request.cause[:300]
+        reason = self._recovered(cause, self.front.ask("reset", cause=cause)).removeprefix(ROBOTS_OWN)
         response.success, response.message = not reason, reason or "cleared; arm again to move"
         return response
+
+    def _recovered(self, cause: str, reason: str) -> str:
+        """S17: where nothing but the robot's own fault forbids a reset, whoever can bring the robot back is asked to."""
+        if not reason.startswith(ROBOTS_OWN) or not self.resets.get_subscription_count():
+            return reason
+        self.resets.publish(String(data=cause))
+        first, begun = reason, time.monotonic()
+        while reason.startswith(ROBOTS_OWN) and time.monotonic() - begun < (HEARD_S if reason == first else RECOVERS_S):
+            time.sleep(0.1)
+            reason = self.front.ask("reset", cause=cause, recovering=True)
+        return reason
 
     def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
         changes = {p.name.removeprefix("limits."): finite(list(p.value) if isinstance(p.value, array.array) else p.value)

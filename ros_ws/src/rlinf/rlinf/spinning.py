@@ -48,8 +48,8 @@ class ControlNode(StationNode):
     rclpy looks at every entity of a node each time it wakes; the parameter and type services are seven of them.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, start_parameter_services=False,
+    def __init__(self, name: str, parameters: bool = False) -> None:
+        super().__init__(name, start_parameter_services=parameters,
                          parameter_overrides=[Parameter("start_type_description_service", value=False)])
 
 

@@ -35,7 +35,7 @@ from rlinf_core.errors import RlinfError
 LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}  # topic, and whose it is
 AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
 LATE = "tick_late_"  # of the interlock's diagnostics
-ANSWER_S = 6.0    # the interlock's desk answers within five
+ANSWER_S = 12.0   # the interlock's desk answers within five; a reset, within which the robot recovers, within ten
 
 
 class StationClient:

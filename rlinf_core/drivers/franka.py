@@ -1,0 +1,30 @@
+"""A Franka arm and hand by franka_ros2 (docs/real_robot.md)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from rlinf_core.drivers import DriverSettings
+from rlinf_core.settings.base import Positive
+
+
+class Driver(DriverSettings):
+    """What is there of franka_ros2, and what it is called."""
+
+    node: ClassVar[str] = "rlinf.franka"
+
+    namespace: str = Field("", pattern=r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description="of franka_ros2, below the station's "
+                           "unless it begins with /; empty for the station's own (franka.launch.py namespace:=station_a)")
+    frame: str = Field("base_link", min_length=1, description="what the limits call the arm's base frame")
+    current_pose: bool = Field(True, description="publish current_pose from o_t_ee; false where another node does")
+    hand: bool = Field(True, description="whether the Franka hand is there")
+    hand_speed: float = Field(0.1, gt=0, le=0.2, description="with which its fingers move [m/s]")
+    hand_force: float = Field(20.0, gt=0, le=70, description="with which it grasps [N]")
+    hand_timeout_s: Positive = Field(3.0, description="an order that the hand has not answered by then is a fault [s]")
+    hardware: str = Field("FrankaHardwareInterface", description="ros2_control's hardware component, which a reset "
+                          "activates again; empty for none")
+    controllers: tuple[str, ...] = Field(
+        ("joint_state_broadcaster", "franka_robot_state_broadcaster", "cartesian_impedance_controller"),
+        description="which a reset activates again, after the hardware")

@@ -1,0 +1,34 @@
+"""Runs the module that a robot's YAML names: the node beside a vendor's driver (``rlinf_core.drivers``), or its twin."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+from rlinf.spinning import given
+from rlinf_core.paths import definitions
+
+
+def main() -> None:
+    """Entry point: of the parameter ``module``, in a file of parameters; SystemExit says what it lacks."""
+    name = given("module")
+    if not name:
+        sys.exit("driver: expected a file of parameters with 'module', what is to be run (rlinf up writes one)")
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        sys.exit(_lacks(name, error))
+    if not callable(getattr(module, "main", None)):
+        sys.exit(f"driver: {name}: expected a module with main(), which runs a node; it has none. Mend robot.yaml")
+    module.main()
+
+
+def _lacks(name: str, error: ModuleNotFoundError) -> str:
+    """What to do about a module that is not there."""
+    package = (error.name or "").partition(".")[0]
+    how = "Run: rlinf messages" if package in (each.name for each in definitions()) else "Install it, or mend robot.yaml"
+    return f"driver: {name}: expected the package '{error.name}', which is not there. {how}"
+
+
+if __name__ == "__main__":
+    main()

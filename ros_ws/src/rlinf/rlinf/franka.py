@@ -1,0 +1,164 @@
+"""Franka: sits beside franka_ros2 and says in the robot interface what that says in its own messages (docs/real_robot.md).
+
+It commands no motion of the arm. The robot's own errors are cleared as a part of a reset that a person asked the interlock
+for, and never else (S17).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import rclpy
+from franka_msgs.msg import Errors, FrankaRobotState
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from std_msgs.msg import String
+
+from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
+from rlinf.franka_hand import Hand
+from rlinf.franka_recovery import Recovery
+from rlinf.qos import OVERHEARD, profile
+from rlinf.spinning import ControlNode, run
+from rlinf.stamps import NS, to_ns
+from rlinf.workarounds import run_routine
+from rlinf_core.drivers.franka import Driver
+from rlinf_core.interlock.rotation import product, turned
+
+TICK_S = 0.01     # the state comes with 1 kHz: so often the newest is taken
+SILENT_S = 0.5    # franka_ros2 falls silent where a reflex has ended its control loop; as S3 has it
+OFFSET_S = 0.05   # between its clock and ours (S4)
+RECOVERING = "recovering"
+STATE = "franka_robot_state_broadcaster/robot_state"
+MODES = {FrankaRobotState.ROBOT_MODE_OTHER: "other", FrankaRobotState.ROBOT_MODE_IDLE: "idle",
+         FrankaRobotState.ROBOT_MODE_GUIDING: "guiding", FrankaRobotState.ROBOT_MODE_REFLEX: "reflex",
+         FrankaRobotState.ROBOT_MODE_USER_STOPPED: "user_stop",
+         FrankaRobotState.ROBOT_MODE_AUTOMATIC_ERROR_RECOVERY: RECOVERING}
+BY_HAND = (FrankaRobotState.ROBOT_MODE_USER_STOPPED, FrankaRobotState.ROBOT_MODE_GUIDING)  # until a person lets go
+
+
+def flags(errors: Errors) -> Iterator[str]:
+    """The names of those that are set."""
+    return (name for name in errors.get_fields_and_field_types() if getattr(errors, name))
+
+
+def fault_of(state: FrankaRobotState) -> str:
+    """Why the arm would not follow a controller, in words; empty if it does.
+
+    The errors of the last motion stand until the next one: they say why it ended, where it has ended.
+    """
+    moves = state.robot_mode == FrankaRobotState.ROBOT_MODE_MOVE
+    mode = "error" if moves else MODES.get(state.robot_mode, f"mode_{state.robot_mode}")
+    because = ", ".join(flags(state.current_errors)) or ("" if moves else ", ".join(flags(state.last_motion_errors)))
+    return f"{mode} ({because})" if because else "" if moves else mode
+
+
+def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Force and torque (3,) each on the tool, at the stiffness frame, in the directions of the base frame [N, Nm].
+
+    What the robot exerts is positive in k_f_ext_hat_k; what is exerted on it is asked for. Its torque is about the
+    stiffness frame beyond doubt, which that of o_f_ext_hat_k is not; the forces are the same.
+    """
+    a, b = state.o_t_ee.pose.orientation, state.ee_t_k.pose.orientation
+    turn = product((a.x, a.y, a.z, a.w), (b.x, b.y, b.z, b.w))
+    felt = state.k_f_ext_hat_k.wrench
+    return (turned(turn, (-felt.force.x, -felt.force.y, -felt.force.z)),
+            turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)))
+
+
+class Franka(ControlNode):
+    """robot_state to ``robot/fault``, ``wrench`` and ``current_pose``; the hand; recovery with a reset."""
+
+    def __init__(self) -> None:
+        super().__init__("driver")
+        self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.state, self.heard_at, self.offset_s = FrankaRobotState(), 0.0, 0.0
+        self.said: str | None = None
+        prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
+        self.inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
+                                        start_parameter_services=False, use_global_arguments=False)  # nobody spins it
+        self.states = self.inputs.create_subscription(
+            FrankaRobotState, self.resolve_topic_name(f"{prefix}{STATE}"), lambda _: None, OVERHEARD)
+        self.faults = self.create_publisher(String, "robot/fault", profile("robot/fault"))
+        self.wrenches = self.create_publisher(WrenchStamped, "wrench", profile("wrench"))
+        self.poses = self.create_publisher(PoseStamped, "current_pose", profile("current_pose")) \
+            if self.settings.current_pose else None
+        self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
+        self.recovery = Recovery(self, prefix, self.settings)
+        self.create_subscription(String, "robot/reset", self._on_reset, profile("robot/reset"))
+        self.create_timer(TICK_S, self._tick)
+        self.diagnostics = Diagnostics(self, self._health)
+        self._tell()
+
+    @property
+    def silent(self) -> bool:
+        return time.monotonic() - self.heard_at > SILENT_S
+
+    @property
+    def arm_fault(self) -> str:
+        return "silent (no robot_state from franka_ros2)" if self.silent else fault_of(self.state)
+
+    @property
+    def fault(self) -> str:
+        """The arm's, or else the hand's; while they recover, that."""
+        if self.recovery.running:
+            return RECOVERING
+        return self.arm_fault or (self.hand.fault if self.hand else "")
+
+    def _tick(self) -> None:
+        with self.states.handle:
+            taken = self.states.handle.take_message(FrankaRobotState, False)  # of depth 1: the newest or none
+        if taken is not None:
+            self.state, self.heard_at = taken[0], time.monotonic()
+            self.offset_s = (to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds) / NS
+            self._publish(self.state)
+        if self.hand:
+            self.hand.look()
+        self._tell()
+
+    def _publish(self, state: FrankaRobotState) -> None:
+        wrench = WrenchStamped(header=state.header)
+        wrench.header.frame_id = self.settings.frame
+        for part, values in zip((wrench.wrench.force, wrench.wrench.torque), wrench_on_tool(state), strict=True):
+            part.x, part.y, part.z = values
+        self.wrenches.publish(wrench)
+        if self.poses is not None:
+            self.poses.publish(PoseStamped(header=wrench.header, pose=state.o_t_ee.pose))
+
+    def _tell(self) -> None:
+        """At every change, and once at the beginning."""
+        fault = self.fault
+        if fault != self.said:
+            self.said = fault
+            self.faults.publish(String(data=fault))
+            if fault:
+                self.get_logger().error(f"robot/fault: {fault}")
+
+    def _on_reset(self, asked: String) -> None:
+        """A person has asked the interlock to reset ``asked``: the one time at which the robot's errors may be cleared."""
+        if not self.fault or self.recovery.running:
+            return
+        if not self.silent and self.state.robot_mode in BY_HAND:
+            self.get_logger().warning(f"{self.fault}: a person ends that at the robot, then reset again")
+            return
+        self.get_logger().info(f"'{self.fault}' is to be recovered from, as a part of the reset of '{asked.data}'")
+        run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
+
+    def _health(self) -> Health:
+        values = {"robot_mode": MODES.get(self.state.robot_mode, "move"), "clock_offset_s": round(self.offset_s, 4),
+                  "control_command_success_rate": self.state.control_command_success_rate,
+                  "hand": self.hand.said if self.hand else "none"}
+        if fault := self.fault:
+            return Health(ERROR, fault, values)
+        if abs(self.offset_s) > OFFSET_S:
+            return Health(ERROR, f"clock of franka_ros2's machine: expected within {OFFSET_S} s of this one's, got "
+                          f"{self.offset_s:+.3f} s. Run chrony on both", values)
+        return Health(OK, "moves as it is told", values)
+
+
+def main() -> None:
+    """Entry point."""
+    run(Franka, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

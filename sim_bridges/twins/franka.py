@@ -1,0 +1,147 @@
+"""The twin of a Franka FR3: speaks franka_ros2's topics, services and actions around a simulator (docs/real_robot.md).
+
+Beside it, what a lab has: a Cartesian impedance controller on ``target_pose``, with CRISP's ``current_twist``; cameras;
+whoever tracks the object and puts the scene right. What goes wrong is its parameter ``inject``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from controller_manager_msgs.srv import SetHardwareComponentState, SwitchController
+from franka_msgs.action import ErrorRecovery
+from franka_msgs.msg import Errors, FrankaRobotState
+from geometry_msgs.msg import Pose, PoseStamped, WrenchStamped
+from lifecycle_msgs.msg import State
+from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rclpy.action import ActionServer
+from rclpy.action.server import ServerGoalHandle
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
+
+from rlinf.qos import OVERHEARD
+from rlinf.spinning import run
+from rlinf.stamps import NS, to_stamp
+from rlinf_core.errors import nearest
+from rlinf_core.interlock.rotation import inverse, turned
+from sim_bridges.ros_bridge import SimBridge
+from sim_bridges.twins.franka_hand import Hand
+from sim_bridges.twins.franka_state import BROADCASTER, HAND_SILENT, JOINTS, Control, Controlled
+
+ARM = [f"fr3_joint{number}" for number in range(1, 8)]
+FINGERS = ["fr3_finger_joint1", "fr3_finger_joint2"]
+JOINT_TICKS, HAND_TICKS = 3, 7  # 33 and 14 Hz, about as franka.launch.py and franka_gripper have them
+BASE, TOOL = "base", "fr3_hand_tcp"
+
+
+class Twin(SimBridge):
+    """One arm. The state is published at the simulator's ticks, 100 Hz; franka_ros2 does so at 1 kHz."""
+
+    def __init__(self) -> None:
+        self.control = Control(Errors.get_fields_and_field_types())
+        super().__init__("twin", parameters=True)
+        self.hand = Hand(self, self.inside.gripper_width, lambda: self.control.injected != HAND_SILENT)
+        self.state = FrankaRobotState(control_command_success_rate=1.0)
+        names = {name: f"{BROADCASTER}/{name}" for name in ("current_pose", "external_wrench_in_base_frame")}
+        self.states = self.create_publisher(FrankaRobotState, f"{BROADCASTER}/robot_state", 10)
+        self.poses = self.create_publisher(PoseStamped, names["current_pose"], OVERHEARD)
+        self.wrenches = self.create_publisher(WrenchStamped, names["external_wrench_in_base_frame"], OVERHEARD)
+        self.measured = self.create_publisher(JointState, f"{BROADCASTER}/measured_joint_states", OVERHEARD)
+        self.joints = self.create_publisher(JointState, "joint_states", 10)
+        self.recovering = ActionServer(self, ErrorRecovery, "action_server/error_recovery", self._recover)
+        self.create_service(SetHardwareComponentState, "controller_manager/set_hardware_component_state", self._hardware)
+        self.create_service(SwitchController, "controller_manager/switch_controller", self._switch)
+        self.declare_parameter("inject", "", ParameterDescriptor(
+            description=f"what goes wrong now: one of {', '.join(filter(None, self.control.known))}; empty for nothing"))
+        self.declare_parameter("clock_offset_s", 0.0, ParameterDescriptor(
+            description="by how much the clock of franka_ros2's machine is ahead [s]"))
+        self.add_on_set_parameters_callback(self._inject)
+
+    def around(self, simulator: Any) -> Any:
+        """The arm moves as its controller lets it."""
+        self.inside = simulator
+        return Controlled(simulator, self.control)
+
+    def _inject(self, parameters: list[Parameter]) -> SetParametersResult:
+        for parameter in parameters:
+            if parameter.name == "inject" and parameter.value not in self.control.known:
+                return SetParametersResult(successful=False, reason="inject: expected nothing or one of "
+                                           f"{', '.join(self.control.known[1:])}; got '{parameter.value}'"
+                                           f"{nearest(str(parameter.value), self.control.known)}")
+        for parameter in parameters:
+            if parameter.name == "inject":
+                self.control.inject(parameter.value)
+        return SetParametersResult(successful=True)
+
+    # What franka_ros2 is asked
+    def _recover(self, handle: ServerGoalHandle) -> ErrorRecovery.Result:
+        (handle.succeed if self.control.recover() else handle.abort)()
+        return ErrorRecovery.Result()
+
+    def _hardware(self, request: Any, response: Any) -> Any:
+        active = request.target_state.id == State.PRIMARY_STATE_ACTIVE or request.target_state.label == "active"
+        response.ok = self.control.set_hardware(request.name, active)
+        response.state = State(label="active" if self.control.hardware else "unconfigured")
+        return response
+
+    def _switch(self, request: Any, response: Any) -> Any:
+        response.ok = self.control.switch(request.activate_controllers, request.deactivate_controllers)
+        response.message = "" if response.ok else "the hardware is not active, or there is no such controller"
+        return response
+
+    # What it says
+    def _publish(self) -> None:
+        super()._publish()
+        self.hand.advance(self.simulator.tick_s)
+        ahead_ns = round(self.get_parameter("clock_offset_s").value * NS)
+        stamp, channels = to_stamp(self.now_ns + ahead_ns), self.inside.channels()
+        if self.index % HAND_TICKS == 0:
+            self.hand.say(stamp, FINGERS)
+        position = channels["joint_states"].tolist()
+        if self.control.speaks(JOINTS) and self.index % JOINT_TICKS == 0:
+            joints = JointState(name=ARM + FINGERS, position=position + [self.hand.width / 2] * 2)
+            joints.header.stamp = stamp
+            self.joints.publish(joints)
+        if self.control.speaks(BROADCASTER):
+            self._fill(stamp, channels, position)
+            self.states.publish(self.state)
+            self.poses.publish(self.state.o_t_ee)
+            self.wrenches.publish(self.state.o_f_ext_hat_k)
+            self.measured.publish(self.state.measured_joint_state)
+
+    def _fill(self, stamp: Any, channels: dict[str, np.ndarray], position: list[float]) -> None:
+        state, control, pose = self.state, self.control, channels["current_pose"].tolist()
+        measured, target = state.measured_joint_state, self.targets[""]
+        state.header.stamp, state.header.frame_id = stamp, BASE
+        measured.name, measured.position = ARM, position
+        for each, frame in ((measured, BASE), (state.o_t_ee, BASE), (state.o_t_ee_d, BASE), (state.o_f_ext_hat_k, BASE),
+                            (state.k_f_ext_hat_k, TOOL)):
+            each.header.stamp, each.header.frame_id = stamp, frame
+        state.o_t_ee.pose = _pose(pose)
+        state.o_t_ee_d.pose = _pose(pose if target is None else target.tolist())
+        exerted = (-channels["wrench"]).tolist()  # by the robot
+        for wrench, turn in ((state.o_f_ext_hat_k.wrench, (0.0, 0.0, 0.0, 1.0)),
+                             (state.k_f_ext_hat_k.wrench, inverse(tuple(pose[3:])))):
+            for part, values in ((wrench.force, exerted[:3]), (wrench.torque, exerted[3:])):
+                part.x, part.y, part.z = turned(turn, values)
+        state.time, state.robot_mode = self.index * self.simulator.tick_s, control.mode
+        for errors, said in ((state.current_errors, control.errors), (state.last_motion_errors, control.last_errors)):
+            for name in control.flags:
+                setattr(errors, name, name in said)
+
+
+def _pose(values: list[float]) -> Pose:
+    pose = Pose()
+    p, q = pose.position, pose.orientation
+    p.x, p.y, p.z, q.x, q.y, q.z, q.w = values
+    return pose
+
+
+def main() -> None:
+    """Entry point."""
+    run(Twin)
+
+
+if __name__ == "__main__":
+    main()

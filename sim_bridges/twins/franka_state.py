@@ -1,0 +1,110 @@
+"""What the twin of a Franka is in, without ROS: modes, errors, ros2_control's hardware and controllers, and a hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+IMPEDANCE, JOINTS = "cartesian_impedance_controller", "joint_state_broadcaster"
+BROADCASTER = "franka_robot_state_broadcaster"
+CONTROLLERS = (JOINTS, BROADCASTER, IMPEDANCE)
+HARDWARE = "FrankaHardwareInterface"
+OTHER, IDLE, MOVE, GUIDING, REFLEX, USER_STOPPED = range(6)  # of FrankaRobotState.robot_mode
+USER_STOP, CONTROL_LOST, HAND_SILENT = "user_stop", "control_lost", "gripper_timeout"
+WIDEST_M = 0.08
+
+
+class Control:
+    """The arm and the driver. ``inject`` is what goes wrong; what brings it back are franka_ros2's own steps.
+
+    Args:
+        flags: the names of franka_msgs/Errors.
+    """
+
+    def __init__(self, flags: Iterable[str]) -> None:
+        self.flags = tuple(flags)
+        self.hardware, self.active = True, set(CONTROLLERS)
+        self.errors: set[str] = set()
+        self.last_errors: set[str] = set()
+        self.injected = ""
+
+    @property
+    def known(self) -> list[str]:
+        """What ``inject`` takes."""
+        return ["", USER_STOP, CONTROL_LOST, HAND_SILENT, *self.flags]
+
+    @property
+    def mode(self) -> int:
+        if self.injected == USER_STOP:
+            return USER_STOPPED
+        if self.errors:
+            return REFLEX
+        return MOVE if self.follows else IDLE
+
+    @property
+    def follows(self) -> bool:
+        """Whether a controller moves the arm."""
+        return self.hardware and IMPEDANCE in self.active and not self.errors and self.injected != USER_STOP
+
+    def speaks(self, controller: str) -> bool:
+        return self.hardware and controller in self.active
+
+    def inject(self, what: str) -> None:
+        """One of ``known``; empty lets go of what a person or a cable held, and heals no error."""
+        self.injected = what
+        if what == USER_STOP:
+            self.active.discard(IMPEDANCE)  # its control loop has ended
+        if what == CONTROL_LOST:  # as franka_ros2 from 2.4 and 3.3 on, where a reflex ends the control loop
+            self.errors, self.hardware = {"cartesian_reflex"}, False
+            self.active.clear()
+        if what in self.flags:
+            self.errors = {what}
+        self.last_errors |= self.errors
+
+    def recover(self) -> bool:
+        """libfranka's automaticErrorRecovery; whether it succeeded."""
+        if self.injected == USER_STOP:
+            return False
+        self.errors.clear()
+        return True
+
+    def set_hardware(self, name: str, active: bool) -> bool:
+        """Whether the component is as asked for then."""
+        if name != HARDWARE or (active and self.errors):
+            return False
+        self.hardware = active
+        return True
+
+    def switch(self, activate: Iterable[str], deactivate: Iterable[str]) -> bool:
+        """Whether all of it was done."""
+        wanted = set(activate)
+        if not self.hardware or not wanted <= set(CONTROLLERS) or (IMPEDANCE in wanted and self.mode == USER_STOPPED):
+            return False
+        self.active = (self.active | wanted) - set(deactivate)
+        if IMPEDANCE in wanted:
+            self.last_errors.clear()  # a new motion
+        return True
+
+
+class Controlled:
+    """A ``Simulator`` that moves only while its controller is active, and whose arm is reported by the twin itself."""
+
+    OWN = ("current_pose", "wrench", "joint_states", "gripper/state")
+
+    def __init__(self, simulator: Any, control: Control) -> None:
+        self.arm, self.control = simulator, control
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "arm":
+            raise AttributeError(name)
+        return getattr(self.arm, name)
+
+    def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
+        """One tick; without a controller the arm stays where it is."""
+        self.arm.advance(target_pose if self.control.follows else self.arm.tcp_pose())
+
+    def channels(self) -> dict[str, np.ndarray]:
+        """What others than the arm report: trackers, judges."""
+        return {name: value for name, value in self.arm.channels().items() if name not in self.OWN}
