@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlinf_core.errors import PolicyFileError, SpecError, nearest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 BEGIN = 256  # the token beside bytes with which a sentence begins, for networks from scratch
 
@@ -72,6 +76,16 @@ def sentence_of(row: bytes, what: str) -> str:
     return sentence
 
 
+def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Tokens (B, L), ``before`` each sentence, and whether there is one: shorter sentences end sooner."""
+    import torch
+
+    longest = max(map(len, sentences))
+    ids = torch.tensor([[*before, *tokens, *[0] * (longest - len(tokens))] for tokens in sentences], device=device)
+    lengths = torch.tensor([len(before) + len(tokens) for tokens in sentences], device=device)
+    return ids, torch.arange(ids.shape[1], device=device) < lengths[:, None]
+
+
 def over(base: Mapping[str, Any], said: Mapping[str, Any], where: str, keys_of: str, free: Collection[str] = ()) \
         -> dict[str, Any]:
     """``base`` with what was said in place of its values; PolicyFileError names a key that it does not have.
@@ -105,6 +119,20 @@ def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
     if kind not in kinds:
         raise PolicyFileError(f"policy.checkpoint {folder}: expected a model_type of {' or '.join(kinds)}, got {kind!r}")
     return dict(config)
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    """Of all its model*.safetensors, in float32; PolicyFileError where one is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    weights: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        try:
+            weights |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise PolicyFileError(f"policy.checkpoint {file}: expected a whole safetensors file, got: {error}") from error
+    return {name: tensor.float() for name, tensor in weights.items()}
 
 
 def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],
