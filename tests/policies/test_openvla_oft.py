@@ -1,5 +1,6 @@
 """OpenVLA-OFT's L1 head and its projector of the state: published files, what they compute, what is refused."""
 
+import json
 import shutil
 
 import numpy as np
@@ -30,6 +31,9 @@ def published(folder, **config):
 def folder(tmp_path_factory):
     """The network, and beside it what OpenVLA-OFT's trainer writes of the other parts."""
     folder = written(tmp_path_factory.mktemp("oft"))
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"norm_stats": {"bridge_orig": {}}}))
+    (folder / "dataset_statistics.json").write_text(json.dumps(STATISTICS))
     heads.save(folder, 150000, openvla(**OFT).parts)
     return folder
 
@@ -108,6 +112,8 @@ def test_a_checkpoint_without_them_begins_with_random_ones_and_the_data_s_own_no
 @pytest.mark.parametrize("change, config, said", [
     (lambda at: (at / "action_head--150000_checkpoint.pt").unlink(), {}, r"expected action_head--\*.pt beside the other"),
     (lambda at: (at / "proprio_projector--150000_checkpoint.pt").unlink(), {}, r"leave policy.state as it was trained"),
+    (lambda at: (at / "vision_backbone--9_checkpoint.pt").touch(), {}, "found vision_backbone--9_checkpoint.pt: FiLM"),
+    (lambda at: (at / "dataset_statistics.json").write_text("3"), {}, "expected a map of data sets, got"),
     (lambda at: None, {"decoding": "parallel"}, "policy.decoding: expected regression, as the checkpoint"),
     (lambda at: None, {"state": False}, "policy.state: expected true, as the checkpoint"),
     (lambda at: shutil.copy(at / "action_head--150000_checkpoint.pt", at / "action_head--9_checkpoint.pt"), {},

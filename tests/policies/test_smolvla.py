@@ -193,6 +193,11 @@ def changed(folder, change):
 
 
 def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path):
+    def compiled(weights):
+        for name in list(weights):
+            weights[name.replace("model.", "model._orig_mod.", 1)] = weights.pop(name)
+
+    changed(folder, compiled)
     changed(folder, lambda weights: weights.update({
         "model.vlm_with_expert.vlm.lm_head.weight": torch.zeros(3, 32), "normalize_inputs.buffer.mean": torch.zeros(3)}))
     policy = SmolVLA(SPEC, Config(horizon=3, checkpoint=str(folder), flow_steps=2)).eval()

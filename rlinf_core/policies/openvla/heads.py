@@ -65,8 +65,12 @@ def fill(folder: Path, config: Config, parts: dict[str, nn.Module | None]) -> No
     """Load the parts that the folder has; those of a folder that has none begin with random weights.
 
     Raises:
-        PolicyFileError: the folder has one that the config does without, or one and not the other, or not this one.
+        PolicyFileError: the folder has one that the config does without, or one and not the other, or not this one, or
+            one that is not known here.
     """
+    if others := [file.name for file in sorted(folder.glob("*--*.pt")) if file.name.partition("--")[0] not in parts]:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected {' and '.join(parts)} alone beside the network, found "
+                              f"{', '.join(others[:5])}: FiLM and OpenVLA-OFT's diffusion are not known here")
     files = {name: _file(folder, name) for name in parts}
     if not any(files.values()):
         return

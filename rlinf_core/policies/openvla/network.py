@@ -127,13 +127,24 @@ def from_checkpoint(folder: Path) -> tuple[OpenVLANetwork, Tokenizer]:
     Raises:
         PolicyFileError: the folder, or which of its files or tensors, is not what it should be.
     """
-    network = built(folder_config(folder, (KIND,)))
+    network = built(_with_statistics(folder, folder_config(folder, (KIND,))))
     weights = {name: tensor for name, tensor in weights_of(folder).items() if not name.startswith(UNUSED)}
     expected = network.state_dict()
     refuse_differing(folder, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
         name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
     network.load_state_dict(weights)
     return network, tokenizer_of((folder / "tokenizer.json").read_text())
+
+
+def _with_statistics(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with those of the data sets that a checkpoint was fine-tuned with, which stand beside it."""
+    file = folder / "dataset_statistics.json"
+    if not file.is_file():
+        return config
+    try:
+        return config | {"norm_stats": {**config["norm_stats"], **json.loads(file.read_text())}}
+    except (ValueError, TypeError, KeyError) as error:
+        raise PolicyFileError(f"policy.checkpoint {file}: expected a map of data sets, got: {error}") from error
 
 
 def save_folder(network: OpenVLANetwork, tokenizer: Tokenizer, folder: Path) -> None:

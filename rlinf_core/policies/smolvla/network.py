@@ -23,6 +23,7 @@ from rlinf_core.policies.smolvla.expert import Expert, Prefix
 
 KIND, PREFIX, VLM = "smolvla", "model.", "vlm_config"
 UNUSED = ("model.vlm_with_expert.vlm.lm_head.", "normalize_", "unnormalize_")  # in checkpoints, of which nothing is made
+COMPILED = "_orig_mod."  # in names, where a compiled model was saved
 KNOWN = {"attention_mode": "cross_attn", "add_image_special_tokens": False, "adapt_to_pi_aloha": False,
          "use_delta_joint_actions_aloha": False}
 SMALLEST: dict[str, Any] = {
@@ -137,8 +138,8 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[SmolVLANetwork, Tokeniz
         raise PolicyFileError(f"policy.horizon: expected {config['chunk_size']}, as the checkpoint {folder} was trained "
                               f"with, got {horizon}. How many of them are played says policy.execute")
     network = built({**SMALLEST, **config, VLM: json.loads(vlm["config.json"])})
-    weights = {name.removeprefix(PREFIX): tensor for name, tensor in weights_of(folder).items()
-               if not name.startswith(UNUSED)}
+    said = {name.replace(COMPILED, ""): tensor for name, tensor in weights_of(folder).items()}
+    weights = {name.removeprefix(PREFIX): tensor for name, tensor in said.items() if not name.startswith(UNUSED)}
     expected = network.state_dict()
     refuse_differing(folder, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
         name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
