@@ -6,10 +6,11 @@ The expert says v(pictures, sentence, state, a, t); t = 1 is noise, t = 0 an act
 
 from __future__ import annotations
 
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -32,6 +33,7 @@ class FlowMatching(OnPolicyActor):
     """a_1 ~ N(0, 1); from t = 1 to 0, a -= v dt; chunks of H normalised actions. A subclass says what the network is.
 
     Attributes:
+        made: the module that makes its network: ``from_checkpoint``, ``from_scratch``, ``built``, ``described``.
         room: observed numbers, and numbers an action, that the network has at most.
         times: alpha, scale and offset of the times that are learned from: scale Beta(alpha, 1) + offset.
     """
@@ -39,6 +41,7 @@ class FlowMatching(OnPolicyActor):
     config: FlowSettings
     reads_instructions = needs_instruction = True
     name: ClassVar[str]
+    made: ClassVar[ModuleType]
     room: tuple[int, int]
     times: tuple[float, float, float]
 
@@ -56,9 +59,21 @@ class FlowMatching(OnPolicyActor):
             self.vlm.requires_grad_(False)
         self._tokens: dict[bytes, list[int]] = {}
 
-    @abstractmethod
     def first(self) -> tuple[Any, Tokenizer]:
         """Network and tokenizer to begin with."""
+        if self.config.checkpoint:
+            network, tokenizer = self.made.from_checkpoint(Path(self.config.checkpoint), self.config.horizon)
+            return network, tokenizer
+        return self.made.from_scratch(self.config.network, self.config.horizon), tokenizer_of("")
+
+    @classmethod
+    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
+        """From what ``describe`` said: without its checkpoint, which is elsewhere."""
+        return cls(spec, config, cls.made.built(described["network"]), tokenizer_of(described["tokenizer"]))
+
+    def describe(self) -> dict[str, Any]:
+        """With network and tokenizer, so that the file is all that a station needs."""
+        return super().describe() | {"network": self.made.described(self.network), "tokenizer": self.tokenizer.text}
 
     @abstractmethod
     def measure(self) -> None:
@@ -206,9 +221,3 @@ class FlowMatching(OnPolicyActor):
             return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(self.decode(self.seen(observation), noise if self.draws(explore) else torch.zeros_like(noise)))
-
-
-def as_json(config: Any) -> Mapping[str, Any]:
-    """A transformers' config, whole."""
-    said: Mapping[str, Any] = json.loads(config.to_json_string(use_diff=False))
-    return said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rlinf_core.errors import PolicyFileError, SpecError, nearest
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+Network = TypeVar("Network", bound="torch.nn.Module")
 BEGIN = 256  # the token beside bytes with which a sentence begins, for networks from scratch
 
 
@@ -133,6 +134,37 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError) as error:
             raise PolicyFileError(f"policy.checkpoint {file}: expected a whole safetensors file, got: {error}") from error
     return {name: tensor.float() for name, tensor in weights.items()}
+
+
+def lerobot_config(folder: Path, kind: str, needed: Collection[str], known: Collection[str]) -> dict[str, Any]:
+    """Of the config.json of LeRobot's, the keys that are needed or known; PolicyFileError says what is wrong."""
+    try:
+        said = json.loads((folder / "config.json").read_text())
+        got = said.get("type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with a map in config.json, got: "
+                              f"{error}") from error
+    if got != kind:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected a config.json of LeRobot's type {kind}, got {got!r}")
+    if missing := [key for key in needed if key not in said]:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected {' and '.join(missing)} in config.json, got nothing")
+    return {key: value for key, value in said.items() if key in needed or key in known}
+
+
+def check_horizon(folder: Path, trained: int, horizon: int) -> None:
+    """PolicyFileError where a checkpoint's chunks are not as long as the policy's."""
+    if trained != horizon:
+        raise PolicyFileError(f"policy.horizon: expected {trained}, as the checkpoint {folder} was trained with, got "
+                              f"{horizon}. How many of them are played says policy.execute")
+
+
+def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network:
+    """The network, or a part of one, with these weights; PolicyFileError names those that are not its own."""
+    expected = network.state_dict()
+    refuse_differing(where, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
+        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
+    network.load_state_dict(weights)
+    return network
 
 
 def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],

@@ -16,6 +16,8 @@ from tests.algorithms.by_hand import SEEING, pictures
 from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, Points, misled
 
+MUST_SEE = ("openvla", "pi0", "pi05", "smolvla")
+
 
 @contextmanager
 def elsewhere():
@@ -27,7 +29,7 @@ def elsewhere():
         torch.set_default_device(None)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in ("openvla", "pi0", "smolvla")])  # which must see
+@pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in MUST_SEE])
 def test_policies_act_and_are_played_where_they_are(kind):
     policy = make(kind, horizon=3, execute=2)
     with elsewhere():

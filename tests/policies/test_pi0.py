@@ -11,6 +11,7 @@ from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import instructions
 from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.images import in_the_middle
 from rlinf_core.policies.pi0 import Config
 from rlinf_core.policies.pi0.network import from_scratch
 from rlinf_core.policies.pi0.policy import Pi0
@@ -141,12 +142,11 @@ def test_a_sentence_means_the_same_alone_and_beside_a_longer_one():
 
 
 def test_pictures_of_another_shape_keep_it():
-    policy = pi0()
     wide = torch.full((1, 16, 32, 3), 255, dtype=torch.uint8)
-    square = policy._square(wide)
+    square = in_the_middle(wide, 32)
     assert square.shape == (1, 3, 32, 32)
     assert (square[:, :, :8] == -1).all() and (square[:, :, 8:24] == 1).all() and (square[:, :, 24:] == -1).all()
-    large = policy._square(torch.full((1, 64, 128, 3), 255, dtype=torch.uint8))
+    large = in_the_middle(torch.full((1, 64, 128, 3), 255, dtype=torch.uint8), 32)
     assert torch.allclose(large, square, atol=1e-6)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.policies.openvla.config import Config
-from rlinf_core.policies.pretrained import refuse_differing
+from rlinf_core.policies.pretrained import filled
 
 HEAD, PROJECTOR = "action_head", "proprio_projector"
 _PARALLEL = "module."  # before each name, where DistributedDataParallel wrote the file
@@ -103,10 +103,7 @@ def _load(file: Path, part: nn.Module) -> None:
     except Exception as error:  # torch raises many kinds
         raise PolicyFileError(f"policy.checkpoint {file}: expected a whole file of tensors by name, got: "
                               f"{type(error).__name__}: {str(error)[:200]}") from error
-    expected = part.state_dict()
-    refuse_differing(file, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
-        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
-    part.load_state_dict(weights)
+    filled(part, weights, file)
 
 
 def save(folder: Path, step: int, parts: dict[str, nn.Module | None]) -> None:

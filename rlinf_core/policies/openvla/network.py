@@ -20,9 +20,9 @@ from rlinf_core.policies.openvla.vision import TOWERS, tower
 from rlinf_core.policies.pretrained import (
     BEGIN,
     Tokenizer,
+    filled,
     folder_config,
     over,
-    refuse_differing,
     tokenizer_of,
     weights_of,
 )
@@ -129,11 +129,7 @@ def from_checkpoint(folder: Path) -> tuple[OpenVLANetwork, Tokenizer]:
     """
     network = built(_with_statistics(folder, folder_config(folder, (KIND,))))
     weights = {name: tensor for name, tensor in weights_of(folder).items() if not name.startswith(UNUSED)}
-    expected = network.state_dict()
-    refuse_differing(folder, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
-        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
-    network.load_state_dict(weights)
-    return network, tokenizer_of((folder / "tokenizer.json").read_text())
+    return filled(network, weights, folder), tokenizer_of((folder / "tokenizer.json").read_text())
 
 
 def _with_statistics(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -7,21 +7,20 @@ are pictures, beginning, sentence, newline; vectors are normalised and filled up
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from rlinf_core.errors import SpecError
 from rlinf_core.policies import instructions
-from rlinf_core.policies.flow_matching import FlowMatching, as_json
+from rlinf_core.policies.flow_matching import FlowMatching
+from rlinf_core.policies.images import in_the_middle
+from rlinf_core.policies.pi0 import network
 from rlinf_core.policies.pi0.config import Config
-from rlinf_core.policies.pi0.network import built, from_checkpoint, from_scratch
 from rlinf_core.policies.policy import Batch
-from rlinf_core.policies.pretrained import Tokenizer, padded, tokenizer_of
+from rlinf_core.policies.pretrained import Tokenizer, padded
 from rlinf_core.specs import StationSpec
 
 
@@ -30,25 +29,11 @@ class Pi0(FlowMatching):
 
     config: Config
     name = "pi0"
+    made: ClassVar[ModuleType] = network
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
-
-    def first(self) -> tuple[Any, Tokenizer]:
-        """See ``FlowMatching``."""
-        if self.config.checkpoint:
-            return from_checkpoint(Path(self.config.checkpoint), self.config.horizon)
-        return from_scratch(self.config.network, self.config.horizon), tokenizer_of("")
-
-    @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> Pi0:
-        """From what ``describe`` said: without its checkpoint, which is elsewhere."""
-        return cls(spec, config, built(described["network"]), tokenizer_of(described["tokenizer"]))
-
-    def describe(self) -> dict[str, Any]:
-        """With network and tokenizer, so that the file is all that a station needs."""
-        return super().describe() | {"network": as_json(self.network.config), "tokenizer": self.tokenizer.text}
 
     def measure(self) -> None:
         """See ``FlowMatching``."""
@@ -66,21 +51,12 @@ class Pi0(FlowMatching):
 
     def inputs(self, batch: Batch) -> Batch:
         """State, pictures and tokens."""
-        pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
+        size = self.network.config.vlm_config.vision_config.image_size
+        pixels = torch.stack([in_the_middle(batch[image.name], size) for image in self.spec.images], dim=1)
         ids, mask = self._sentences(batch[instructions.NAME], pixels)
         return {"state": self.padded_state(batch), "pixel_values": pixels,
                 "pixel_attention_mask": torch.ones(pixels.shape[:2], dtype=torch.bool, device=pixels.device),
                 "input_ids": ids, "attention_mask": mask}
-
-    def _square(self, images: Tensor) -> Tensor:
-        """(B, H, W, 3) uint8 in the middle of the network's square (B, 3, S, S), black around it, in [-1, 1]."""
-        size, (height, width) = self.network.config.vlm_config.vision_config.image_size, images.shape[1:3]
-        pixels, scale = images.permute(0, 3, 1, 2).float() / 127.5 - 1.0, size / max(height, width)
-        if scale != 1.0:
-            shape = (max(1, round(height * scale)), max(1, round(width * scale)))
-            pixels = F.interpolate(pixels, shape, mode="bilinear", align_corners=False, antialias=True)
-        down, right = size - pixels.shape[2], size - pixels.shape[3]
-        return F.pad(pixels, (right // 2, right - right // 2, down // 2, down - down // 2), value=-1.0)
 
     def _sentences(self, rows: Tensor, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens (B, L) of pictures (B, cameras, ...) and sentences, and 1 where there is one."""

@@ -18,8 +18,18 @@ from torch.nn import functional as F
 
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
-from rlinf_core.policies.pretrained import BEGIN, FileTokenizer, Tokenizer, over, refuse_differing, weights_of
-from rlinf_core.policies.smolvla.expert import Expert, Prefix
+from rlinf_core.policies.action_expert import Prefix, sines
+from rlinf_core.policies.pretrained import (
+    BEGIN,
+    FileTokenizer,
+    Tokenizer,
+    check_horizon,
+    filled,
+    lerobot_config,
+    over,
+    weights_of,
+)
+from rlinf_core.policies.smolvla.expert import Expert
 
 KIND, PREFIX, VLM = "smolvla", "model.", "vlm_config"
 UNUSED = ("model.vlm_with_expert.vlm.lm_head.", "normalize_", "unnormalize_")  # in checkpoints, of which nothing is made
@@ -89,16 +99,10 @@ class SmolVLANetwork(nn.Module):
     def velocity(self, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         """At a point (B, H, M) and time (B,)."""
         actions = self.action_in_proj(point)
-        times = self._times(time).to(actions.dtype).unsqueeze(1).expand_as(actions)
+        times = sines(time, actions.shape[-1], self.config["min_period"], self.config["max_period"])
+        times = times.to(actions.dtype).unsqueeze(1).expand_as(actions)
         x = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(torch.cat([actions, times], dim=-1))))
         return self.action_out_proj(self.vlm_with_expert["lm_expert"](x, prefix))
-
-    def _times(self, time: Tensor) -> Tensor:
-        """Sines and cosines (B, W) of periods from the shortest to the longest."""
-        half, (low, high) = self.action_in_proj.out_features // 2, (self.config["min_period"], self.config["max_period"])
-        fraction = torch.linspace(0.0, 1.0, half, dtype=torch.float64, device=time.device)
-        angle = 2.0 * math.pi / (low * (high / low) ** fraction) * time[:, None]
-        return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
 def from_scratch(differing: Mapping[str, Any], horizon: int) -> SmolVLANetwork:
@@ -132,34 +136,13 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[SmolVLANetwork, Tokeniz
         PolicyFileError: the folder, or which of its files or tensors, is not what it should be.
     """
     require("vla", f"policy.kind: {KIND}")
-    config = _config(folder)
+    config = lerobot_config(folder, KIND, ("vlm_model_name", "chunk_size"), SMALLEST)
     vlm = {name: _of_vlm(folder, config["vlm_model_name"], name) for name in ("config.json", "tokenizer.json")}
-    if config["chunk_size"] != horizon:
-        raise PolicyFileError(f"policy.horizon: expected {config['chunk_size']}, as the checkpoint {folder} was trained "
-                              f"with, got {horizon}. How many of them are played says policy.execute")
+    check_horizon(folder, config["chunk_size"], horizon)
     network = built({**SMALLEST, **config, VLM: json.loads(vlm["config.json"])})
     said = {name.replace(COMPILED, ""): tensor for name, tensor in weights_of(folder).items()}
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in said.items() if not name.startswith(UNUSED)}
-    expected = network.state_dict()
-    refuse_differing(folder, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
-        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
-    network.load_state_dict(weights)
-    return network, FileTokenizer(vlm["tokenizer.json"])
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    """Of LeRobot's, the keys that matter here."""
-    try:
-        said = json.loads((folder / "config.json").read_text())
-        kind, needed = said.get("type"), ("vlm_model_name", *SMALLEST.keys() - {VLM})
-    except (OSError, ValueError, AttributeError) as error:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with a map in config.json, got: "
-                              f"{error}") from error
-    if kind != KIND:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected a config.json of LeRobot's type {KIND}, got {kind!r}")
-    if missing := [key for key in ("vlm_model_name", "chunk_size") if key not in said]:
-        raise PolicyFileError(f"policy.checkpoint {folder}: expected {' and '.join(missing)} in config.json, got nothing")
-    return {key: said[key] for key in needed if key in said}
+    return filled(network, weights, folder), FileTokenizer(vlm["tokenizer.json"])
 
 
 def _of_vlm(folder: Path, name: str, file: str) -> str:
@@ -174,6 +157,11 @@ def _of_vlm(folder: Path, name: str, file: str) -> str:
         raise PolicyFileError(f"policy.checkpoint {folder}: expected {file} of its vision-language model, found none. Its "
                               f"config.json says vlm_model_name: {name}: fetch it (hf download {name} config.json "
                               "tokenizer.json), or write the path of a folder that has both") from error
+
+
+def described(network: SmolVLANetwork) -> Mapping[str, Any]:
+    """What ``built`` takes."""
+    return network.config
 
 
 def save_folder(network: SmolVLANetwork, tokenizer: Tokenizer, folder: Path) -> None:

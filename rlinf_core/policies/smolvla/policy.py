@@ -7,21 +7,20 @@ a sentence ends with a newline; vectors are normalised and filled up with zeros.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.policies import instructions
+from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.policy import Batch
-from rlinf_core.policies.pretrained import Tokenizer, padded, tokenizer_of
+from rlinf_core.policies.pretrained import Tokenizer, padded
+from rlinf_core.policies.smolvla import network
 from rlinf_core.policies.smolvla.config import Config
-from rlinf_core.policies.smolvla.expert import Prefix
-from rlinf_core.policies.smolvla.network import SmolVLANetwork, built, from_checkpoint, from_scratch
 from rlinf_core.specs import StationSpec
 
 
@@ -29,28 +28,13 @@ class SmolVLA(FlowMatching):
     """Pictures, sentence and state are the vision-language model's; actions are the expert's."""
 
     config: Config
-    network: SmolVLANetwork
     name = "smolvla"
+    made: ClassVar[ModuleType] = network
     times = (1.5, 0.999, 0.001)
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
-
-    def first(self) -> tuple[Any, Tokenizer]:
-        """See ``FlowMatching``."""
-        if self.config.checkpoint:
-            return from_checkpoint(Path(self.config.checkpoint), self.config.horizon)
-        return from_scratch(self.config.network, self.config.horizon), tokenizer_of("")
-
-    @classmethod
-    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> SmolVLA:
-        """From what ``describe`` said: without its checkpoint, which is elsewhere."""
-        return cls(spec, config, built(described["network"]), tokenizer_of(described["tokenizer"]))
-
-    def describe(self) -> dict[str, Any]:
-        """With network and tokenizer, so that the file is all that a station needs."""
-        return super().describe() | {"network": self.network.config, "tokenizer": self.tokenizer.text}
 
     def measure(self) -> None:
         """See ``FlowMatching``."""
@@ -83,13 +67,15 @@ class SmolVLA(FlowMatching):
         return self.tokenizer.ids(f"{sentence}\n")
 
     def _prefix(self, inputs: Batch) -> Prefix:
-        return self.network.prefix(**inputs)
+        prefix: Prefix = self.network.prefix(**inputs)
+        return prefix
 
     def _repeated(self, prefix: Prefix, times: int) -> Prefix:
         return prefix.repeated(times)
 
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        return self.network.velocity(prefix, point, time)
+        velocity: Tensor = self.network.velocity(prefix, point, time)
+        return velocity
 
 
 Policy = SmolVLA
