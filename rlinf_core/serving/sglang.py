@@ -105,9 +105,10 @@ class Generated(NetworkPolicy):
 
     def __init__(self, policy: NetworkPolicy, server: SGLang) -> None:
         super().__init__(policy.spec, policy.config)
-        if not isinstance(policy, OpenVLA) or policy.config.decoding != "autoregressive" or policy.config.state:
-            raise SpecError("--sglang: expected an openvla with decoding: autoregressive, which sees pictures and a "
-                            f"sentence alone, got {policy.config.kind}. Leave --sglang away: this machine computes it then")
+        plain = isinstance(policy, OpenVLA) and policy.config.decoding == "autoregressive" and not policy.config.state
+        if not isinstance(policy, OpenVLA) or not plain or policy.config.lora.rank:
+            raise SpecError("--sglang: expected an openvla with decoding: autoregressive, without state or adapters, got "
+                            f"{policy.config.kind} of another kind. Leave --sglang away: this machine computes it then")
         self.policy, self.server = policy, server
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:

@@ -21,7 +21,6 @@ from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.server import PolicyServer
 from rlinf_core.serving.sglang import Generated, SGLang
 from rlinf_core.serving.weights import Weights
-from tests.policies.published_openvla import SMALL
 from tests.policies.test_openvla import observation, openvla
 
 
@@ -170,8 +169,9 @@ def test_its_death_is_an_error_to_who_asks_and_its_return_an_answer(engine, tmp_
 
 
 def test_what_no_server_can_say_is_refused(tmp_path, capsys):
-    with pytest.raises(SpecError, match="expected an openvla with decoding: autoregressive"):
-        Generated(openvla(decoding="parallel", network=SMALL), SGLang("http://127.0.0.1:1", 1.0))
+    for other in ({"decoding": "parallel"}, {"lora": {"rank": 2}}, {"state": True}):
+        with pytest.raises(SpecError, match="expected an openvla with decoding: autoregressive, without state or adapters"):
+            Generated(openvla(**other), SGLang("http://127.0.0.1:1", 1.0))
     save_policy(openvla(horizon=1), tmp_path / policy_name(1))
     assert main(["serve", str(tmp_path), "--sglang", "http://127.0.0.1:1"]) == 1
     assert "expected a server that answers within 30 s" in capsys.readouterr().err
