@@ -23,6 +23,7 @@ from rlinf_core.policies import instructions
 from rlinf_core.policies.openvla.policy import OpenVLA
 from rlinf_core.policies.policy import ActionChunk, NetworkPolicy, Observation
 
+PLAIN = {"kind": "openvla", "decoding": "autoregressive", "state": False, "lora": 0}
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -105,10 +106,10 @@ class Generated(NetworkPolicy):
 
     def __init__(self, policy: NetworkPolicy, server: SGLang) -> None:
         super().__init__(policy.spec, policy.config)
-        plain = isinstance(policy, OpenVLA) and policy.config.decoding == "autoregressive" and not policy.config.state
-        if not isinstance(policy, OpenVLA) or not plain or policy.config.lora.rank:
+        said = policy.config.model_dump(include={"kind", "decoding", "state", "lora"})
+        if said | {"lora": 0} != PLAIN or said["lora"]["rank"]:
             raise SpecError("--sglang: expected an openvla with decoding: autoregressive, without state or adapters, got "
-                            f"{policy.config.kind} of another kind. Leave --sglang away: this machine computes it then")
+                            f"{said}. Leave --sglang away: this machine computes it then")
         self.policy, self.server = policy, server
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
