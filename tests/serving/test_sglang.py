@@ -149,7 +149,7 @@ def test_its_death_is_an_error_to_who_asks_and_its_return_an_answer(engine, tmp_
         try:
             first = client.infer(message)["actions"]
             engine.end()
-            with pytest.raises(RefusedRequestError, match="sglang http.*expected a server that answers within 20 s, got"):
+            with pytest.raises(RefusedRequestError, match=r":\d+: sglang http.*expected a server that answers"):
                 client.infer(message)
             engine.start()
             assert np.array_equal(client.infer(message)["actions"], first)
