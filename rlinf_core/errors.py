@@ -44,6 +44,10 @@ class RefusedRequestError(ServingError):
     """The server answers, and not this observation."""
 
 
+class EngineError(RlinfError):
+    """A server that computes for ours and does not answer, or says what cannot be."""
+
+
 class DeviceError(RlinfError):
     """An operator's device that is missing, silent, gone or talks nonsense.
 

@@ -135,7 +135,7 @@ def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path
     """The episodes that were asked for; what is counted is written however they ended."""
     before = len(read_events(run_dir))
     try:
-        _direct(supervisor, recipe, run_dir, quiet=True)
+        direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet=True))
     finally:
         events = read_events(run_dir)[before:]
         closed = [event for event in events if event["event"] == "episode"]

@@ -153,6 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--max-wait-ms", type=at_least(0, float), default=5.0, metavar="MS",
                        help="for how long a request waits for those of others who ask, too (default: 5)")
     serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
+    serve.add_argument("--sglang", default="", metavar="URL", help="an SGLang server of the policy's checkpoint, "
+                       "http://host:30000, says an openvla's tokens (docs/serving.md)")
     identify = command(commands, "identify", "cli.identify:identify_command",
                        "delay, lag and gain with which an arm follows, from recorded episodes")
     identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")

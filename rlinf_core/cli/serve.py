@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from rlinf_core import extras
 from rlinf_core.addresses import is_loopback
 
+ENGINE_S = 30.0  # for an answer of an SGLang server, whose first ones take long
 
-def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str) -> None:
+
+def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str, sglang: str) -> None:
     """Load, warm up, listen, and serve until Ctrl-C; newer files of a folder are served as they come."""
     extras.require("policy", "rlinf serve")
 
     from rlinf_core.devices import device_of
     from rlinf_core.serving.server import PolicyServer, serve_until_cancelled
+    from rlinf_core.serving.sglang import Generated, SGLang
     from rlinf_core.serving.weights import Weights
 
-    weights = Weights(policy, device_of(device), warm_up=sorted({1, max_batch}))
+    through = partial(Generated, server=SGLang(sglang, ENGINE_S)) if sglang else None
+    weights = Weights(policy, device_of(device), sorted({1, max_batch}), through)
     server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _say)
     newest = weights.newest
 

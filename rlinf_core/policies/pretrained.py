@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rlinf_core.errors import PolicyFileError, SpecError, nearest
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Network = TypeVar("Network", bound="torch.nn.Module")
 BEGIN = 256  # the token beside bytes with which a sentence begins, for networks from scratch
 
 
@@ -72,6 +77,16 @@ def sentence_of(row: bytes, what: str) -> str:
     return sentence
 
 
+def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
+    """Tokens (B, L), ``before`` each sentence, and whether there is one: shorter sentences end sooner."""
+    import torch
+
+    longest = max(map(len, sentences))
+    ids = torch.tensor([[*before, *tokens, *[0] * (longest - len(tokens))] for tokens in sentences], device=device)
+    lengths = torch.tensor([len(before) + len(tokens) for tokens in sentences], device=device)
+    return ids, torch.arange(ids.shape[1], device=device) < lengths[:, None]
+
+
 def over(base: Mapping[str, Any], said: Mapping[str, Any], where: str, keys_of: str, free: Collection[str] = ()) \
         -> dict[str, Any]:
     """``base`` with what was said in place of its values; PolicyFileError names a key that it does not have.
@@ -105,6 +120,51 @@ def folder_config(folder: Path, kinds: Collection[str]) -> dict[str, Any]:
     if kind not in kinds:
         raise PolicyFileError(f"policy.checkpoint {folder}: expected a model_type of {' or '.join(kinds)}, got {kind!r}")
     return dict(config)
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    """Of all its model*.safetensors, in float32; PolicyFileError where one is damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    weights: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("model*.safetensors")):
+        try:
+            weights |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise PolicyFileError(f"policy.checkpoint {file}: expected a whole safetensors file, got: {error}") from error
+    return {name: tensor.float() for name, tensor in weights.items()}
+
+
+def lerobot_config(folder: Path, kind: str, needed: Collection[str], known: Collection[str]) -> dict[str, Any]:
+    """Of the config.json of LeRobot's, the keys that are needed or known; PolicyFileError says what is wrong."""
+    try:
+        said = json.loads((folder / "config.json").read_text())
+        got = said.get("type")
+    except (OSError, ValueError, AttributeError) as error:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected a folder with a map in config.json, got: "
+                              f"{error}") from error
+    if got != kind:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected a config.json of LeRobot's type {kind}, got {got!r}")
+    if missing := [key for key in needed if key not in said]:
+        raise PolicyFileError(f"policy.checkpoint {folder}: expected {' and '.join(missing)} in config.json, got nothing")
+    return {key: value for key, value in said.items() if key in needed or key in known}
+
+
+def check_horizon(folder: Path, trained: int, horizon: int) -> None:
+    """PolicyFileError where a checkpoint's chunks are not as long as the policy's."""
+    if trained != horizon:
+        raise PolicyFileError(f"policy.horizon: expected {trained}, as the checkpoint {folder} was trained with, got "
+                              f"{horizon}. How many of them are played says policy.execute")
+
+
+def filled(network: Network, weights: dict[str, Tensor], where: Path) -> Network:
+    """The network, or a part of one, with these weights; PolicyFileError names those that are not its own."""
+    expected = network.state_dict()
+    refuse_differing(where, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
+        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
+    network.load_state_dict(weights)
+    return network
 
 
 def refuse_differing(folder: Path, missing: Collection[Any], unexpected: Collection[Any],

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rlinf_core.settings.base import Count, Settings, Widths
+from rlinf_core.settings.base import Count, Settings, Widths, with_default
 
 
 class Lora(Settings):
@@ -47,6 +47,11 @@ class PolicySettings(Settings):
         return execute
 
     @property
+    def no_density(self) -> str:
+        """Why what it draws has no log-probabilities with these settings; empty where it has."""
+        return ""
+
+    @property
     def executed(self) -> int:
         """Actions of a chunk that are played, 1 to ``horizon``."""
         return self.execute or self.horizon
@@ -67,3 +72,19 @@ class PretrainedSettings(PolicySettings):
         if self.checkpoint and self.network:
             raise ValueError("network: expected nothing beside a checkpoint, which has its own. Leave one of them out")
         return self
+
+
+class FlowSettings(PretrainedSettings):
+    """Of vision-language models with an action expert that carries noise to actions."""
+
+    horizon: int = with_default(PretrainedSettings, "horizon", 50)
+    flow_steps: int = Field(10, gt=0, le=1000, description="from noise to action")
+    sde_noise: float = Field(
+        0.0, ge=0, le=2, description="where it explores, so much noise enters at every step from noise to action, the "
+        "marginals staying what they are, which gives what it draws a density: the PPO family; 0 for none")
+    tokens: int = Field(48, gt=0, le=1024, description="room for the instruction; what is longer is cut off")
+    frozen: bool = Field(False, description="the vision-language model stays as it is; the action expert alone is trained")
+
+    @property
+    def no_density(self) -> str:
+        return "" if self.sde_noise else "policy.sde_noise: expected more than 0, which gives its actions a density, got 0"

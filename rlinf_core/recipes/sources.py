@@ -39,6 +39,8 @@ def check_source(recipe: Recipe) -> None:
     algorithm, policy, simulation = recipe.algorithm, recipe.policy, recipe.simulation
     if policy.kind not in algorithm.policies:
         raise RecipeError(f"policy.kind: {algorithm.name} trains {' or '.join(algorithm.policies)}, got '{policy.kind}'")
+    if algorithm.learns_from == ROLLOUTS and policy.no_density:
+        raise RecipeError(f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn")
     _check_env(recipe)
     source = source_of(recipe)
     if reason := why_not(algorithm, source):

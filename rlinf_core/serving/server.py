@@ -15,7 +15,7 @@ from websockets.frames import CloseCode
 from websockets.http11 import Request as HttpRequest
 from websockets.http11 import Response
 
-from rlinf_core.errors import ServingError, SpecError, printable
+from rlinf_core.errors import EngineError, ServingError, SpecError, printable
 from rlinf_core.serving.batching import Batcher
 from rlinf_core.serving.metrics import Metrics
 from rlinf_core.serving.packing import MAX_BYTES, packed, unpacked
@@ -103,7 +103,7 @@ class PolicyServer:
         except ServingError as error:
             await self._refuse(client, error)
             await client.connection.close(CloseCode.UNSUPPORTED_DATA, "expected openpi's protocol")
-        except SpecError as error:
+        except (SpecError, EngineError) as error:
             await self._refuse(client, error)
         except ConnectionClosed:
             raise

@@ -14,7 +14,7 @@ import torch
 
 from rlinf_core.errors import PolicyFileError, RlinfError, SpecError
 from rlinf_core.policies.files import load_policy, newest_policy, policy_version
-from rlinf_core.policies.policy import ActionChunk, Observation, Policy
+from rlinf_core.policies.policy import ActionChunk, NetworkPolicy, Observation, Policy
 from rlinf_core.serving import protocol
 from rlinf_core.serving.protocol import Request
 
@@ -80,17 +80,19 @@ class Weights:
         path: of the file or folder.
         device: where it computes.
         warm_up: batch sizes that are computed once before a version is served.
+        through: makes of a loaded policy the one that is served, once: later files are not looked at.
     """
 
-    def __init__(self, path: Path, device: torch.device | str = "cpu", warm_up: Sequence[int] = (1,)) -> None:
-        self.path, self.device, self.warm_up = path, device, warm_up
+    def __init__(self, path: Path, device: torch.device | str = "cpu", warm_up: Sequence[int] = (1,),
+                 through: Callable[[NetworkPolicy], NetworkPolicy] | None = None) -> None:
+        self.path, self.device, self.warm_up, self.through = path, device, warm_up, through
         self.newest = self._load(_stamped(newest_policy(path)))
         self._tried = self.newest.file
 
     def look(self, say: Callable[[str], None]) -> bool:
         """Take a newer file, if there is one that fits; returns whether there was."""
         file = _stamped(newest_policy(self.path))
-        if file == self._tried:
+        if file == self._tried or self.through:
             return False
         self._tried, served = file, self.newest
         try:
@@ -106,7 +108,8 @@ class Weights:
         return True
 
     def _load(self, file: tuple[Path, int]) -> Version:
-        policy: Policy = load_policy(file[0]).to(self.device)
+        loaded = load_policy(file[0]).to(self.device)
+        policy: Policy = self.through(loaded) if self.through else loaded
         generator = torch.Generator(policy.device).manual_seed(0)
         named = re.fullmatch(r"policy-\d+", file[0].stem)
         version = Version(policy, policy_version(file[0]) if named else 0, file, generator)

@@ -13,7 +13,10 @@ TOWER = {"embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_ratio": 2.0, "patch_s
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "num_attention_heads": 4,
         "num_key_value_heads": 2, "initializer_range": 0.2}
 SMALL = {"timm_model_args": [TOWER, TOWER], "image_sizes": [32, 32], "text_config": TEXT}
-STATISTICS = {"lab": {"action": {"q01": [-0.01, 0.0], "q99": [0.03, 1.0], "mask": [True, False]}}}
+TINIEST = {"timm_model_args": [TOWER | {"depth": 2, "embed_dim": 16}] * 2, "image_sizes": [32, 32],
+           "text_config": TEXT | {"num_hidden_layers": 1}}  # which still learns
+STATISTICS = {"lab": {"action": {"q01": [-0.01, 0.0], "q99": [0.03, 1.0], "mask": [True, False]},
+                      "proprio": {"q01": [-1.0, 0.0, 2.0], "q99": [1.0, 0.5, 3.0]}}}
 
 
 def written(folder):

@@ -7,8 +7,6 @@ from torch.nn import functional as F
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
-from rlinf_core.algorithms import algorithm
-from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
@@ -20,7 +18,8 @@ from rlinf_core.policies.policy import Observation
 from rlinf_core.serving.protocol import read_request
 from rlinf_core.serving.weights import Version
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
-from tests.policies.published_openvla import SMALL, TEXT, theirs, written
+from tests.policies.bandit import paid_before_and_after
+from tests.policies.published_openvla import SMALL, TEXT, TINIEST, theirs, written
 from tests.policies.test_pi0 import pi0
 
 ACTION = ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.04), ("m", "m"))
@@ -122,39 +121,29 @@ def test_all_tokens_at_once_are_those_of_attention_without_any_order():
     assert torch.allclose(again, chunk.log_probs, atol=1e-5)
 
 
-@pytest.mark.parametrize("decoding", ["autoregressive", "parallel"])
-def test_by_cloning_it_learns_to_do_as_it_is_told(decoding):
-    policy = openvla(decoding=decoding)
-    learner = Learner(policy, SFTConfig(learning_rate=2e-3, noise_floor=0.0, image_shift=0), seed=0)
+@pytest.mark.parametrize("decoding, updates, rate", [
+    ("autoregressive", 30, 5e-3), ("parallel", 30, 5e-3), ("regression", 60, 2e-3)])
+def test_by_cloning_it_learns_to_do_as_it_is_told(decoding, updates, rate):
+    policy = openvla(decoding=decoding, network=TINIEST)
+    learner = Learner(policy, SFTConfig(learning_rate=rate, noise_floor=0.0, image_shift=0), seed=0)
     said, losses = {"left": -0.7, "right": 0.7}, []
-    for step in range(60):
-        seen = observation(*(["left", "right"] * 4), seed=step)
+    for step in range(updates):
+        seen = observation(*(["left", "right"] * 2), seed=step)
         batch = {name: values.numpy() for name, values in policy.seen(seen).items()}
         batch["action"] = np.repeat([[said[word]] for word in seen.instruction], 4, axis=1).astype(np.float32)
         losses.append(learner.update(batch)["sft_loss"])
     acted = policy.act(observation(*said, seed=10_000), False).actions.mean(dim=(1, 2))
-    assert losses[-1] < 0.3 * losses[0] and acted.numpy() == pytest.approx(list(said.values()), abs=0.05)
+    near = 0.15 if decoding == "regression" else 0.05
+    assert losses[-1] < 0.3 * losses[0] and acted.detach().numpy() == pytest.approx(list(said.values()), abs=near)
 
 
 @pytest.mark.parametrize("name, level, config", [
     ("ppo", "action", {}), ("grpo", "chunk", {"decoding": "parallel"}), ("grpo", "action", {"token_log_probs": True})])
 def test_learners_from_rollouts_raise_what_pays(name, level, config):
-    """A bandit: what lies above 0 in its first number pays, whatever was seen."""
-    policy = openvla(horizon=1, **config)
-    sizes = {"ppo": {"minibatches": 2}, "grpo": {"group": 16, "minibatches": 2}}[name]
-    learner = algorithm(name).Learner(policy, algorithm(name).Config(epochs=2, learning_rate=1e-2, level=level, **sizes), 0)
-    draw, mean = torch.Generator().manual_seed(0), []
-    seen, one = observation(*["push"] * 64), torch.ones(1, 64)
-    batch = {key: value.unsqueeze(0) for key, value in policy.seen(seen).items()}
-    for _ in range(12):
-        chunk = policy.act(seen, True, draw)
-        paid = (chunk.actions[:, :, 0] > 0).float()
-        mean.append(paid.mean().item())
-        rollout = Rollout(batch, batch, chunk.drawn.unsqueeze(0), chunk.log_probs.flatten(1).unsqueeze(0),
-                          paid.unsqueeze(0), one, one, one, one, 0 * one)
-        assert rollout.executed.shape == rollout.log_probs.shape == (1, 64, 2 if "token_log_probs" in config else 1)
-        learner.update(rollout)
-    assert np.mean(mean[:2]) < 0.75 and np.mean(mean[-3:]) > 0.9, mean
+    policy, seen = openvla(horizon=1, network=TINIEST, **config), observation(*["push"] * 32)
+    each = 2 if "token_log_probs" in config else 1
+    before, after = paid_before_and_after(policy, seen, name, 8, each, learning_rate=1e-2, level=level)
+    assert before < 0.75 and after > 0.9
 
 
 def test_a_policy_file_is_all_that_a_station_needs(folder, tmp_path):

@@ -17,7 +17,15 @@ from torch.nn import functional as F
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
 from rlinf_core.policies.openvla.vision import TOWERS, tower
-from rlinf_core.policies.pretrained import BEGIN, Tokenizer, folder_config, over, refuse_differing, tokenizer_of
+from rlinf_core.policies.pretrained import (
+    BEGIN,
+    Tokenizer,
+    filled,
+    folder_config,
+    over,
+    tokenizer_of,
+    weights_of,
+)
 
 BINS, KIND = 256, "openvla"
 UNUSED = "vision_backbone.fused_featurizer.attn_pool."  # SigLIP's, in the checkpoints, of which nothing is made
@@ -119,12 +127,20 @@ def from_checkpoint(folder: Path) -> tuple[OpenVLANetwork, Tokenizer]:
     Raises:
         PolicyFileError: the folder, or which of its files or tensors, is not what it should be.
     """
-    network, weights = built(folder_config(folder, (KIND,))), _weights(folder)
-    expected = network.state_dict()
-    refuse_differing(folder, expected.keys() - weights.keys(), weights.keys() - expected.keys(), [
-        name for name in expected.keys() & weights.keys() if expected[name].shape != weights[name].shape])
-    network.load_state_dict(weights)
-    return network, tokenizer_of((folder / "tokenizer.json").read_text())
+    network = built(_with_statistics(folder, folder_config(folder, (KIND,))))
+    weights = {name: tensor for name, tensor in weights_of(folder).items() if not name.startswith(UNUSED)}
+    return filled(network, weights, folder), tokenizer_of((folder / "tokenizer.json").read_text())
+
+
+def _with_statistics(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with those of the data sets that a checkpoint was fine-tuned with, which stand beside it."""
+    file = folder / "dataset_statistics.json"
+    if not file.is_file():
+        return config
+    try:
+        return config | {"norm_stats": {**config["norm_stats"], **json.loads(file.read_text())}}
+    except (ValueError, TypeError, KeyError) as error:
+        raise PolicyFileError(f"policy.checkpoint {file}: expected a map of data sets, got: {error}") from error
 
 
 def save_folder(network: OpenVLANetwork, tokenizer: Tokenizer, folder: Path) -> None:
@@ -136,20 +152,6 @@ def save_folder(network: OpenVLANetwork, tokenizer: Tokenizer, folder: Path) -> 
               {"format": "pt"})
     (folder / "config.json").write_text(json.dumps(network.config, indent=1))
     (folder / "tokenizer.json").write_text(tokenizer.text)
-
-
-def _weights(folder: Path) -> dict[str, Tensor]:
-    """Of all its safetensors files, in float32."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    weights: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        try:
-            weights |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise PolicyFileError(f"policy.checkpoint {file}: expected a whole safetensors file, got: {error}") from error
-    return {name: tensor.float() for name, tensor in weights.items() if not name.startswith(UNUSED)}
 
 
 def first(checkpoint: str, differing: Mapping[str, Any]) -> tuple[OpenVLANetwork, Tokenizer]:

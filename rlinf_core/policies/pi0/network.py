@@ -9,7 +9,15 @@ from typing import Any
 
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
-from rlinf_core.policies.pretrained import BEGIN, FileTokenizer, Tokenizer, folder_config, over, refuse_differing
+from rlinf_core.policies.pretrained import (
+    BEGIN,
+    FileTokenizer,
+    Tokenizer,
+    check_horizon,
+    folder_config,
+    over,
+    refuse_differing,
+)
 
 IMAGE = BEGIN + 1  # of a network from scratch: a picture's place
 SMALLEST: dict[str, Any] = {
@@ -66,8 +74,12 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[Any, Tokenizer]:
         raise PolicyFileError(f"policy.checkpoint {folder}: expected a pi0 that transformers can load, got: "
                               f"{error}") from error
     network, said = loaded
-    if config.chunk_size != horizon:
-        raise PolicyFileError(f"policy.horizon: expected {config.chunk_size}, as the checkpoint {folder} was trained with, "
-                              f"got {horizon}. How many of them are played says policy.execute")
+    check_horizon(folder, config.chunk_size, horizon)
     refuse_differing(folder, said["missing_keys"], said["unexpected_keys"], said["mismatched_keys"])
     return network, FileTokenizer((folder / "tokenizer.json").read_text())
+
+
+def described(network: Any) -> Mapping[str, Any]:
+    """What ``built`` takes."""
+    said: Mapping[str, Any] = json.loads(network.config.to_json_string(use_diff=False))
+    return said

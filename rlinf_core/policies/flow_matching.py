@@ -1,0 +1,223 @@
+"""What policies with an action expert share: noise is carried to a chunk of actions along a velocity, in Euler steps.
+
+The expert says v(pictures, sentence, state, a, t); t = 1 is noise, t = 0 an action (pi0, Black et al. 2024, arXiv
+2410.24164). With noise on the way what is drawn has a density (Flow-SDE).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlinf_core import sharding
+from rlinf_core.errors import SpecError
+from rlinf_core.policies.adapters import inject
+from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
+from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
+from rlinf_core.policies.settings import FlowSettings
+from rlinf_core.specs import StationSpec
+
+_LOG_2_PI = math.log(2.0 * math.pi)
+
+
+class FlowMatching(OnPolicyActor):
+    """a_1 ~ N(0, 1); from t = 1 to 0, a -= v dt; chunks of H normalised actions. A subclass says what the network is.
+
+    Attributes:
+        made: the module that makes its network: ``from_checkpoint``, ``from_scratch``, ``built``, ``described``.
+        room: observed numbers, and numbers an action, that the network has at most.
+        times: alpha, scale and offset of the times that are learned from: scale Beta(alpha, 1) + offset.
+    """
+
+    config: FlowSettings
+    reads_instructions = needs_instruction = True
+    name: ClassVar[str]
+    made: ClassVar[ModuleType]
+    room: tuple[int, int]
+    times: tuple[float, float, float]
+
+    def __init__(self, spec: StationSpec, config: FlowSettings, network: Any = None,
+                 tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(spec, config)
+        if network is None:
+            network, tokenizer = self.first()
+        self.network, self.tokenizer = network, tokenizer or tokenizer_of("")
+        self.normalisation = Normalisation(spec.vector_size)
+        self.measure()
+        self._fits()
+        inject(self.network, config.lora)
+        if config.frozen:
+            self.vlm.requires_grad_(False)
+        self._tokens: dict[bytes, list[int]] = {}
+
+    def first(self) -> tuple[Any, Tokenizer]:
+        """Network and tokenizer to begin with."""
+        if self.config.checkpoint:
+            network, tokenizer = self.made.from_checkpoint(Path(self.config.checkpoint), self.config.horizon)
+            return network, tokenizer
+        return self.made.from_scratch(self.config.network, self.config.horizon), tokenizer_of("")
+
+    @classmethod
+    def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> FlowMatching:
+        """From what ``describe`` said: without its checkpoint, which is elsewhere."""
+        return cls(spec, config, cls.made.built(described["network"]), tokenizer_of(described["tokenizer"]))
+
+    def describe(self) -> dict[str, Any]:
+        """With network and tokenizer, so that the file is all that a station needs."""
+        return super().describe() | {"network": self.made.described(self.network), "tokenizer": self.tokenizer.text}
+
+    @abstractmethod
+    def measure(self) -> None:
+        """Set ``room`` and ``times`` as the network has them; SpecError where they are not what is known here."""
+
+    @property
+    @abstractmethod
+    def vlm(self) -> torch.nn.Module:
+        """The vision-language model."""
+
+    @abstractmethod
+    def inputs(self, batch: Batch) -> Batch:
+        """What the network takes, of observations."""
+
+    @abstractmethod
+    def _prefix(self, inputs: Batch) -> Any:
+        """What the action expert attends to: keys and values of pictures and sentences."""
+
+    @abstractmethod
+    def _repeated(self, prefix: Any, times: int) -> Any:
+        """Each of the batch so many times, one after the other."""
+
+    @abstractmethod
+    def _velocity(self, inputs: Batch, prefix: Any, point: Tensor, time: Tensor) -> Tensor:
+        """At a point (B, H, M) and time (B,); M is ``room[1]``."""
+
+    @abstractmethod
+    def prompt(self, sentence: str) -> list[int]:
+        """Its tokens."""
+
+    def _fits(self) -> None:
+        sizes = self.spec.vector_size, self.spec.action.dim
+        for what, got, room in zip(("observed numbers", "numbers an action"), sizes, self.room, strict=True):
+            if got > room:
+                raise SpecError(f"policy.kind: expected at most {room} {what} for this {self.name}, got {got}. Take "
+                                "another task, or a network with more room")
+        if not self.spec.images:
+            raise SpecError(f"policy.kind: expected at least one camera for a {self.name}, got none. Name some in "
+                            "station.observe_cameras")
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """See ``OnPolicyActor``: its normalisation."""
+        return self.normalisation.state_dict()
+
+    def said(self, batch_of_bytes: Tensor) -> list[list[int]]:
+        """The tokens of sentences, each of which is said many times."""
+        rows = [bytes(row) for row in batch_of_bytes.numpy(force=True)]
+        for row in set(rows) - self._tokens.keys():
+            self._tokens[row] = self.prompt(sentence_of(row, f"a {self.name}"))[:self.config.tokens]
+        return [self._tokens[row] for row in rows]
+
+    def padded_state(self, batch: Batch) -> Tensor:
+        """Observed vectors, normalised and filled up with zeros."""
+        state = self.normalisation.normalised(batch["vectors"])
+        return F.pad(state, (0, self.room[0] - state.shape[-1]))
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """The points (B, K + 1, H, M) of a noisy path, M being the network's numbers an action; log-densities (B, H).
+
+        dx = v dt loses no marginal when noise of a standard deviation g(t) enters and the score draws it back:
+        x' = x - v d + g^2 s d / 2 + g sqrt(d) e, with s = -(x + (1 - t) v) / t (Flow-GRPO, Liu et al. 2025, arXiv
+        2505.05470; for pi0: pi_RL, arXiv 2510.25889). Here g = sde_noise sqrt(t), which is nowhere singular. What the
+        network has beyond our numbers goes without noise.
+        """
+        inputs = self.inputs(batch)
+        prefix, size = self._prefix(inputs), len(batch["vectors"])
+        points = [self.noise(size, generator)]
+        log_probs: list[Tensor] = []
+        for time in self._times(size):
+            mean, std = self._step(points[-1], self._velocity(inputs, prefix, points[-1], time), time)
+            drawn = mean + std * self._own(self.noise(size, generator))
+            log_probs.append(self._density(drawn, mean, std))
+            points.append(drawn)
+        return torch.stack(points, dim=1), sum(log_probs, torch.zeros_like(log_probs[0]))
+
+    def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Of paths (B, 1, ...) as ``act`` has drawn them, and their entropy, both (B, E)."""
+        steps, size = self.config.flow_steps, len(actions)
+        points = actions.reshape(size, steps + 1, self.config.horizon, -1)
+        inputs = self.inputs(batch)
+        prefix = self._repeated(self._prefix(inputs), steps)
+        repeated = {name: value.repeat_interleave(steps, dim=0) for name, value in inputs.items()}
+        before, after = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
+        time = torch.stack(self._times(size), dim=1).flatten()
+        mean, std = self._step(before, self._velocity(repeated, prefix, before, time), time)
+        log_probs = self._density(after, mean, std).view(size, steps, -1).sum(dim=1)[:, :self.config.executed]
+        entropy = (0.5 + 0.5 * _LOG_2_PI + std.log()).view(size, steps).sum(dim=1, keepdim=True) * self.spec.action.dim
+        return log_probs, entropy.expand(log_probs.shape)
+
+    def _times(self, size: int) -> list[Tensor]:
+        """(B,) at the beginning of each step."""
+        steps = self.config.flow_steps
+        return [torch.full((size,), 1.0 - k / steps, device=self.device) for k in range(steps)]
+
+    def _step(self, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (B, H, M) of the next point, and its standard deviation (B, 1, 1)."""
+        time, d, noise = time[:, None, None], 1.0 / self.config.flow_steps, self.config.sde_noise
+        back = 0.5 * noise ** 2 * d * (point + (1.0 - time) * velocity)
+        return point - d * velocity - self._own(back), noise * (time * d).sqrt()
+
+    def _own(self, values: Tensor) -> Tensor:
+        """(B, H, M) with zeros where no numbers of ours are."""
+        ours = self.spec.action.dim
+        return F.pad(values[..., :ours], (0, values.shape[-1] - ours))
+
+    def _density(self, point: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Log-density (B, H) of our numbers of each action."""
+        ours = self.spec.action.dim
+        off = ((point - mean)[..., :ours] / std) ** 2
+        return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
+
+    def decode(self, batch: Batch, noise: Tensor) -> Tensor:
+        """The actions (B, H A) that noise (B, H, as many as the network has) is carried to."""
+        inputs = self.inputs(batch)
+        prefix, point = self._prefix(inputs), noise
+        for time in self._times(len(noise)):
+            point = point - self._velocity(inputs, prefix, point, time) / self.config.flow_steps
+        return point[..., :self.spec.action.dim].flatten(1).clamp(-1.0, 1.0)
+
+    def noise(self, size: int, generator: torch.Generator | None) -> Tensor:
+        """For so many chunks, also where the network has more numbers an action than we."""
+        return sharding.noise(torch.randn, (size, self.config.horizon, self.room[1]), generator, self.device)
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """E |v(t z + (1 - t) a, t) - (z - a)|^2 for demonstrated actions (B, H A), with more times near noise."""
+        (alpha, scale, offset), dim = self.times, self.spec.action.dim
+        noise = self.noise(len(actions), generator)
+        uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
+        time = uniform ** (1.0 / alpha) * scale + offset  # Beta(alpha, 1) has the quantiles u^(1 / alpha)
+        goal = F.pad(actions.unflatten(-1, (-1, dim)), (0, self.room[1] - dim))
+        mixed = time[:, None, None] * noise + (1.0 - time[:, None, None]) * goal
+        inputs = self.inputs(batch)
+        velocity = self._velocity(inputs, self._prefix(inputs), mixed, time)
+        return ((velocity - (noise - goal))[..., :dim] ** 2).mean()
+
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions from noise that is drawn; from its middle, where nothing is to be drawn.
+
+        Where it explores with ``sde_noise``, ``drawn`` is the path (B, 1, ...).
+        """
+        if explore and self.config.sde_noise:
+            path, log_probs = self.sample(self.seen(observation), generator)
+            actions = path[:, -1, :, :self.spec.action.dim].clamp(-1.0, 1.0)
+            return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
+        noise = self.noise(len(observation), generator)
+        return self.chunk(self.decode(self.seen(observation), noise if self.draws(explore) else torch.zeros_like(noise)))

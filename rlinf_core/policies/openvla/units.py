@@ -1,0 +1,47 @@
+"""Units of a checkpoint's data sets: between the [-1, 1] in which an OpenVLA reads and says numbers, and a task's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rlinf_core.errors import SpecError, nearest
+
+OF = {"action": "an action", "proprio": "of state"}
+
+
+def bounds(known: Mapping[str, Any], name: str, what: str, names: Sequence[str],
+           scale: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Offset and gain (N,) from [-1, 1], as the network has it, to numbers over ``scale``; 0 and 1 without a name.
+
+    Args:
+        known: a config.json's norm_stats.
+        name: of one of its data sets.
+        what: action or proprio.
+        names: of the N numbers, for people.
+        scale: (N,) in SI units.
+
+    Raises:
+        SpecError: there is no such data set, or its numbers are not so many.
+    """
+    size = len(names)
+    if not name:
+        return torch.zeros(size), torch.ones(size)
+    if name not in known:
+        expected = ", ".join(known) or "none (this network has no norm_stats)"
+        raise SpecError(f"policy.statistics: expected one of {expected}, got '{name}'{nearest(name, known)}")
+    if what not in known[name]:
+        raise SpecError(f"policy.statistics: expected a data set with {what} for policy.state, '{name}' has none. Leave "
+                        "policy.state false")
+    said = known[name][what]
+    low, high = (np.array(said[key], np.float32) for key in ("q01", "q99"))
+    if low.shape != (size,):
+        raise SpecError(f"policy.statistics: expected {size} numbers {OF[what]} ({', '.join(names)}), '{name}' has "
+                        f"{len(low)}. Take a task whose numbers are those of the data set")
+    scaled = np.array(said.get("mask", [True] * size)) & (high > low)
+    return (torch.from_numpy(np.where(scaled, 0.5 * (high + low) / scale, 0.0).astype(np.float32)),
+            torch.from_numpy(np.where(scaled, 0.5 * (high - low) / scale, 1.0).astype(np.float32)))

@@ -1,0 +1,85 @@
+"""pi0.5: as pi0, with the state said in words, so that the vision-language model reads it.
+
+Physical Intelligence 2025, arXiv 2504.16054. A state's numbers are cut into 256 bins from the 0.01 to the 0.99 quantile of
+a Gaussian of their mean and deviation, and stand in the prompt; pictures are prepared as pi0's.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from rlinf_core.policies import instructions
+from rlinf_core.policies.action_expert import Prefix
+from rlinf_core.policies.flow_matching import FlowMatching
+from rlinf_core.policies.images import in_the_middle
+from rlinf_core.policies.pi05 import network
+from rlinf_core.policies.pi05.config import Config
+from rlinf_core.policies.policy import Batch
+from rlinf_core.policies.pretrained import Tokenizer, padded, sentence_of
+from rlinf_core.specs import StationSpec
+
+BINS = 256
+QUANTILE = 2.3263  # deviations from the mean
+PROMPT = "Task: {}, State: {};\nAction: "
+
+
+class Pi05(FlowMatching):
+    """Pictures, sentence and state are the vision-language model's; actions are the expert's."""
+
+    config: Config
+    name = "pi05"
+    made: ClassVar[ModuleType] = network
+    times = (1.5, 0.999, 0.001)
+
+    def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
+                 tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(spec, config or Config(), network, tokenizer)
+
+    def measure(self) -> None:
+        """See ``FlowMatching``."""
+        self.room = self.network.config["max_state_dim"], self.network.config["max_action_dim"]
+
+    @property
+    def vlm(self) -> torch.nn.Module:
+        """See ``FlowMatching``."""
+        vlm: torch.nn.Module = self.network.vlm
+        return vlm
+
+    def inputs(self, batch: Batch) -> Batch:
+        """Pictures, tokens, and where there are some."""
+        size = self.network.image_size
+        pixels = torch.stack([in_the_middle(batch[image.name], size) for image in self.spec.images], dim=1)
+        ids, mask = padded(self.prompts(batch), pixels.device)
+        return {"pixels": pixels, "ids": ids, "mask": mask}
+
+    def prompts(self, batch: Batch) -> list[list[int]]:
+        """The tokens of each sentence and its state."""
+        edges = torch.linspace(-1.0, 1.0, BINS + 1, device=self.device)[:-1]
+        state = (self.normalisation.normalised(batch["vectors"]) / QUANTILE).clamp(-1.0, 1.0)
+        bins = (torch.bucketize(state, edges, right=True) - 1).tolist()
+        rows = [bytes(row) for row in batch[instructions.NAME].numpy(force=True)]
+        said = [sentence_of(row, "a pi05").strip().replace("_", " ").replace("\n", " ") for row in rows]
+        texts = [PROMPT.format(sentence, " ".join(map(str, numbers))) for sentence, numbers in zip(said, bins, strict=True)]
+        return [self.prompt(text)[:self.config.tokens] for text in texts]
+
+    def prompt(self, sentence: str) -> list[int]:
+        """See ``FlowMatching``."""
+        return [self.network.vlm.config.text_config.bos_token_id, *self.tokenizer.ids(sentence)]
+
+    def _prefix(self, inputs: Batch) -> Prefix:
+        prefix: Prefix = self.network.prefix(**inputs)
+        return prefix
+
+    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
+        return prefix.repeated(times)
+
+    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
+        velocity: Tensor = self.network.velocity(prefix, point, time)
+        return velocity
+
+
+Policy = Pi05
