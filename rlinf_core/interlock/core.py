@@ -101,6 +101,9 @@ class _Tick:
         if inputs.restart and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD) and self.sample is not None:
             self.trajectory.rest_at(self.sample)
             self.event("reseeded", "restart")
+        if inputs.recover and self.mode in (Mode.DISARMED, Mode.FAULT) and inputs.robot_fault and self.arm is not None:
+            self.trajectory.rest_at(self.arm)  # or a controller that comes back would go to where the arm did not get
+            self.event("reseeded", "recover")
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
                 and not self.standing and enabled(self.limits, inputs):
             self.enter(Mode.DISARMED, "")

@@ -112,6 +112,7 @@ class Inputs:
         end_episode: the environment said that the episode is over.
         restart: the arm was put somewhere else without moving there, as a simulator does when it resets its scene.
         reset_fault: the cause named in a request to clear a fault.
+        recover: a person has the robot, which follows nothing because of its own fault, brought back: from where it is.
         estops: every source that the station declares.
         enable: whether the operator's enable was pressed when last heard, and ``enable_age_s`` how long ago.
         wrench: the newest external force [N] and torque [Nm] at the tool, each as a norm.
@@ -135,6 +136,7 @@ class Inputs:
     end_episode: bool = False
     restart: bool = False
     reset_fault: str | None = None
+    recover: bool = False
     estops: tuple[EStop, ...] = ()
     enable: bool = False
     enable_age_s: float = math.inf

@@ -278,6 +278,28 @@ def test_s17_the_robots_own_fault_is_a_fault_here_and_is_not_cleared_while_it_st
     assert rig.state.mode is Mode.DISARMED
 
 
+def test_s13_a_robot_that_recovers_does_so_from_where_it_is():
+    rig = active()
+    for _ in range(5):
+        rig.tick()
+    rig.follow = False
+    stopped = rig.pose = (rig.pose[0] - 0.004, *rig.pose[1:])
+    rig.tick(robot_fault="reflex")
+    for _ in range(20):
+        beyond = rig.tick(robot_fault="reflex").target
+    assert beyond[0] - stopped[0] > 0.003, "the set-point has braked a little further on"
+    assert rig.tick(recover=True).target == beyond, "it is the robot that must say that it follows nothing"
+    at = rig.tick(robot_fault="reflex", recover=True)
+    assert (at.target, at.mode, rig.state.cause) == (stopped, Mode.FAULT, "robot:reflex")
+    rig.tick(reset_fault="robot:reflex")
+    assert (rig.tick().target, rig.state.mode) == (stopped, Mode.DISARMED)
+    rig = active()
+    for _ in range(5):
+        rig.tick()
+    held = rig.pose
+    assert rig.tick(recover=True, pose=(held[0] - 0.004, *held[1:])).target[0] >= held[0], "nor while it moves"
+
+
 def test_s13_the_first_cause_of_a_fault_stays_until_it_is_named():
     rig = active()
     rig.tick(robot_fault="reflex")

@@ -129,8 +129,13 @@ class AnyInput(RuleBasedStateMachine):
         inputs = {"estops": self.estops(), "pose_age_ns": self.age_ns, "distance": self.distance,
                   "frame": self.frame} | inputs
         output = self.rig.tick(*chunks, **inputs)
-        if ("reseeded", "restart") in [(event.kind, event.cause) for event in self.rig.events]:
+        reseeded = {event.cause for event in self.rig.events if event.kind == "reseeded"}
+        if "restart" in reseeded:
             assert inputs.get("restart") and before.mode is not Mode.FAULT, "only where the arm itself was put elsewhere"
+        if "recover" in reseeded:
+            assert inputs.get("recover") and inputs.get("robot_fault"), "only where the robot follows nothing"
+            assert output.mode in (Mode.FAULT, Mode.DISARMED)
+        if reseeded & {"restart", "recover"}:
             for envelope, position in zip(self.envelopes, measured, strict=True):
                 envelope.restart(position)
         if inputs.get("late_s", 0.0) > 0.0:
@@ -197,6 +202,10 @@ class AnyInput(RuleBasedStateMachine):
     @rule(random=RANDOM)
     def reset_the_fault(self, random):
         self.tick(reset_fault=self.rig.state.cause if random.random() < 0.7 else "something_else")
+
+    @rule(random=RANDOM)
+    def recover_the_robot(self, random):
+        self.tick(recover=True, robot_fault="reflex" if random.random() < 0.7 else "")
 
     @rule(random=RANDOM)
     def state_grows_old(self, random):

@@ -169,7 +169,7 @@ def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(statio
     assert answer.success, answer.message
     station.reach(DISARMED)
     pulled = abs(station.poses[-1].pose.position.z - before)
-    assert station.fault() == "" and pulled < load_limits("robots/franka_fr3/limits.yaml").divergence, "docs/real_robot.md"
+    assert station.fault() == "" and pulled < 0.001, "a reset moves nothing"
     station.moves()
 
 

@@ -112,6 +112,8 @@ class Requests:
             return f"refused: {stands} stands, and the request named '{cause}'"
         if standing_on:
             whose = ROBOTS_OWN if all(each.startswith("robot:") for each in standing_on) else ""
+            if whose and not recovering and not inputs.robot_fault.startswith("gripper"):
+                self._want(recover=True)
             return f"{whose}refused: its cause has not gone: {', '.join(map(self._told, standing_on))}"
         if node.state.mode is Mode.FAULT:
             self._want(reset_fault=cause)
