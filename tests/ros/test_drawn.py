@@ -18,12 +18,12 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.recorded import rollout_of
 from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts
 from rlinf_core.rollouts.simulated import stations
+from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")
-FIRST, COUNT, VERSION = 1_000_000, 3, 2
-SEED = 5 + VERSION  # a station draws anew with each version
+FIRST, COUNT, SEED = 1_000_000, 3, 5  # a station draws anew with each version
 
 
 @pytest.fixture
@@ -37,21 +37,28 @@ def env():
 
 
 class Station:
-    """A whole station over ROS that plays a policy."""
+    """A whole station over ROS that plays policies."""
 
-    def __init__(self, peer, policy):
-        self.peer, statuses = peer, listen(peer, PolicyStatus, "policy/status")
+    def __init__(self, peer):
+        self.peer, self.statuses, self.version = peer, listen(peer, PolicyStatus, "policy/status"), 0
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
             start(peer, name, *REACH)
-        updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        self.updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(lambda: statuses and self.runner.server_is_ready(), 60, "the station")
-        file = str(save_policy(policy, peer.supervisor.run_dir / "policy.safetensors"))
-        updates.publish(PolicyUpdate(version=VERSION - 1, path=file))
-        peer.spin(lambda: statuses[-1].version == VERSION - 1, what="the policy")
-        self.episodes("train", 1)  # nodes may still be finding each other
-        updates.publish(PolicyUpdate(version=VERSION, path=file))
-        peer.spin(lambda: statuses[-1].version == VERSION, what="its next version")
+        peer.spin(lambda: self.statuses and self.runner.server_is_ready(), 60, "the station")
+
+    def plays(self, policy):
+        """From now on; what it draws is by this version. After an evaluation it waits for an episode: hence two."""
+        self._publish(policy)
+        self.episodes("train", 1)  # and at first, nodes may still be finding each other
+        self._publish(policy)
+        self.peer.spin(lambda: self.statuses[-1].version == self.version, 30, "the policy")
+        return self.version
+
+    def _publish(self, policy):
+        self.version += 1
+        file = str(save_policy(policy, self.peer.supervisor.run_dir / f"{self.version}.safetensors"))
+        self.updates.publish(PolicyUpdate(version=self.version, path=file))
 
     def episodes(self, mode, count):
         """The recordings of so many."""
@@ -64,13 +71,18 @@ class Station:
         return [read_episode(self.peer.supervisor.run_dir / "spool/closed" / name) for name in result.episode_ids]
 
 
-@pytest.mark.domain(153)
-def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(env, peer):
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    with peer_in(tmp_path_factory.mktemp("station"), 153) as peer:
+        yield Station(peer)
+
+
+def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(env, station):
     """Of a Gaussian policy, chunks of four of which two are played: what was drawn, its log-probabilities, all there is."""
     policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-1.0)).eval()
-    rollouts = ChunkRollouts(env, policy, SEED, FIRST)
-    rollouts.version = VERSION
-    station = Station(peer, policy)
+    version = station.plays(policy)
+    rollouts = ChunkRollouts(env, policy, SEED + version, FIRST)
+    rollouts.version = version
     for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
         expected, got = rollouts.play(group=1).rollouts[0], rollout_of(episode, env.spec, policy.config)
@@ -84,14 +96,13 @@ def test_a_rollout_of_recordings_is_the_rollout_of_the_vectorised_environment(en
     assert evaluated.chunks.log_probs is None and len(evaluated.chunks) == -(-len(evaluated) // 2)
 
 
-@pytest.mark.domain(153)
-def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environment(env, peer):
+def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environment(env, station):
     """Of a flow with a noise policy: the noise, and at which time steps it was drawn."""
     sizes = latent_noise.Config(hidden=(32,), noise_policy=(16,), horizon=4, execute=2)
     policy = make_policy(env.spec, sizes).eval()
-    rollouts, chunks = EpisodeRollouts(env, policy, SEED, FIRST), listen(peer, ActionChunk, "policy/action")
-    recorded = Station(peer, policy).episodes("train", COUNT)
-    for episode in recorded:
+    rollouts = EpisodeRollouts(env, policy, SEED + station.plays(policy), FIRST)
+    chunks = listen(station.peer, ActionChunk, "policy/action")
+    for episode in station.episodes("train", COUNT):
         check_episode(episode, env.spec, 1000)
         rollouts.observation, ended = None, []
         while not ended:
@@ -108,12 +119,11 @@ def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environme
     assert {(chunk.drawn_dim, len(chunk.drawn), len(chunk.log_probs)) for chunk in chunks} == {(12, 12, 1)}
 
 
-@pytest.mark.domain(154)
-def test_what_a_person_does_is_no_chunk_of_the_policy(env, peer):
+def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
     """Somebody commands from time step 3 on, later where the machine is busy; in the end it is handed back."""
     policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-3.0)).eval()
-    teleop = peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
-    station = Station(peer, policy)
+    teleop = station.peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+    station.plays(policy)
 
     def take_over(step):
         if step.step_index == 3:
@@ -121,8 +131,10 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, peer):
                                  observation_stamp=step.header.stamp, execute=14)
             teleop.publish(chunk)
 
-    peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
+    steps = station.peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
     (episode,) = station.episodes("train", 1)
+    station.peer.node.destroy_subscription(steps)
+    station.peer.node.destroy_publisher(teleop)
     check_episode(episode, env.spec, 1000)
     chunks, theirs = episode.chunks, [step for step, source in enumerate(episode.sources) if source == "operator"]
     first = min(theirs)
