@@ -38,7 +38,8 @@ def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
     twin, real = graph(tmp_path, "station.robot=franka_twin"), graph(tmp_path, "station.robot=franka_fr3", KEYBOARD)
     assert twin.keys() - real.keys() == {"twin", "operator"}, "a script may be the operator where nobody can be hurt"
     other = {name: set(twin[name].parameters.items() ^ real[name].parameters.items()) for name in ("driver", "environment")}
-    assert not any(other.values()) and twin["driver"].restart == twin["twin"].restart == SHUTDOWN
+    assert other == {"driver": set(), "environment": {("person", True), ("person", False)}}, "whom nobody need ask"
+    assert twin["driver"].restart == twin["twin"].restart == SHUTDOWN
     assert not any(process.parameters.get("lockstep") for process in twin.values())
 
 

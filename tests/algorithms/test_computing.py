@@ -90,8 +90,9 @@ def test_what_learned_in_bfloat16_goes_on_in_float32_and_the_other_way_round(nam
     assert again.update(batches[1]) == expected, "a resumed run makes the same updates"
 
 
-@pytest.mark.parametrize("run, settings", [(off_policy, dict(name="sac")), (on_policy, dict(name="ppo"))],
-                         ids=["SAC", "PPO"])
+@pytest.mark.parametrize("run, settings", [
+    pytest.param(off_policy, dict(name="sac"), id="SAC", marks=pytest.mark.slow),
+    pytest.param(on_policy, dict(name="ppo"), id="PPO")])
 def test_it_learns_in_bfloat16(run, settings):
     """The thresholds of tests/algorithms/test_learning.py."""
     assert run(**settings, computing=REDUCED).learned

@@ -79,6 +79,9 @@ class Tab:
     def armed(self):
         """With the controls, in an episode that the policy plays."""
         self.takes()
+        if self.station.state.state == SafetyState.HOLD and "let go" in self.page.inner_text("#enable"):
+            self.click("#disarm")
+            self.reach(SafetyState.DISARMED)
         while self.station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
             if self.page.is_visible("#release"):
                 self.click("#release")
