@@ -16,6 +16,7 @@ GRACE_S = 0.5
 EARLY, EARLY_BYTES = 64, 64 << 20
 WAITING_BYTES = 256 << 20
 LOOK_S = 0.05
+HELD = "the interlock applied no action: nobody commanded the arm, or it was held all along"
 
 
 class Recording:
@@ -57,8 +58,7 @@ class Recording:
         if self.steps <= self.ended.steps:
             self.abort(f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost")
         elif not self.applied:
-            self.abort("the interlock applied no action: nobody commanded the arm, or it was held all along. rlinf status "
-                       "says why")
+            self.abort(f"{HELD}. rlinf status says why")
         else:
             self._close()
 

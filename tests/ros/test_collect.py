@@ -39,7 +39,7 @@ class Unreset:
         said = ("station.lockstep=false", f"station.task={task}")
         robot, *_ = station_processes(load_recipe("demo", [*said, "station.operator.kind=keyboard"]), task.parent)
         elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
-        self.peer, self.seq, self.spec = peer, 0, station_task(load_recipe("demo", said)).spec
+        self.peer, self.seq, self.idle, self.spec = peer, 0, False, station_task(load_recipe("demo", said)).spec
         self.prompts, self.events = listen(peer, String, "prompt"), listen(peer, EpisodeEvent, "episode")
         self.steps, self.states = listen(peer, TimeStep, "timestep"), listen(peer, SafetyState, "safety")
         self.chunks = peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
@@ -50,11 +50,11 @@ class Unreset:
         peer.supervisor.start(replace(robot, remappings=robot.remappings + elsewhere))
         for name in ("interlock", "recorder"):
             start(peer, name, *said)
-        start(peer, "environment", *said, person=True, external=True)
+        start(peer, "environment", *said, person=True, external=True, retries=1)
         peer.spin(lambda: self.runner.server_is_ready() and self.arming.service_is_ready(), 60, "the station")
 
     def rest(self, step):
-        if step.step_type != TimeStep.LAST:
+        if step.step_type != TimeStep.LAST and not self.idle:
             self.seq += 1
             self.chunks.publish(action_chunk(self.spec, [[0.0, 0.0, 0.0]], source="operator", session="o", seq=self.seq,
                                              version=-1, observation_stamp=step.header.stamp))
@@ -125,6 +125,28 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     handle.cancel_goal_async()
     peer.spin(ended.done, 10, "its end without a word")
     assert ended.result().result.message == "cancelled" and len(at.started) == 4
+
+
+@pytest.mark.domain(180)
+def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_no_request(peer, tmp_path):
+    at = Unreset(peer, task_without_end(tmp_path))
+    at.arm()
+    handle = at.ask(count=1, mode="demonstration", first_seed=7)
+    at.idle = True
+    for _ in range(3):  # more than the environment would try again
+        at.ready()
+        at.say("failure")
+        own = at.started[-1].episode_id
+        peer.spin(lambda: any(each.kind == EpisodeEvent.ABORTED and each.episode_id == own for each in at.events), 20,  # noqa: B023
+                  "the recorder's word")
+        assert "applied no action: nobody commanded the arm" in at.events[-1].detail
+    at.idle = False
+    at.ready()
+    at.say("success")
+    result = handle.get_result_async()
+    peer.spin(result.done, 30, "the end of the request")
+    got = result.result().result
+    assert (got.success, got.episodes, got.message) == (True, 1, "") and {each.seed for each in at.started} == {7}
 
 
 class AtTheTerminal:

@@ -11,7 +11,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped, WrenchStamped
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.msg import ActionChunk, SafetyEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
@@ -151,6 +151,7 @@ def to_key(message):
 
 
 def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(station):
+    events = listen(station.peer, SafetyEvent, "safety/events")
     station.moves()
     assert station.inject("cartesian_reflex").successful
     station.reach(FAULT, "robot:reflex (cartesian_reflex)")
@@ -170,6 +171,7 @@ def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(statio
     station.reach(DISARMED)
     pulled = abs(station.poses[-1].pose.position.z - before)
     assert station.fault() == "" and pulled < 0.001, "a reset moves nothing"
+    assert "recover" in {event.cause for event in events}
     station.moves()
 
 
@@ -212,6 +214,7 @@ def width(station):
 
 
 def test_the_hand_follows_and_is_a_fault_where_it_does_not_answer(station):
+    events = listen(station.peer, SafetyEvent, "safety/events")
     station.arm()
     assert width(station) > 0.07
     station.open = -0.01
@@ -226,6 +229,7 @@ def test_the_hand_follows_and_is_a_fault_where_it_does_not_answer(station):
     station.open = 0.0
     station.peer.spin(lambda: station.clear(cause).success, what=lambda: f"the reset: {station.fault()}")
     station.moves()
+    assert events and "recover" not in {event.cause for event in events}, "the arm has followed all along"
 
 
 def test_a_clock_that_is_ahead_is_told_with_how_much(station):

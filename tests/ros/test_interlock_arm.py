@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
-from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
+from rlinf.qos import kind, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, fastest, listen, longest_gap_s, start
 
@@ -136,15 +135,16 @@ def test_trap09_the_end_of_an_episode_drops_the_rest_of_the_chunk(arm):
     assert arm.x == held < 0.62, "of 20 cm in two seconds"
 
 
-def test_s23_who_publishes_commands_beside_the_interlock_is_a_fault_by_name(arm):
+@pytest.mark.parametrize("topic", ["target_pose", "robot/reset"])
+def test_s23_who_publishes_commands_beside_the_interlock_is_a_fault_by_name(arm, topic):
     arm.send(0.0)
     arm.reach(ACTIVE)
-    rogue = arm.peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
-    arm.reach(FAULT, "foreign_publisher:target_pose")
-    answer = arm.clear("foreign_publisher:target_pose")
+    rogue = arm.peer.node.create_publisher(kind(topic), topic, profile(topic))
+    arm.reach(FAULT, f"foreign_publisher:{topic}")
+    answer = arm.clear(f"foreign_publisher:{topic}")
     assert not answer.success and "/station_a/peer" in answer.message
     arm.peer.node.destroy_publisher(rogue)
-    arm.peer.spin(lambda: arm.clear("foreign_publisher:target_pose").success, what="the rogue to be gone")
+    arm.peer.spin(lambda: arm.clear(f"foreign_publisher:{topic}").success, what="the rogue to be gone")
 
 
 def test_s14_s23_a_pressed_estop_is_not_released_by_another_publisher(arm):

@@ -27,6 +27,7 @@ from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from rlinf.standstill import standstill
 from rlinf.workarounds import Until, run_routine
+from rlinf_core.episodes.recording import HELD
 from rlinf_core.errors import SpecError
 from rlinf_core.interface import of_arms
 from rlinf_core.interlock.types import Mode
@@ -34,7 +35,7 @@ from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.task import load_task, observe
 
 MODES = ("demonstration", "train", "evaluate")
-STALE_CAMERA_NS = NS // 5
+STALE_CAMERA_NS, HELD_S = NS // 5, 2.0
 
 
 class Environment(ControlNode):
@@ -53,7 +54,7 @@ class Environment(ControlNode):
         self.period_ns = round(NS / self.task.spec.control_hz)
         seen = None if self.lockstep else lambda: self.timer.arrived()
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen)
-        self.episode_id, self.step_index, self.due_ns, self.clock_ns = "", -1, 0, 0
+        self.episode_id, self.step_index, self.due_ns, self.clock_ns, self.held_until = "", -1, 0, 0, 0.0
         self.done, self.closed = Future(), dict[str, Future]()
         self.running, self.mode, self.judged = False, "", StepResult()  # the last time step
         self.policy_tracker, self.trainer = PolicyTracker(), TrainerStatus(accepting=True)
@@ -64,8 +65,7 @@ class Environment(ControlNode):
         self.steps = self.create_publisher(TimeStep, "timestep", profile("timestep"))
         self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.create_subscription(EpisodeEvent, "episode", self._on_event, profile("episode"))
-        arms = arms_of(self)
-        self.poses = of_arms("current_pose", arms)
+        self.poses = of_arms("current_pose", arms := arms_of(self))
         hear(self, "applied", arms, self._on_applied)
         hear_safety(self, arms, self._on_safety)
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
@@ -145,8 +145,9 @@ class Environment(ControlNode):
                     break
                 trouble = await self._one_episode(goal.first_seed + result.episodes + discarded)
                 if trouble:
-                    failures += trouble not in (AGAIN, DISCARDED)
-                    discarded += trouble == DISCARDED
+                    held = HELD in trouble
+                    failures += not (held or trouble in (AGAIN, DISCARDED))
+                    discarded, self.held_until = discarded + (trouble == DISCARDED), time.monotonic() + HELD_S * held
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
                     several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
                     if several or trouble == CANCELLED:
@@ -195,9 +196,9 @@ class Environment(ControlNode):
         return to_stamp(simulated_ns if self.lockstep else now_ns), ""
 
     def _must_wait(self) -> bool:
-        """The learner is behind; or nothing could be recorded; or it takes a person before the arm can move."""
+        """The learner is behind; or nothing could be recorded; or the arm has just been held; or it waits for a person."""
         behind = self.mode == "train" and self.trainer.connected and not self.trainer.accepting
-        return bool(self.still) or behind or self.trainer.spool_full >= 1.0
+        return bool(self.still) or behind or self.trainer.spool_full >= 1.0 or time.monotonic() < self.held_until
 
     def _may_move(self) -> bool:
         return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it

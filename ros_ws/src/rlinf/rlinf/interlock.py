@@ -28,7 +28,7 @@ from geometry_msgs.msg import PoseStamped
 from rclpy.parameter import Parameter
 from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64
+from std_msgs.msg import Float64, String
 
 from rlinf import safety_messages as messages
 from rlinf.interlock_clock import Lockstep, RealTime
@@ -98,6 +98,8 @@ class Interlock(StationNode):
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
             self.openings = self.create_publisher(Float64, "gripper/command", profile("gripper/command"))
+        self.inputs.commands += ("robot/reset",)
+        self.resets = self.create_publisher(String, "robot/reset", profile("robot/reset"))
         self.applied = self.create_publisher(Applied, "applied", profile("applied"))
         self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
         self.events = self.create_publisher(SafetyEvent, "safety/events", profile("safety/events"))

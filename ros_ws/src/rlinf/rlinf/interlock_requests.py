@@ -6,6 +6,8 @@ import math
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from std_msgs.msg import String
+
 from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
@@ -111,13 +113,20 @@ class Requests:
             stands = f"FAULT '{node.state.cause}'" if node.state.mode is Mode.FAULT else "no fault"
             return f"refused: {stands} stands, and the request named '{cause}'"
         if standing_on:
-            whose = ROBOTS_OWN if all(each.startswith("robot:") for each in standing_on) else ""
-            if whose and not recovering and not inputs.robot_fault.startswith("gripper"):
-                self._want(recover=True)
+            only_the_robots = all(each.startswith("robot:") for each in standing_on)
+            whose = ROBOTS_OWN if only_the_robots and node.resets.get_subscription_count() else ""
+            if whose and not recovering:
+                self._recover(cause, inputs.robot_fault)
             return f"{whose}refused: its cause has not gone: {', '.join(map(self._told, standing_on))}"
         if node.state.mode is Mode.FAULT:
             self._want(reset_fault=cause)
         return ""
+
+    def _recover(self, cause: str, robot_fault: str) -> None:
+        """S17: whoever can bring the robot back is asked to; and it shall come back to where it is (S13)."""
+        if not robot_fault.startswith("gripper"):  # of which alone the arm does not stop to follow
+            self._want(recover=True)
+        self.node.resets.publish(String(data=cause))
 
     # Limits (S19)
     def _limits(self, values: dict[str, Any]) -> str:

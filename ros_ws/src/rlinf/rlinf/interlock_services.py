@@ -15,12 +15,10 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 from rlinf_msgs.srv import ResetFault
-from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
 from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
-from rlinf.qos import profile
 from rlinf.workarounds import end_soon
 from rlinf_core.interlock.limits import TABLE
 
@@ -47,7 +45,6 @@ class Services(LifecycleNode):
         self.add_on_set_parameters_callback(self._on_parameters)
         self.create_service(SetBool, "interlock/arm", self._on_arm)
         self.create_service(ResetFault, "interlock/reset_fault", self._on_reset)
-        self.resets = self.create_publisher(String, "robot/reset", profile("robot/reset"))
         self.trigger_configure()
         if settings["autostart"]:
             self.trigger_activate()
@@ -66,10 +63,7 @@ class Services(LifecycleNode):
         return response
 
     def _recovered(self, cause: str, reason: str) -> str:
-        """S17: where nothing but the robot's own fault forbids a reset, whoever can bring the robot back is asked to."""
-        if not reason.startswith(ROBOTS_OWN) or not self.resets.get_subscription_count():
-            return reason
-        self.resets.publish(String(data=cause))
+        """S17: where nothing but the robot's own fault forbids a reset, it is being brought back: what came of that."""
         first, begun = reason, time.monotonic()
         while reason.startswith(ROBOTS_OWN) and time.monotonic() - begun < (HEARD_S if reason == first else RECOVERS_S):
             time.sleep(0.1)
