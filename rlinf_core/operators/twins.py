@@ -87,12 +87,14 @@ class SpaceMouse(Twin):
     def __init__(self, path: str | Path, one_report: bool = False) -> None:
         self.pipe, self.one, self.buttons, self.mute = Pipe(path), one_report, 0, False
         self.path, self.held = self.pipe.path, dict.fromkeys(spacemouse.NAMES, 0.0)
+        self._one_at_a_time = threading.Lock()  # else a report of before could come after that of rest
         threading.Thread(target=self._go, daemon=True).start()
 
     def _go(self) -> None:
         while self.pipe.fd >= 0:
-            if any(self.held.values()) and not self.mute:
-                self._report()
+            with self._one_at_a_time:
+                if any(self.held.values()) and not self.mute:
+                    self._report()
             time.sleep(RATE_S)
 
     def _report(self) -> None:
@@ -110,9 +112,10 @@ class SpaceMouse(Twin):
         """tx, ty, tz, rx, ry, rz, 1 for a full deflection."""
         if unknown := values.keys() - self.held.keys():
             raise KeyError(f"no {unknown}")
-        self.mute = False
-        self.held |= values
-        self._report()
+        with self._one_at_a_time:
+            self.mute = False
+            self.held |= values
+            self._report()
 
     def press(self, name: str, down: bool) -> None:
         """Button 1, 2, ..."""
@@ -126,7 +129,8 @@ class SpaceMouse(Twin):
 
     def silent(self) -> None:
         """It says nothing any more, deflected as it is."""
-        self.mute = True
+        with self._one_at_a_time:
+            self.mute = True
 
     def garbage(self) -> None:
         """Half a report."""

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
+from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
@@ -221,3 +222,30 @@ class FlowMatching(OnPolicyActor):
             return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(self.decode(self.seen(observation), noise if self.draws(explore) else torch.zeros_like(noise)))
+
+
+class WithExpert(FlowMatching):
+    """With a network of ours: LeRobot's sizes, and an expert that attends to a ``Prefix``."""
+
+    times = (1.5, 0.999, 0.001)
+
+    def measure(self) -> None:
+        """See ``FlowMatching``."""
+        self.room = self.network.config["max_state_dim"], self.network.config["max_action_dim"]
+
+    @property
+    def vlm(self) -> torch.nn.Module:
+        """See ``FlowMatching``."""
+        vlm: torch.nn.Module = self.network.vlm
+        return vlm
+
+    def _prefix(self, inputs: Batch) -> Prefix:
+        prefix: Prefix = self.network.prefix(**inputs)
+        return prefix
+
+    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
+        return prefix.repeated(times)
+
+    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
+        velocity: Tensor = self.network.velocity(prefix, point, time)
+        return velocity

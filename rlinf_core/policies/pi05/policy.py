@@ -10,11 +10,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from rlinf_core.policies import instructions
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.flow_matching import FlowMatching
+from rlinf_core.policies.flow_matching import WithExpert
 from rlinf_core.policies.images import in_the_middle
 from rlinf_core.policies.pi05 import network
 from rlinf_core.policies.pi05.config import Config
@@ -27,27 +25,16 @@ QUANTILE = 2.3263  # deviations from the mean
 PROMPT = "Task: {}, State: {};\nAction: "
 
 
-class Pi05(FlowMatching):
+class Pi05(WithExpert):
     """Pictures, sentence and state are the vision-language model's; actions are the expert's."""
 
     config: Config
     name = "pi05"
     made: ClassVar[ModuleType] = network
-    times = (1.5, 0.999, 0.001)
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
-
-    def measure(self) -> None:
-        """See ``FlowMatching``."""
-        self.room = self.network.config["max_state_dim"], self.network.config["max_action_dim"]
-
-    @property
-    def vlm(self) -> torch.nn.Module:
-        """See ``FlowMatching``."""
-        vlm: torch.nn.Module = self.network.vlm
-        return vlm
 
     def inputs(self, batch: Batch) -> Batch:
         """Pictures, tokens, and where there are some."""
@@ -69,17 +56,6 @@ class Pi05(FlowMatching):
     def prompt(self, sentence: str) -> list[int]:
         """See ``FlowMatching``."""
         return [self.network.vlm.config.text_config.bos_token_id, *self.tokenizer.ids(sentence)]
-
-    def _prefix(self, inputs: Batch) -> Prefix:
-        prefix: Prefix = self.network.prefix(**inputs)
-        return prefix
-
-    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
-        return prefix.repeated(times)
-
-    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        velocity: Tensor = self.network.velocity(prefix, point, time)
-        return velocity
 
 
 Policy = Pi05

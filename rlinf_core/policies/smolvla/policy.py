@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.policies import instructions
-from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.flow_matching import FlowMatching
+from rlinf_core.policies.flow_matching import WithExpert
 from rlinf_core.policies.policy import Batch
 from rlinf_core.policies.pretrained import Tokenizer, padded
 from rlinf_core.policies.smolvla import network
@@ -24,27 +23,16 @@ from rlinf_core.policies.smolvla.config import Config
 from rlinf_core.specs import StationSpec
 
 
-class SmolVLA(FlowMatching):
+class SmolVLA(WithExpert):
     """Pictures, sentence and state are the vision-language model's; actions are the expert's."""
 
     config: Config
     name = "smolvla"
     made: ClassVar[ModuleType] = network
-    times = (1.5, 0.999, 0.001)
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
         super().__init__(spec, config or Config(), network, tokenizer)
-
-    def measure(self) -> None:
-        """See ``FlowMatching``."""
-        self.room = self.network.config["max_state_dim"], self.network.config["max_action_dim"]
-
-    @property
-    def vlm(self) -> torch.nn.Module:
-        """See ``FlowMatching``."""
-        vlm: torch.nn.Module = self.network.vlm
-        return vlm
 
     def inputs(self, batch: Batch) -> Batch:
         """Pictures, tokens, where there are some, and state."""
@@ -65,17 +53,6 @@ class SmolVLA(FlowMatching):
     def prompt(self, sentence: str) -> list[int]:
         """See ``FlowMatching``."""
         return self.tokenizer.ids(f"{sentence}\n")
-
-    def _prefix(self, inputs: Batch) -> Prefix:
-        prefix: Prefix = self.network.prefix(**inputs)
-        return prefix
-
-    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
-        return prefix.repeated(times)
-
-    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        velocity: Tensor = self.network.velocity(prefix, point, time)
-        return velocity
 
 
 Policy = SmolVLA
