@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ["tests/interlock", "tests/ros/test_interlock_node.py", "tests/ros/test_interlock_attacked.py",
          "tests/ros/test_two_interlocks.py",
-         "tests/ros/test_station.py", "tests/ros/test_operator.py", "-k", "interlock or s18 or s26"]
+         "tests/ros/test_killed.py", "tests/ros/test_operator.py", "-k", "interlock or s18 or s26"]
 REQUIREMENTS = {
     "S1": "reaction: from bad or missing input to a safe output one tick and 2 ms at p99",
     "S2": "stale command: hold; nothing is extrapolated past a chunk's end",

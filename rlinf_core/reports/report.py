@@ -16,7 +16,6 @@ from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilso
 from rlinf_core.reports.films import HOLD, caption, rollout, write_video
 
 WINDOW = 40
-EPISODES_IN_VIDEO = 3
 
 
 def write_report(recipe: Recipe, run_dir: Path) -> str:
@@ -103,6 +102,8 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
 
 def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -> str:
     """Policies on the same held-out scenes side by side, as a video and a picture; returns what the report says of it."""
+    if not recipe.evaluate.filmed:
+        return "No video: evaluate.filmed is 0."
     try:
         scenes = _side_by_side(recipe, sides)
     except (RlinfError, NotImplementedError) as error:
@@ -118,7 +119,7 @@ def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -
 
 def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[tuple[list[np.ndarray], bool]]:
     """Of each scene the film, in which the shorter episode waits at its end, and whether only the last side succeeded."""
-    seeds = [recipe.evaluate.first_seed + i for i in range(EPISODES_IN_VIDEO)]
+    seeds = [recipe.evaluate.first_seed + i for i in range(recipe.evaluate.filmed)]
     columns = [[(episode.success, caption(pictures, text, episode.outcome)) for episode, pictures in
                 rollout(recipe, policy, seeds, frames=len(seeds))] for text, policy in sides.items()]
     films = []

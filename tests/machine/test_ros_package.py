@@ -70,7 +70,7 @@ def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path
     assert "process has died" not in said, said[-3000:]
     assert "station 'station_of_test_ros_package' (ROS_DOMAIN_ID 153) now waits for you; next" in said
     assert ("rlinf direct demo --set station.name=station_of_test_ros_package station.lockstep=true "
-            "station.domain_id=153") in said
+            "station.domain_id=193") in said
 
 
 def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_path):

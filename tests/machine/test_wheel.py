@@ -109,7 +109,7 @@ def full(wheel, bare):
 
 def test_a_station_and_a_training_run_where_their_extras_are(full, tmp_path):
     up = run("timeout", "-s", "INT", "40", full / "bin/rlinf", "up", "demo", "--out", tmp_path / "up",
-             "--set", "station.domain_id=153")
+             "--set", "station.domain_id=192")
     assert "station 'station_a' is up: sim_bridge, interlock, environment" in up.stdout, up.stderr
     assert not re.search(r"ended|Traceback", up.stdout + up.stderr)
     must(full / "bin/rlinf", "train", "sim_sac", "--out", tmp_path / "sac", "--set", "simulation.env_steps=400",

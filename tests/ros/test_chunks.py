@@ -164,7 +164,7 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
     assert failed.discounts[-1] == 0.0 and not failed.rewards.any() and len(failed) < task["max_steps"]
 
 
-@pytest.mark.domain(153)
+@pytest.mark.domain(190)
 def test_the_policy_node_decides_anew_where_its_chunk_ends_or_is_cut_short(peer, tmp_path):
     """After four time steps, seen or not, at an episode's beginning, and at each one while somebody else commands."""
     statuses, chunks = listen(peer, PolicyStatus, "policy/status"), listen(peer, ActionChunk, "policy/action")

@@ -93,7 +93,7 @@ class Manned:
 @pytest.fixture(scope="module")
 def manned(tmp_path_factory):
     folder = tmp_path_factory.mktemp("manned")
-    with peer_in(folder, 61) as peer:
+    with peer_in(folder, 182) as peer:
         station = Manned(peer, folder)
         yield station
         station.mouse.unplug()
@@ -170,7 +170,7 @@ def test_another_word_is_no_label(manned):
     manned.peer.node.destroy_publisher(say)
 
 
-@pytest.mark.domain(62)
+@pytest.mark.domain(183)
 def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(peer, tmp_path):
     labels = listen(peer, String, "label")
     joy = peer.node.create_publisher(Joy, "joy", profile("joy"))

@@ -73,7 +73,7 @@ class Station:
 
 @pytest.fixture(scope="module")
 def station(tmp_path_factory):
-    with peer_in(tmp_path_factory.mktemp("station"), 153) as peer:
+    with peer_in(tmp_path_factory.mktemp("station"), 191) as peer:
         yield Station(peer)
 
 

@@ -14,8 +14,8 @@ from rlinf_msgs.msg import EpisodeEvent
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.launching.supervisor import command_line
 from rlinf_core.recipes import load_recipe
+from tests.ros.runs import Run, free_port
 from tests.ros.stand import listen
-from tests.ros.test_station import Run, free_port
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
 

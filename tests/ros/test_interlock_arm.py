@@ -25,7 +25,7 @@ HOME_X = 0.5
 
 @pytest.fixture(scope="module")
 def only_one(tmp_path_factory):
-    with peer_in(tmp_path_factory.mktemp("arm"), 85) as peer:
+    with peer_in(tmp_path_factory.mktemp("arm"), 188) as peer:
         arm = Arm(peer, streams=False)
         arm.applied, arm.events = listen(peer, Applied, "applied"), listen(peer, SafetyEvent, "safety/events")
         start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")

@@ -153,7 +153,7 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
     assert len(peer.supervisor.events) == 1, "it hears, and stays"
 
 
-@pytest.mark.domain(88)
+@pytest.mark.domain(189)
 def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(peer):
     events = listen(peer, EpisodeEvent, "episode")
     tell = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
@@ -168,7 +168,7 @@ def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(
     assert not peer.supervisor.events, "nothing died"
 
 
-@pytest.mark.domain(80)
+@pytest.mark.domain(185)
 def test_a_person_at_the_keyboard_arms_takes_over_and_lets_go(peer, tmp_path):
     chunks, asked = listen(peer, ActionChunk, "teleop/action"), []
 

@@ -83,7 +83,7 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     assert not enables and not chunks and {state.state for state in states} == {SafetyState.DISARMED}
 
 
-@pytest.mark.domain(63)
+@pytest.mark.domain(184)
 def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
     """Beside a stand-in of the interlock, which says what state it is in and keeps what it is asked."""
     asked, said = [], SafetyState(state=SafetyState.DISARMED)

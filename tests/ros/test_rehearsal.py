@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(60)]
 def spun():
     """A node, and what spins it for so many seconds, or until something is so."""
     context = rclpy.Context()
-    rclpy.init(context=context, domain_id=155)
+    rclpy.init(context=context, domain_id=194)
     node = rclpy.create_node("rehearsing", context=context)
     executor = rclpy.executors.SingleThreadedExecutor(context=context)
     executor.add_node(node)

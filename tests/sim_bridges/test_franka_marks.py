@@ -66,7 +66,7 @@ def test_over_ros_each_recording_says_what_its_scene_asked_for(tmp_path):
     from rlinf_core.cli.main import main
 
     assert main(["demo", "sim_vla", "--quiet", "--out", str(tmp_path), "--set", "station.observe_cameras=[]",
-                 "station.domain_id=158", "simulation.environments=0", "collect.only=true", "collect.episodes=3"]) == 0
+                 "station.domain_id=195", "simulation.environments=0", "collect.only=true", "collect.episodes=3"]) == 0
     recorded = [read_episode(file.parent) for file in sorted(tmp_path.glob("spool/**/*.mcap"))]
     asked = []
     for episode in recorded:
