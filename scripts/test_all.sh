@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The suite in two passes side by side: what starts stations, two files at a time, which waits more than it computes; and with
-# lower priority everything else, on all cores.
+# The suite in two passes side by side: what starts stations, one test after the other, which waits more than it computes; and
+# with lower priority everything else, on all cores.
 #
 #     scripts/test_all.sh ["MARKERS"]    e.g. "not slow"
 #
@@ -15,7 +15,7 @@ others=$!
 trap 'kill $others 2> /dev/null && wait $others 2> /dev/null; rm -rf "$results"' EXIT  # by TERM: what runs in the background ignores INT
 echo "stations below; all other tests beside them, in $results/others.txt"
 failed=0
-scripts/run_tests.sh -m "${only}ros" -n 2 --dist loadfile --no-loadscope-reorder --junitxml="$results/stations.xml" || failed=$?
+scripts/run_tests.sh -m "${only}ros" --junitxml="$results/stations.xml" || failed=$?
 [ $failed -lt 2 ] || exit $failed  # interrupted, or not even begun
 wait $others || failed=$?
 cat "$results/others.txt"

@@ -149,7 +149,7 @@ def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(stat
     ready(station, page)
     assert page.ask(station.peer, "success")["well"]
     station.peer.spin(lambda: not page.said["state"]["episode"]["playing"], 20, "the end of the one before")
-    assert page.ask(station.peer, "start", mode="demonstration")["well"]
+    station.peer.spin(lambda: page.ask(station.peer, "start", mode="demonstration")["well"], 20, "the start of another")
     station.peer.spin(lambda: "say that it is ready" in page.said["state"]["prompt"], 30, "the question")
     assert not page.said["state"]["episode"]["playing"]
     assert page.ask(station.peer, "ready")["well"]

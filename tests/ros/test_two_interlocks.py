@@ -68,7 +68,7 @@ class Station:
         self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
             ("estop/pendant", Bool), ("enable", Bool), ("policy/action", ActionChunk), ("teleop/action", ActionChunk))}
         peer.node.create_timer(0.1, self.ten_hertz)
-        (tmp_path / "limits.yaml").write_text(f"extends: {FR3}\nestop_silence: 1.0\n")  # this process is no pendant
+        (tmp_path / "limits.yaml").write_text(f"extends: {FR3}\nestop_silence: 1.0\nstale_state: 0.3\n")  # nor an arm
         (tmp_path / "robot.yaml").write_text(
             "driver: external\narms: {left: {limits: limits.yaml}, right: {limits: limits.yaml}}\nestops: [pendant]\n")
         self.overrides = (f"station.robot={tmp_path}", "station.task=reach_both")

@@ -25,7 +25,7 @@ from rlinf_core.operators.device import AXES, LABELS
 from rlinf_core.operators.page import ACTIVE, BUTTONS, HELD
 from rlinf_core.page.controls import MODES, Ask, Hand
 
-ANSWER_S, PASSED_ON_S, TRIES = 6.0, 1.0, 5
+ANSWER_S, PASSED_ON_S, TRIES = 6.0, 1.0, 15
 
 
 class PageAsks:
