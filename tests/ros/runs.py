@@ -21,12 +21,12 @@ def free_port():
 
 
 class Run:
-    """A tiny demo under a supervisor, as ``rlinf demo`` runs it."""
+    """A tiny demo under a supervisor, as ``rlinf demo`` runs it, of the task with the shortest episodes."""
 
     def __init__(self, folder, *overrides, domain, trains=True):
         self.folder, self.trains = folder, trains
         self.recipe = load_recipe("demo_tiny", [f"bridge.port={free_port()}", f"station.domain_id={domain}",
-                                                *overrides])
+                                                "station.task=reach", *overrides])
         prepare(self.recipe, folder)
         self.supervisor = Supervisor(folder, domain)
 

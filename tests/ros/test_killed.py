@@ -59,7 +59,7 @@ def versions(folder):
 
 def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidence):
     """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
-    with Run(tmp_path, "online.max_env_steps=1200", "online.max_minutes=6", "online.updates_per_step=0.5",
+    with Run(tmp_path, "online.max_env_steps=450", "online.max_minutes=6", "online.updates_per_step=0.5",
              "checkpoint.every_minutes=0.1", domain=82) as run:
         run.wait(lambda: len(online(run)) >= 2, 150, "the online phase")
         for name in ("policy", "recorder", "uplink", "operator", "environment", "trainer"):
