@@ -48,6 +48,7 @@ def test_your_task(tmp_path):
     assert "runs/mine/task.yaml" in recipe
 
 
+@pytest.mark.slow
 def test_your_robot(tmp_path):
     """A UR5e of robosuite, with a task, a reward and a script that are not ours."""
     pytest.importorskip("robosuite")

@@ -106,6 +106,7 @@ def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
     assert_compiled(name, COMPILED, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("name, how, tolerance", [
     ("sac", COMPILED, 1e-4), ("ppo", COMPILED, 1e-4), ("sft", REDUCED.but(compile=True), 0.05)])

@@ -251,7 +251,7 @@ def test_a_group_that_the_cluster_has_no_room_for_says_what_there_is(monkeypatch
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("name, strategy, computing, close", [
     ("sac", "ddp", Computing(precision="bfloat16"), 0.02), ("ppo", "fsdp", Computing(precision="bfloat16"), 0.02),
-    ("crossq", "ddp", Computing(compile=True), 1e-4)])
+    pytest.param("crossq", "ddp", Computing(compile=True), 1e-4, marks=pytest.mark.slow)])
 def test_a_group_computes_in_bfloat16_and_compiled_as_one_process_does(name, strategy, computing, close):
     random = np.random.default_rng(6)
     learner, group = alone(name), together(name, strategy, computing=computing)
