@@ -48,7 +48,8 @@ def goes_on(station, page):
 
 def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, page):
     takes_over(station, page)
-    assert page.said["state"]["safety"]["source"] == "operator" and page.said["state"]["arms"][0]["pose"]
+    station.peer.spin(lambda: page.said["state"]["safety"]["source"] == "operator", 10, "the page to say so")
+    assert page.said["state"]["arms"][0]["pose"]
     goes_on(station, page)
     before = station.at
     station.peer.spin(lambda: station.at[2] > before[2] + 0.002, 30, "the policy's drift")
