@@ -143,7 +143,7 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
     else:
         station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 30, "it on the disk")
         station.peer.spin(lambda: page.said["state"]["episode"]["last"]["id"] == ended.episode_id, 10, "it on the page")
-        assert page.said["history"]["success"], "and in its curve"
+        station.peer.spin(lambda: page.said["history"]["success"], 10, "and in its curve")
 
 
 def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(station, page):

@@ -35,8 +35,9 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
 def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     """Real time is what a robot has: fixed-rate timers, images that come when they come, a policy from pixels."""
     with Run(tmp_path, "station.task=peg_insertion", "station.lockstep=false", "station.observe_cameras=[front, wrist]",
-             "station.image_size=[32, 32]", "collect.episodes=1", "sft.steps=20", "online.max_env_steps=60", "online.min_transitions=40",
-             "online.updates_per_step=0.1", "online.slice_episodes=1", "evaluate.episodes=1", domain=89) as run:
+             "station.image_size=[32, 32]", "collect.episodes=1", "sft.steps=20", "online.max_env_steps=60",
+             "online.min_transitions=40", "online.updates_per_step=0.1", "online.slice_episodes=1",
+             "evaluate.episodes=1", domain=89) as run:
         run.finish()
         result = run.events("result")[0]
     assert result["env_steps"] >= 60
