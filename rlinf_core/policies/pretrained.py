@@ -22,8 +22,8 @@ class Tokenizer(Protocol):
 
     text: str
 
-    def ids(self, sentence: str) -> list[int]:
-        """Without any that mark beginning or end."""
+    def ids(self, sentence: str, plain: bool = False) -> list[int]:
+        """Without any that mark beginning or end; plain: what looks like a token with a meaning of its own is words."""
         ...
 
     def id(self, token: str) -> int | None:
@@ -36,7 +36,7 @@ class ByteTokenizer:
 
     text = ""
 
-    def ids(self, sentence: str) -> list[int]:
+    def ids(self, sentence: str, plain: bool = False) -> list[int]:
         """UTF-8."""
         return list(sentence.encode())
 
@@ -54,8 +54,9 @@ class FileTokenizer:
         self.text = text
         self._tokenizer = tokenizers.Tokenizer.from_str(text)
 
-    def ids(self, sentence: str) -> list[int]:
+    def ids(self, sentence: str, plain: bool = False) -> list[int]:
         """As in training."""
+        self._tokenizer.encode_special_tokens = plain
         return list(self._tokenizer.encode(sentence, add_special_tokens=False).ids)
 
     def id(self, token: str) -> int | None:

@@ -74,6 +74,16 @@ class PretrainedSettings(PolicySettings):
         return self
 
 
+class TokenSettings(PretrainedSettings):
+    """Of language models whose last 256 tokens stand for the numbers of an action."""
+
+    decoding: str = Field("autoregressive", description="of the tokens")
+    temperature: float = Field(1.0, gt=0, le=100, description="of the tokens that are drawn where it explores")
+    token_log_probs: bool = Field(
+        False, description="the PPO family weighs each token instead of each action (algorithm.level: action); in "
+        "simulators")
+
+
 class FlowSettings(PretrainedSettings):
     """Of vision-language models with an action expert that carries noise to actions."""
 

@@ -16,8 +16,8 @@ from tests.algorithms.by_hand import SEEING, pictures
 from tests.algorithms.learning import CONFIGS, SMALL, buffer_of, make
 from tests.algorithms.point import SPEC, Points, misled
 
-MUST_SEE = ("openvla", "pi0", "pi05", "smolvla")
-READ_NUMBERS = ("openvla", "pi05", "smolvla")  # Llama its mask, pi0.5 its state: there are none on this device
+MUST_SEE = ("groot", "openvla", "pi0", "pi05", "qwen_vl", "smolvla")
+READ_NUMBERS = ("groot", "openvla", "pi05", "qwen_vl", "smolvla")  # a mask, a state, places: there are none on this device
 
 
 @contextmanager

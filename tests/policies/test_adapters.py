@@ -14,10 +14,12 @@ from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, RlinfError
 from rlinf_core.policies.files import load_policy, newest_policy, policy_name, save_policy
-from tests.policies import test_openvla, test_pi0, test_smolvla
+from tests.policies import test_groot, test_openvla, test_pi0, test_qwen_vl, test_smolvla
 
 LORA = {"lora": {"rank": 2, "alpha": 8.0}}
 KINDS = {"pi0": (test_pi0.pi0, test_pi0.observation), "openvla": (test_openvla.openvla, test_openvla.observation),
+         "qwen_vl": (test_qwen_vl.qwen, test_qwen_vl.observation),
+         "groot": (test_groot.groot, test_smolvla.observation),
          "smolvla": (test_smolvla.smolvla, test_smolvla.observation)}
 
 

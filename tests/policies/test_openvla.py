@@ -95,7 +95,7 @@ def test_all_tokens_at_once_are_those_of_attention_without_any_order():
     seen = observation("push", "a much longer instruction")
     model, config = policy.network.language_model, policy.network.language_model.config
     alone = Observation(seen.vectors[:1], {"front": seen.images["front"][:1]}, ("push",))
-    embeds, _ = policy.prompts(policy.seen(alone))
+    embeds = policy.prompts(policy.seen(alone)).embeds
     x = torch.cat([embeds, torch.zeros(1, 4, 32), model.get_input_embeddings()(torch.tensor([[2]]))], dim=1)[0]
     layer, length = model.model.layers[0], len(x)
     turn = torch.arange(length)[:, None] / config.rope_parameters["rope_theta"] ** (torch.arange(0, 8, 2) / 8)

@@ -15,7 +15,7 @@ from rlinf_core.policies.tanh_gaussian.policy import Actor, log_prob
 from rlinf_core.recipes import load_recipe
 from tests.algorithms.toy import acted
 
-WITHOUT_DENSITY = {"pi0", "pi05", "smolvla"}
+WITHOUT_DENSITY = {"groot", "pi0", "pi05", "smolvla"}
 
 
 @pytest.fixture

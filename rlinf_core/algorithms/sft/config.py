@@ -11,7 +11,7 @@ from rlinf_core.settings.base import with_default
 class Config(DemonstrationSettings):
     """Hyper-parameters of supervised fine-tuning."""
 
-    policies = ("tanh_gaussian", "flow", "pi0", "pi05", "openvla", "smolvla")
+    policies = ("tanh_gaussian", "flow", "pi0", "pi05", "groot", "openvla", "qwen_vl", "smolvla")
 
     name: str = with_default(DemonstrationSettings, "name", "sft")
     noise_floor: float = Field(

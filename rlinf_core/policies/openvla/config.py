@@ -6,15 +6,15 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from rlinf_core.policies.settings import PretrainedSettings
+from rlinf_core.policies.settings import TokenSettings
 from rlinf_core.settings.base import with_default
 
 
-class Config(PretrainedSettings):
+class Config(TokenSettings):
     """OpenVLA and OpenVLA-OFT, pretrained or from scratch: SFT, the PPO family. It looks at images, and with ``state`` at
     vectors, and has no use for the keys about encoders and trunks."""
 
-    kind: str = with_default(PretrainedSettings, "kind", "openvla")
+    kind: str = with_default(TokenSettings, "kind", "openvla")
     decoding: Literal["autoregressive", "parallel", "regression"] = Field(
         "autoregressive", description="a token after the other, as OpenVLA; all of a chunk at once, as OpenVLA-OFT; or "
         "its numbers by OpenVLA-OFT's L1 head, which has no density: SFT and dagger alone")
@@ -22,10 +22,6 @@ class Config(PretrainedSettings):
     statistics: str = Field(
         "", description="of which of the checkpoint's data sets (norm_stats) its actions are, in SI units; empty where "
         "they are the task's own, in [-1, 1]; with state, the observed vectors are of its proprio")
-    temperature: float = Field(1.0, gt=0, le=100, description="of the tokens that are drawn where it explores")
-    token_log_probs: bool = Field(
-        False, description="the PPO family weighs each token instead of each action (algorithm.level: action); in "
-        "simulators")
 
     @model_validator(mode="after")
     def _has_tokens(self) -> Config:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
+from rlinf_core.policies.action_tokens import BINS
 from rlinf_core.policies.openvla.vision import TOWERS, tower
 from rlinf_core.policies.pretrained import (
     BEGIN,
@@ -27,7 +28,7 @@ from rlinf_core.policies.pretrained import (
     weights_of,
 )
 
-BINS, KIND = 256, "openvla"
+KIND = "openvla"
 UNUSED = "vision_backbone.fused_featurizer.attn_pool."  # SigLIP's, in the checkpoints, of which nothing is made
 _TOWER = {"embed_dim": 64, "depth": 3, "num_heads": 2, "mlp_ratio": 2.0, "patch_size": 16}
 SMALLEST: dict[str, Any] = {

@@ -1,0 +1,212 @@
+"""What policies whose actions are a language model's tokens share: how they are said, drawn, weighed and learned.
+
+Each number of an action is one of the last 256 tokens of the vocabulary (OpenVLA, Kim et al. 2024, arXiv 2406.09246); all
+tokens of a chunk at once: Kim et al. 2025, arXiv 2502.19645; by the PPO family: SimpleVLA-RL, arXiv 2509.09674, RLinf-VLA,
+arXiv 2510.06710. Token ``words - 1 - i`` stands for bin i of 256 over [-1, 1], whose centre is played.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from rlinf_core import sharding
+from rlinf_core.errors import SpecError
+from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
+from rlinf_core.policies.pretrained import Tokenizer, sentence_of
+from rlinf_core.policies.settings import TokenSettings
+from rlinf_core.specs import StationSpec
+
+BINS = 256
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What stands before the tokens of actions; shorter prompts begin later.
+
+    Attributes:
+        embeds: (B, L, D).
+        mask: 1 where there is something, (B, L).
+        places: as the language model counts, (..., B, L); the last is the furthest.
+    """
+
+    embeds: Tensor
+    mask: Tensor
+    places: Tensor
+
+    def then(self, embeds: Tensor) -> Prompt:
+        """With more (B, N, D) behind it."""
+        more = embeds.shape[1]
+        after = self.places[..., -1:] + torch.arange(1, more + 1, device=embeds.device)
+        return Prompt(torch.cat([self.embeds, embeds], dim=1), F.pad(self.mask, (0, more), value=1),
+                      torch.cat([self.places, after], dim=-1))
+
+
+class ActionTokens(OnPolicyActor):
+    """pi(tokens | pictures, sentence), a token for each of the H A numbers of a chunk. A subclass says what the network is.
+
+    Attributes:
+        name: in messages for people, with its article.
+    """
+
+    config: TokenSettings
+    reads_instructions = needs_instruction = True
+    name: ClassVar[str]
+    network: Any
+    tokenizer: Tokenizer
+
+    def __init__(self, spec: StationSpec, config: TokenSettings) -> None:
+        super().__init__(spec, config)
+        if not spec.images:
+            raise SpecError(f"policy.kind: expected at least one camera for {self.name}, got none. Name some in "
+                            "station.observe_cameras")
+        self._tokens: dict[bytes, list[int]] = {}
+
+    @property
+    @abstractmethod
+    def decoder(self) -> Any:
+        """The language model's layers, transformers' own, without what makes logits."""
+
+    @property
+    @abstractmethod
+    def words(self) -> int:
+        """Where the vocabulary's tokens end, of which the last 256 are actions."""
+
+    @abstractmethod
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits (..., vocabulary) of hidden states (..., D)."""
+
+    @abstractmethod
+    def prompts(self, batch: Batch) -> Prompt:
+        """Of pictures and sentences."""
+
+    @abstractmethod
+    def prompt(self, sentence: str) -> list[int]:
+        """The tokens of a sentence, which stands for itself."""
+
+    def encoder_state(self) -> dict[str, Tensor]:
+        """See ``OnPolicyActor``: it has none."""
+        return {}
+
+    def said(self, sentences: Tensor) -> list[list[int]]:
+        """The tokens of each of (B, WIDTH) bytes, which are said many times."""
+        rows = [bytes(row) for row in sentences.numpy(force=True)]
+        for row in set(rows) - self._tokens.keys():
+            self._tokens[row] = self.prompt(sentence_of(row, self.name))
+        return [self._tokens[row] for row in rows]
+
+    # What it says
+    def _embedded(self, bins: Tensor) -> Tensor:
+        embedded: Tensor = self.decoder.get_input_embeddings()(self.words - 1 - bins)
+        return embedded
+
+    def logits(self, batch: Batch, bins: Tensor) -> Tensor:
+        """Of the tokens (B, N, vocabulary) of bins (B, N), N of H A at most, given those before them."""
+        prompt, count = self.prompts(batch), bins.shape[1]
+        if self.config.decoding != "autoregressive":
+            return self.head(self._at_once(prompt)[:, :count])
+        whole = prompt.then(self._embedded(bins[:, :-1]))
+        hidden = self.decoder(inputs_embeds=whole.embeds, attention_mask=whole.mask, position_ids=whole.places,
+                              use_cache=False).last_hidden_state
+        return self.head(hidden[:, -count:])
+
+    def _at_once(self, prompt: Prompt) -> Tensor:
+        """Hidden states (B, H A, D) where tokens are said, whose places are empty: all attends to all, an end behind."""
+        embeds, size = prompt.embeds, self.action_size
+        ends = self.decoder.config.eos_token_id
+        end = torch.full((len(embeds), 1), ends[0] if isinstance(ends, list) else ends, device=embeds.device)
+        whole = prompt.then(torch.cat([embeds.new_zeros(len(embeds), size, embeds.shape[-1]),
+                                       self.decoder.get_input_embeddings()(end)], dim=1))
+        least = torch.finfo(embeds.dtype).min
+        hidden = torch.zeros_like(whole.mask, dtype=embeds.dtype).masked_fill(whole.mask == 0, least)
+        both_ways = hidden[:, None, None, :].expand(-1, 1, hidden.shape[1], -1)
+        states: Tensor = self.decoder(inputs_embeds=whole.embeds, attention_mask=both_ways, position_ids=whole.places,
+                                      use_cache=False).last_hidden_state
+        return states[:, -size - 2:-2]
+
+    def _of_bins(self, logits: Tensor) -> Tensor:
+        """Log-probabilities (..., 256) among the tokens that stand for bins."""
+        bins = logits[..., self.words - BINS:self.words].flip(-1)
+        return F.log_softmax(bins.float() / self.config.temperature, dim=-1)
+
+    def sample(self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True) -> tuple[Tensor, Tensor]:
+        """Bins (B, H, A), as numbers, and their log-probabilities (B, H, A); the likeliest unless it draws."""
+        prompt = self.prompts(batch)
+        if self.config.decoding == "parallel":
+            said = [self._choose(self.head(self._at_once(prompt)), generator, draws)]
+        else:
+            said = self._one_by_one(prompt, generator, draws)
+        shape = (len(prompt.mask), self.config.horizon, self.spec.action.dim)
+        bins, log_probs = (torch.cat(parts, dim=1).view(shape) for parts in zip(*said, strict=True))
+        return bins.float(), log_probs
+
+    def _one_by_one(self, prompt: Prompt, generator: torch.Generator | None, draws: bool) -> list[tuple[Tensor, Tensor]]:
+        """Bins (B, 1) and their log-probabilities, each given those before it."""
+        said: list[tuple[Tensor, Tensor]] = []
+        cache, new = None, prompt.embeds.shape[1]
+        for _ in range(self.action_size):
+            answer = self.decoder(inputs_embeds=prompt.embeds[:, -new:], attention_mask=prompt.mask,
+                                  position_ids=prompt.places[..., -new:], past_key_values=cache, use_cache=True)
+            said.append(self._choose(self.head(answer.last_hidden_state[:, -1:]), generator, draws))
+            cache, new, prompt = answer.past_key_values, 1, prompt.then(self._embedded(said[-1][0]))
+        return said
+
+    def _choose(self, logits: Tensor, generator: torch.Generator | None, draws: bool) -> tuple[Tensor, Tensor]:
+        """Bins (B, N) and their log-probabilities; drawn by the largest of log-probabilities and Gumbel noise."""
+        log_probs = scores = self._of_bins(logits)
+        if draws:
+            uniform = sharding.noise(torch.rand, log_probs.shape, generator, log_probs.device)
+            scores = log_probs - (-uniform.log()).log()
+        bins = scores.argmax(dim=-1)
+        return bins, log_probs.gather(-1, bins.unsqueeze(-1)).squeeze(-1)
+
+    def log_probs(self, batch: Batch, actions: Tensor) -> tuple[Tensor, Tensor]:
+        """Of bins (B, E, A) as they were drawn, and entropy, both (B, E), or (B, E A) with ``token_log_probs``."""
+        bins = actions.flatten(1).long()
+        every = self._of_bins(self.logits(batch, bins))
+        log_probs = every.gather(-1, bins.unsqueeze(-1)).squeeze(-1)
+        entropy = -(every.exp() * every).sum(dim=-1)
+        if self.config.token_log_probs:
+            return log_probs, entropy
+        return log_probs.view(actions.shape).sum(dim=-1), entropy.view(actions.shape).sum(dim=-1)
+
+    def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Cross-entropy of the demonstrated actions' tokens (B, H A), among all tokens."""
+        bins = self.bins(actions.unflatten(-1, (-1, self.spec.action.dim))).flatten(1)
+        return F.cross_entropy(self.logits(batch, bins).flatten(0, 1).float(), (self.words - 1 - bins).flatten())
+
+    # Numbers
+    def inside(self, actions: Tensor) -> Tensor:
+        """Normalised actions (..., A) as the network says them, in [-1, 1]."""
+        return actions.clamp(-1.0, 1.0)
+
+    def outside(self, numbers: Tensor) -> Tensor:
+        """The normalised actions of numbers (..., A) that the network says."""
+        return numbers.clamp(-1.0, 1.0)
+
+    def bins(self, actions: Tensor) -> Tensor:
+        """Bins (..., A) of normalised actions."""
+        edges = torch.linspace(-1.0, 1.0, BINS, device=actions.device)
+        return torch.bucketize(self.inside(actions), edges, right=True) - 1
+
+    def centres(self, bins: Tensor) -> Tensor:
+        """Normalised actions (..., A) in [-1, 1]; 256 edges have 255 centres, so the last two bins are one."""
+        return self.outside(-1.0 + (bins.clamp(max=BINS - 2) + 0.5) * 2.0 / (BINS - 1))
+
+    @torch.no_grad()
+    def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
+        """Chunks of actions; ``drawn`` are their bins (B, H, A)."""
+        draws = self.draws(explore)
+        bins, log_probs = self.sample(self.seen(observation), generator, draws)
+        return self.played(bins, log_probs if draws else None)
+
+    def played(self, bins: Tensor, log_probs: Tensor | None = None) -> ActionChunk:
+        """The chunk of bins and their log-probabilities, both (B, H, A)."""
+        if log_probs is not None and not self.config.token_log_probs:
+            log_probs = log_probs.sum(dim=-1)
+        return self.chunk(self.centres(bins), bins, log_probs)

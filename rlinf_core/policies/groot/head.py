@@ -1,0 +1,187 @@
+"""GR00T's action head, by its published key names: a diffusion transformer (DiT) that attends to the prefix.
+
+NVIDIA 2025, arXiv 2503.14734. State and actions pass through layers that each embodiment has for itself. Without the
+dropout of its training, so that what is learned is what was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rlinf_core.policies.action_expert import Prefix
+
+
+class ActionHead(nn.Module):
+    """What the vision-language model says to a prefix; a prefix, a state and noisy actions to a velocity.
+
+    Args:
+        config: ``action_head_cfg`` of a config.json.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        many, hidden, width = config["max_num_embodiments"], config["hidden_size"], config["input_embedding_dim"]
+        self.buckets = config["num_timestep_buckets"]
+        self.model = DiT(config["diffusion_model_cfg"])
+        self.state_encoder = Perceptron(many, config["max_state_dim"], hidden, width)
+        self.action_encoder = ActionEncoder(many, config["action_dim"], width)
+        self.action_decoder = Perceptron(many, hidden, hidden, config["action_dim"])
+        self.future_tokens = nn.Embedding(config["num_target_vision_tokens"], width)
+        self.position_embedding = nn.Embedding(config["max_seq_len"], width)
+        for table in (self.future_tokens, self.position_embedding):
+            nn.init.normal_(table.weight, std=0.02)
+        said = config["vl_self_attention_cfg"]
+        heads, size = said["num_attention_heads"], said["attention_head_dim"]
+        self.vlln = nn.LayerNorm(heads * size)
+        self.vl_self_attention = nn.ModuleDict({"transformer_blocks": nn.ModuleList(
+            Block(heads, size, heads * size) for _ in range(said["num_layers"]))})
+
+    def prefix(self, features: Tensor, valid: Tensor) -> Prefix:
+        """Keys and values of features (B, L, D), where they are valid, (B, L)."""
+        before: Any = self.vl_self_attention["transformer_blocks"]
+        blocks: Any = self.model.transformer_blocks
+        x = self.vlln(features)
+        for block in before:
+            x = block(x, mask=valid[:, None, None, :])
+        both = [block.attn1.seen(x) for block in blocks if block.cross]
+        return Prefix([keys for keys, _ in both], [values for _, values in both], valid)
+
+    def velocity(self, prefix: Prefix, state: Tensor, point: Tensor, time: Tensor, which: int) -> Tensor:
+        """(B, H, M) at a point (B, H, M) and time (B,); 1 is noise, 0 an action, which GR00T counts the other way round."""
+        bucket = ((1.0 - time) * self.buckets + 1e-3).trunc()
+        actions = self.action_encoder(point, bucket, which) + self.position_embedding.weight[:point.shape[1]]
+        future = self.future_tokens.weight.expand(len(point), -1, -1)
+        x = torch.cat([self.state_encoder(state.unsqueeze(1), which), future, actions], dim=1)
+        return -self.action_decoder(self.model(x, prefix, bucket)[:, -point.shape[1]:], which)
+
+
+class Separate(nn.Module):
+    """A linear layer of each embodiment's own."""
+
+    def __init__(self, many: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.W, self.b = nn.Parameter(0.02 * torch.randn(many, inputs, outputs)), nn.Parameter(torch.zeros(many, outputs))
+
+    def forward(self, x: Tensor, which: int) -> Tensor:
+        return x @ self.W[which] + self.b[which]
+
+
+class Perceptron(nn.Module):
+    """Two of them."""
+
+    def __init__(self, many: int, inputs: int, hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.layer1, self.layer2 = Separate(many, inputs, hidden), Separate(many, hidden, outputs)
+
+    def forward(self, x: Tensor, which: int) -> Tensor:
+        y: Tensor = self.layer2(F.relu(self.layer1(x, which)), which)
+        return y
+
+
+class ActionEncoder(nn.Module):
+    """Actions (B, H, M) and time (B,) to (B, H, W)."""
+
+    def __init__(self, many: int, inputs: int, width: int) -> None:
+        super().__init__()
+        self.W1, self.W2, self.W3 = (Separate(many, each, width) for each in (inputs, 2 * width, width))
+
+    def forward(self, actions: Tensor, time: Tensor, which: int) -> Tensor:
+        x = self.W1(actions, which)
+        waves = torch.cat(_waves(time, x.shape[-1] // 2, x.shape[-1] // 2), dim=-1)
+        x = torch.cat([x, waves.to(x.dtype).unsqueeze(1).expand_as(x)], dim=-1)
+        y: Tensor = self.W3(F.silu(self.W2(x, which)), which)
+        return y
+
+
+class DiT(nn.Module):
+    """Blocks that attend to the prefix and, every other one with ``interleave_self_attention``, to each other."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        heads, size, other = config["num_attention_heads"], config["attention_head_dim"], config["cross_attention_dim"]
+        width, mixed = heads * size, config["interleave_self_attention"]
+        self.timestep_encoder = nn.ModuleDict({"timestep_embedder": nn.ModuleDict({
+            "linear_1": nn.Linear(256, width), "linear_2": nn.Linear(width, width)})})
+        self.transformer_blocks = nn.ModuleList(
+            Block(heads, size, width if mixed and number % 2 else other, timed=True, cross=not (mixed and number % 2))
+            for number in range(config["num_layers"]))
+        self.norm_out = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.proj_out_1, self.proj_out_2 = nn.Linear(width, 2 * width), nn.Linear(width, config["output_dim"])
+
+    def forward(self, x: Tensor, prefix: Prefix, time: Tensor) -> Tensor:
+        sin, cos = _waves(time, 128, 127)
+        layers: Any = self.timestep_encoder["timestep_embedder"]
+        time = layers["linear_2"](F.silu(layers["linear_1"](torch.cat([cos, sin], dim=-1).to(x.dtype))))
+        seen, mask = iter(zip(prefix.keys, prefix.values, strict=True)), prefix.valid[:, None, None, :]
+        for block in self.transformer_blocks:
+            x = block(x, next(seen), mask, time) if block.cross else block(x, time=time)
+        shift, scale = self.proj_out_1(F.silu(time)).unsqueeze(1).chunk(2, dim=-1)
+        y: Tensor = self.proj_out_2(self.norm_out(x) * (1.0 + scale) + shift)
+        return y
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each normalised before; with a time, the first by it."""
+
+    def __init__(self, heads: int, size: int, other: int, timed: bool = False, cross: bool = False) -> None:
+        super().__init__()
+        width = heads * size
+        self.cross = cross
+        self.norm1 = TimedNorm(width) if timed else nn.LayerNorm(width)
+        self.attn1, self.norm3 = Attention(heads, size, other), nn.LayerNorm(width, elementwise_affine=not timed)
+        self.ff = nn.ModuleDict({"net": nn.ModuleList([
+            nn.ModuleDict({"proj": nn.Linear(width, 4 * width)}), nn.Identity(), nn.Linear(4 * width, width)])})
+
+    def forward(self, x: Tensor, seen: tuple[Tensor, Tensor] | None = None, mask: Tensor | None = None,
+                time: Tensor | None = None) -> Tensor:
+        normed = self.norm1(x) if time is None else self.norm1(x, time)
+        x = x + self.attn1(normed, seen or self.attn1.seen(normed), mask)
+        layers: Any = self.ff["net"]
+        return x + layers[2](F.gelu(layers[0]["proj"](self.norm3(x)), approximate="tanh"))
+
+
+class TimedNorm(nn.Module):
+    """Normalised, then scaled and shifted by the time."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, 2 * width)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        scale, shift = self.linear(F.silu(time)).unsqueeze(1).chunk(2, dim=-1)
+        return F.layer_norm(x, x.shape[-1:]) * (1.0 + scale) + shift
+
+
+class Attention(nn.Module):
+    """To keys and values of something ``other`` wide."""
+
+    def __init__(self, heads: int, size: int, other: int) -> None:
+        super().__init__()
+        self.size, width = size, heads * size
+        self.to_q, self.to_k, self.to_v = nn.Linear(width, width), nn.Linear(other, width), nn.Linear(other, width)
+        self.to_out = nn.ModuleList([nn.Linear(width, width)])
+
+    def seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, heads, L, D)."""
+        return self._heads(self.to_k(x)), self._heads(self.to_v(x))
+
+    def forward(self, x: Tensor, seen: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        attended = F.scaled_dot_product_attention(self._heads(self.to_q(x)), *seen, attn_mask=mask)
+        y: Tensor = self.to_out[0](attended.transpose(1, 2).flatten(2))
+        return y
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
+
+
+def _waves(time: Tensor, count: int, last: int) -> tuple[Tensor, Tensor]:
+    """Sines and cosines (B, count) of times (B,); the longest period is 10,000 times the shortest at ``last``."""
+    order = torch.arange(count, dtype=torch.float32, device=time.device)
+    angle = time[:, None].float() * torch.exp(-math.log(10_000.0) * order / last)
+    return angle.sin(), angle.cos()

@@ -1,0 +1,312 @@
+"""GR00T N1.5: what it computes, beside LeRobot's own and beside a computation by hand; what it learns; what is refused."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from rlinf_core.algorithms.sft import Config as SFTConfig
+from rlinf_core.algorithms.sft import Learner
+from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.groot import Config
+from rlinf_core.policies.groot.network import EAGLE, from_scratch, save_folder
+from rlinf_core.policies.groot.policy import Groot
+from rlinf_core.policies.pretrained import tokenizer_of
+from rlinf_core.specs import ArraySpec, StationSpec
+from tests.policies.bandit import paid_before_and_after
+from tests.policies.test_smolvla import CAMERAS, SPEC, VENV, changed, observation
+
+SIZES = {"backbone_cfg": {"select_layer": 2},
+         "action_head_cfg": {
+             "action_dim": 4, "max_state_dim": 5, "hidden_size": 24, "input_embedding_dim": 32,
+             "backbone_embedding_dim": 32, "max_seq_len": 8, "max_num_embodiments": 3, "num_target_vision_tokens": 4,
+             "diffusion_model_cfg": {"num_attention_heads": 4, "attention_head_dim": 8, "num_layers": 3, "output_dim": 24,
+                                     "cross_attention_dim": 32},
+             "vl_self_attention_cfg": {"num_attention_heads": 4, "attention_head_dim": 8, "num_layers": 1}}}
+TEXT = {"hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 48, "num_attention_heads": 4, "head_dim": 8,
+        "num_key_value_heads": 2, "initializer_range": 0.2}
+VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 8,
+          "image_size": 32}
+SMALL = SIZES | {EAGLE: {"text_config": TEXT, "vision_config": VISION}}
+TURNS = ["<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>"]
+
+
+def groot(spread=True, **config):
+    """With weights that are spread, so that what it says depends on all it sees."""
+    torch.manual_seed(0)
+    policy = Groot(SPEC, Config(**{"horizon": 3, "network": SMALL, "embodiment": 2} | config)).eval()
+    with torch.no_grad():
+        for name, parameter in policy.named_parameters() if spread else ():
+            if parameter.ndim > 1 and ".lora_" not in name:
+                parameter.normal_(0.0, (parameter.shape[1] if name.endswith(".W") else parameter[0].numel()) ** -0.5)
+    return policy
+
+
+def eagle_by_hand(network, sentence, images):
+    """Features (L, D) of one observation, without any batch, by transformers' own modules."""
+    eagle = network.backbone["eagle_model"]
+    pictures = torch.stack([F.interpolate(images[name].permute(2, 0, 1)[None].float(), (32, 32), mode="bicubic",
+                                          antialias=True)[0].round().clamp(0, 255) for name in CAMERAS])
+    seen = eagle["vision_model"]["vision_model"](pictures / 255 * 2 - 1).last_hidden_state.flatten(0, 1)
+    model = eagle["language_model"]["model"]
+    words = model.embed_tokens(torch.tensor(list(sentence.encode())))
+    return model(inputs_embeds=torch.cat([eagle["mlp1"](seen), words])[None], output_hidden_states=True).hidden_states[2][0]
+
+
+def by_hand(policy, sentence, images, state, point, time):
+    """The velocity of one observation (H, M), by its weights' names."""
+    weights = {name.removeprefix("action_head."): value for name, value in policy.network.named_parameters()}
+    bucket = int(1000 * (1 - time))
+
+    def linear(x, name):
+        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def own(x, name):
+        return x @ weights[f"{name}.W"][2] + weights[f"{name}.b"][2]
+
+    def perceptron(x, name):
+        return own(own(x, f"{name}.layer1").relu(), f"{name}.layer2")
+
+    def normed(x):
+        return (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+
+    def waves(count, last):
+        angle = bucket / 10_000 ** (torch.arange(count) / last)
+        return angle.sin(), angle.cos()
+
+    def block(x, name, other=None, when=None):
+        def norm(x, which):
+            scale = weights.get(f"{name}.{which}.weight", torch.ones(()))
+            return normed(x) * scale + weights.get(f"{name}.{which}.bias", torch.zeros(()))
+
+        if when is None:
+            y = norm(x, "norm1")
+        else:
+            scale, shift = linear(F.silu(when), f"{name}.norm1.linear").chunk(2)
+            y = normed(x) * (1 + scale) + shift
+        parts = {"q": y, "k": y if other is None else other, "v": y if other is None else other}
+        query, key, value = (linear(each, f"{name}.attn1.to_{part}").view(len(each), 4, 8).transpose(0, 1)
+                             for part, each in parts.items())
+        seen = torch.softmax(query @ key.transpose(1, 2) / math.sqrt(8), dim=-1) @ value
+        x = x + linear(seen.transpose(0, 1).flatten(1), f"{name}.attn1.to_out.0")
+        hidden = F.gelu(linear(norm(x, "norm3"), f"{name}.ff.net.0.proj"), approximate="tanh")
+        return x + linear(hidden, f"{name}.ff.net.2")
+
+    features = eagle_by_hand(policy.network, sentence, images)
+    features = normed(features) * weights["vlln.weight"] + weights["vlln.bias"]
+    features = block(features, "vl_self_attention.transformer_blocks.0")
+    actions = own(point, "action_encoder.W1")
+    actions = torch.cat([actions, torch.cat(waves(16, 16)).expand(3, -1)], dim=-1)
+    actions = own(F.silu(own(actions, "action_encoder.W2")), "action_encoder.W3") + weights["position_embedding.weight"][:3]
+    state = perceptron(F.pad(state, (0, 2))[None], "state_encoder")
+    x, (sin, cos) = torch.cat([state, weights["future_tokens.weight"], actions]), waves(128, 127)
+    when = F.silu(linear(torch.cat([cos, sin]), "model.timestep_encoder.timestep_embedder.linear_1"))
+    when = linear(when, "model.timestep_encoder.timestep_embedder.linear_2")
+    for number in range(3):
+        x = block(x, f"model.transformer_blocks.{number}", None if number % 2 else features, when)
+    shift, scale = linear(F.silu(when), "model.proj_out_1").chunk(2)
+    x = linear(normed(x) * (1 + scale) + shift, "model.proj_out_2")
+    return -perceptron(x, "action_decoder")[-3:]
+
+
+@torch.no_grad()
+def test_its_velocity_is_that_of_a_computation_by_hand_whatever_else_is_in_the_batch():
+    policy, seen = groot(), observation("push", "pull the red cube")
+    inputs = policy.inputs(policy.seen(seen))
+    point, time = policy.noise(2, torch.Generator().manual_seed(3)), torch.tensor([0.9, 0.25])
+    got = policy._velocity(inputs, policy._prefix(inputs), point, time)
+    for index, sentence in enumerate(seen.instruction):
+        images = {name: image[index] for name, image in seen.images.items()}
+        state = policy.normalisation.normalised(seen.vectors)[index]
+        expected = by_hand(policy, sentence, images, state, point[index], time[index].item() - 1e-6)
+        assert torch.allclose(got[index], expected, atol=1e-4) and expected.std() > 0.2
+
+
+def test_log_probabilities_are_those_of_its_paths_and_what_a_learner_computes_again():
+    """Each step of a path is Gaussian about the Euler step, with the score's correction; in float64."""
+    policy, seen = groot(sde_noise=0.5, execute=2, flow_steps=4), observation("push", "pull it")
+    chunk = policy.act(seen, True, torch.Generator().manual_seed(2))
+    again, _ = policy.log_probs(policy.seen(seen), chunk.drawn)
+    points, inputs = chunk.drawn.reshape(2, 5, 3, 4), policy.inputs(policy.seen(seen))
+    expected = torch.zeros(2, 3, dtype=torch.float64)
+    with torch.no_grad():
+        prefix = policy._prefix(inputs)
+        for step, time in enumerate((1.0, 0.75, 0.5, 0.25)):
+            x = points[:, step]
+            v = policy._velocity(inputs, prefix, x, torch.full((2,), time)).double()
+            score = -(x + (1 - time) * v) / time
+            mean = (x - v / 4 + 0.25 * time / 2 * score / 4)[..., :2]
+            drawn = points[:, step + 1, :, :2].double()
+            expected += torch.distributions.Normal(mean, 0.5 * math.sqrt(time / 4)).log_prob(drawn).sum(-1)
+    assert torch.allclose(chunk.log_probs.double(), expected, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(again.double(), expected[:, :2], rtol=1e-5, atol=2e-5) and again.requires_grad
+    assert policy.act(seen, False).log_probs is None and groot().act(seen, True).log_probs is None
+
+
+def test_by_cloning_it_learns_to_do_as_it_is_told_and_what_is_frozen_or_another_s_stays():
+    said = {"left": -0.7, "right": 0.7}
+    for frozen, updates in ((False, 80), (True, 1)):
+        policy = groot(frozen=frozen)
+        before = {name: tensor.clone() for name, tensor in policy.state_dict().items()}
+        learner = Learner(policy, SFTConfig(learning_rate=3e-3, noise_floor=0.0, image_shift=0), seed=0)
+        for step in range(updates):
+            seen = observation(*(["left", "right"] * 4), seed=step)
+            batch = {name: values.numpy() for name, values in policy.seen(seen).items()}
+            batch["action"] = np.repeat([[said[word]] for word in seen.instruction], 6, axis=1).astype(np.float32)
+            learner.update(batch)
+        moved = {name for name, tensor in policy.state_dict().items() if not torch.equal(tensor, before[name])}
+        own = policy.network.action_head.state_encoder.layer1.W.detach()
+        assert torch.equal(own[:2], before["network.action_head.state_encoder.layer1.W"][:2])
+        assert any(".backbone." in name for name in moved) is not frozen
+        if not frozen:
+            acted = policy.act(observation(*said, seed=10_000), False).actions.mean(dim=(1, 2))
+            assert acted.detach().numpy() == pytest.approx(list(said.values()), abs=0.2)
+
+
+def test_grpo_raises_what_pays():
+    policy, seen = groot(sde_noise=0.5, horizon=1, flow_steps=2), observation(*["push"] * 32)
+    before, after = paid_before_and_after(policy, seen, "grpo", 6, learning_rate=1e-2)
+    assert before < 0.75 and after > 0.85
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """As NVIDIA publishes one, and Eagle's files as LeRobot does: vocab.json and merges.txt in place of tokenizer.json."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    torch.manual_seed(1)
+    text = TEXT | {"vocab_size": 256 + len(TURNS)}
+    eagle = {"text_config": text, "vision_config": VISION, "image_token_index": 256 + TURNS.index("<IMG_CONTEXT>")}
+    path = tmp_path / "tiny"
+    save_folder(from_scratch(SIZES | {EAGLE: eagle}, 3), tokenizer_of(""), path)
+    said = json.loads((path / "eagle/config.json").read_text())
+    old = {key: value for key, value in said["text_config"].items() if key not in ("rope_parameters", "layer_types")}
+    said["text_config"] = old | {"rope_theta": 500.0, "rope_scaling": None}  # as transformers 4.51 wrote it
+    (path / "eagle/config.json").write_text(json.dumps(said))
+    (path / "eagle/tokenizer.json").unlink()
+    (path / "eagle/vocab.json").write_text(json.dumps({letter: n for n, letter in enumerate(sorted(ByteLevel.alphabet()))}))
+    (path / "eagle/merges.txt").write_text("#version: 0.2\n")
+    special = {str(256 + number): {"content": word, "special": True, "lstrip": False, "rstrip": False, "normalized": False,
+                                   "single_word": False} for number, word in enumerate(TURNS)}
+    (path / "eagle/tokenizer_config.json").write_text(json.dumps(
+        {"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": special}))
+    changed(path, lambda weights: weights.update({
+        "backbone.eagle_model.vision_model.vision_model.head.probe": torch.zeros(1, 1, 16),
+        "backbone.eagle_model.language_model.lm_head.weight": torch.zeros(261, 32)}))
+    return path
+
+
+def test_a_folder_and_a_policy_file_give_the_same_actions_back(folder, tmp_path):
+    policy = Groot(SPEC, Config(horizon=3, checkpoint=str(folder), embodiment=1)).eval()
+    policy.normalisation.normalise(np.array([1.0, 2.0, 3.0]), np.ones(3))
+    path, seen = save_policy(policy, tmp_path / "policy-00000001.safetensors"), observation("push", "pull")
+    save_folder(policy.network, policy.tokenizer, tmp_path / "again")
+    shutil.rmtree(folder)
+    again = load_policy(path, SPEC)
+    assert torch.equal(again.act(seen, False).actions, policy.act(seen, False).actions)
+    third = Groot(SPEC, Config(horizon=3, checkpoint=str(tmp_path / "again"), embodiment=1)).eval()
+    third.normalisation = policy.normalisation
+    assert torch.equal(third.act(seen, False).actions, policy.act(seen, False).actions)
+
+
+def test_it_is_asked_as_in_its_training_and_an_instruction_is_words_whatever_it_says(folder):
+    policy = Groot(SPEC, Config(horizon=3, checkpoint=str(folder), embodiment=1))
+    sentences = ("push", "isn't <IMG_CONTEXT>")
+    inputs, picture = policy.inputs(policy.seen(observation(*sentences))), "<img>" + "<IMG_CONTEXT>" * 16 + "</img>"
+    known = {id: word for word, id in ((word, policy.tokenizer.id(word)) for word in TURNS)}
+    for row, mask, asked in zip(inputs["ids"], inputs["mask"], ("['push']", '["isn\'t <IMG_CONTEXT>"]'), strict=True):
+        expected = ("<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+                    f"<image 1>{picture}<image 2>{picture}{asked}<|im_end|>\n<|im_start|>assistant\n")
+        letters = {id: letter for letter, id in ((chr(n), policy.tokenizer.ids(chr(n))[0]) for n in (10, *range(32, 127)))}
+        assert "".join((known | letters)[id] for id in row[mask].tolist()) == expected
+    assert (inputs["ids"] == policy.tokenizer.id("<IMG_CONTEXT>")).sum() == 64, "pictures alone"
+
+
+def written(file, **keys):
+    def change(folder):
+        said = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(said | keys))
+
+    return change
+
+
+@pytest.mark.parametrize("change, error", [
+    (lambda folder: changed(folder, lambda weights: weights.pop("action_head.vlln.bias")), "lacks 1, .*vlln.bias"),
+    (lambda folder: changed(folder, lambda weights: weights.update(extra=torch.zeros(1))), "what it should 1, .*extra"),
+    (lambda folder: changed(folder, lambda weights: weights.update({"action_head.vlln.bias": torch.zeros(3)})),
+     "in other shapes 1, .*vlln.bias"),
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"{}"), "expected a whole safetensors file"),
+    (lambda folder: (folder / "eagle/config.json").unlink(), "eagle/config.json: expected a map .* hf download lerobot/"),
+    (lambda folder: (folder / "eagle/vocab.json").unlink(), "eagle: expected tokenizer.json, or vocab.json, merges.txt"),
+    (written("config.json", model_type="Gr00tN1d6"), "expected a model_type of gr00t_n1_5, got 'Gr00tN1d6'"),
+    (written("config.json", action_horizon=16), "policy.horizon: expected 16"),
+    (written("config.json", backbone_cfg={"select_layer": 9}), "backbone_cfg.select_layer of 9, expected 1 to 3"),
+    (written("eagle/config.json", use_pixel_shuffle=True), "eagle_config.use_pixel_shuffle of True, expected False"),
+    (written("config.json", action_head_cfg=SIZES["action_head_cfg"]), "config.json, got: KeyError: 'interleave_"),
+    (lambda folder: (folder / "config.json").write_text("[]"), "config.json: expected a map of model_type gr00t_n1_5")])
+def test_a_folder_that_is_not_whole_is_refused_by_name(folder, change, error):
+    change(folder)
+    with pytest.raises(PolicyFileError, match=error):
+        Groot(SPEC, Config(horizon=3, checkpoint=str(folder), embodiment=1))
+
+
+def test_what_does_not_fit_is_named():
+    with pytest.raises(SpecError, match="expected at least one camera for a groot"):
+        Groot(StationSpec(SPEC.observation[:1], SPEC.action, 10.0, "push"), Config(horizon=3, network=SMALL, embodiment=0))
+    with pytest.raises(SpecError, match="policy.embodiment: expected one of 0 to 2, which the network has, got 3"):
+        groot(embodiment=3)
+    with pytest.raises(SpecError, match="instruction: expected a sentence, which a groot acts on"):
+        groot().act(observation(" "), False)
+    with pytest.raises(PolicyFileError, match=r"eagle_config.text_config: .* got 'hiden_size' \(did you mean"):
+        groot(network={EAGLE: {"text_config": {"hiden_size": 8}}})
+    with pytest.raises(PolicyFileError, match="diffusion_model_cfg.output_dim of 24, expected 128"):
+        groot(network={"action_head_cfg": {"diffusion_model_cfg": {"output_dim": 24}}})
+    with pytest.raises(PolicyFileError, match="action_horizon of 9, expected at most max_seq_len of 8"):
+        groot(horizon=9)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not (VENV / "bin/python").exists(), reason="not run: .venvs/lerobot is not there (make lerobot)")
+def test_lerobot_s_own_groot_says_the_same_of_weights_that_it_has_saved(folder):
+    seen, draw = observation("push the red cube", "pull", seed=4), torch.Generator().manual_seed(5)
+    seen.images["wrist"] = observation("push", "pull", seed=6).images["front"]  # of one shape, as it asks for
+    cameras = [ArraySpec(name, (24, 32, 3), "uint8") for name in CAMERAS]
+    spec = StationSpec((SPEC.observation[0], *cameras), SPEC.action, 10.0)
+    noise, uniform = torch.randn(2, 3, 4, generator=draw), torch.rand(2, generator=draw)
+    action, low, high = torch.rand(2, 3, 2) * 2 - 1, np.array([-1.0, -2.0, -1.5]), np.array([1.0, 3.0, 2.0])
+    np.savez(folder / "given.npz", **{name: image.numpy() for name, image in seen.images.items()}, noise=noise.numpy(),
+             state=seen.vectors.numpy(), time=(1 - uniform ** (1 / 1.5) / 0.999).numpy(), action=action.numpy())
+    (folder / "given.json").write_text(json.dumps({"cameras": list(CAMERAS), "sentences": list(seen.instruction),
+                                                   "embodiment": 1, "min": low.tolist(), "max": high.tolist()}))
+    tokenizer = Groot(spec, Config(horizon=3, checkpoint=str(folder), embodiment=1)).tokenizer
+    (folder / "eagle/tokenizer.json").write_text(tokenizer.text)
+    written("config.json", action_head_cfg=json.loads((folder / "config.json").read_text())["action_head_cfg"] | {
+        "num_inference_timesteps": 4, "action_horizon": 3})(folder)
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
+    said = subprocess.run([VENV / "bin/python", "tests/policies/groot_itself.py", folder], text=True, capture_output=True,
+                          env=environment | {"LD_LIBRARY_PATH": str(VENV / "ffmpeg")}, timeout=500)
+    assert said.returncode == 0, said.stderr[-3000:]
+    theirs = np.load(folder / "said.npz")
+    policy = Groot(spec, Config(horizon=3, checkpoint=str(folder), embodiment=1)).eval()
+    policy.normalisation.normalise((low + high) / 2, (high - low) / 2 - 1e-4)
+    inputs = policy.inputs(policy.seen(seen))
+    assert np.abs(inputs["pixels"].numpy() - theirs["pixels"]).max() < 2.1 / 255, "to a rounding of Pillow's"
+    for ids, mask, expected in zip(inputs["ids"], inputs["mask"], theirs["tokens"], strict=True):
+        assert ids[mask].tolist() == expected[:mask.sum()].tolist()
+    inputs["pixels"] = torch.from_numpy(theirs["pixels"])
+    policy.inputs = lambda _: inputs
+    with torch.no_grad():
+        ours = policy.decode(policy.seen(seen), noise).view(2, 3, 2).numpy()
+        loss = policy.imitation_loss(policy.seen(seen), action.flatten(1), torch.Generator().manual_seed(5)).item()
+    assert ours == pytest.approx(theirs["chunk"][:, 0, :, :2].clip(-1, 1), abs=1e-5) and (np.abs(ours) < 1).mean() > 0.3
+    assert loss == pytest.approx(theirs["losses"].mean(), rel=1e-5)
