@@ -13,6 +13,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
 from rlinf_core.operators.homing import homes_of
 from rlinf_core.page.access import token_of
+from rlinf_core.qos_overrides import parameters as qos_parameters
 from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
@@ -203,5 +204,6 @@ def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **p
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)
+    parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
     renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
     return Process(name, "rlinf", name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)
