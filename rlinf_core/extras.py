@@ -17,6 +17,7 @@ PURPOSE = {  # in the order in which one needs them
     "trainer": "rlinf train, demo, sweep, compare, identify, reports",
     "sim": "rlinf demo, eval, check sim: the demo's simulators",
     "data": "rlinf data export, import: LeRobot data sets",
+    "rerun": "rlinf data export rerun",
     "page": "the operator's page: rlinf up --web",
     "teleop": "a leader arm as the operator's device",
     "vla": "LoRA, vision-language-action policies",
@@ -26,7 +27,7 @@ PURPOSE = {  # in the order in which one needs them
     "gymnasium-robotics": "sim_bridges/gymnasium_robotics",
     "test": "make test",
 }
-NAMED_OTHERWISE = {"hydra": "hydra-core", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}
+NAMED_OTHERWISE = {"hydra": "hydra-core", "rerun": "rerun-sdk", "rclpy": "ros-jazzy-rclpy", "mani_skill": "mani-skill"}
 
 
 def requirements(extra: str = "") -> list[Requirement]:

@@ -14,6 +14,9 @@ from typing import Any
 from rlinf_core.errors import RlinfError, nearest
 
 EPISODE, BLACK_BOX = "episode", "black box"
+FREE = ("camera/<name>/image", "camera/<name>/camera_info", "robot_description", "joy", "policy/update", "policy/status",
+        "trainer/status")  # whose quality of service may be overridden
+COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,17 @@ class Topic:
     newest: bool = False
     recorded: str = ""
     sampled: bool = False
+
+    @property
+    def fixed(self) -> str:
+        """Why its quality of service is not the user's to change; empty where ROS's ``qos_overrides`` may."""
+        if self.name in FREE:
+            return ""
+        if self.name in COUNTED:
+            return "each of its messages counts"
+        if self.name == "clock" or self.receivers == "environment":
+            return "only its newest message counts, and in lockstep each"
+        return "the interlock goes by it, and the arm's safety by the interlock"
 
 
 def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: str, package: str = "geometry_msgs",

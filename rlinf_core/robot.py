@@ -20,10 +20,29 @@ from rlinf_core.settings.signature import values
 Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
 
 
+class Home(Settings):
+    """Where an arm waits for the next scene: in the words of the task's actions."""
+
+    position: tuple[float, float, float] | None = Field(
+        None, description="of the tool, x y z in the base frame [m], within the limits' box; for a task in tcp_delta")
+    orientation: tuple[float, float, float, float] | tuple[()] = Field(
+        (), description="of the tool, quaternion x y z w, where the task turns it; without, it stays turned as it is")
+    joints: dict[str, float] = Field({}, description="each joint's angle by name [rad]; for a task in joint_delta")
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Home:
+        if self.position is None and not self.joints:
+            raise ValueError("expected 'position', of the tool, or 'joints', got neither")
+        if self.orientation and abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
+            raise ValueError(f"orientation: expected a quaternion of length 1, got {list(self.orientation)}")
+        return self
+
+
 class Arm(Settings):
     """One of several arms of a robot."""
 
     limits: Path = Field(strict=False, description="those of its interlock, beside it")
+    home: Home | None = Field(None, description="where it waits for the next scene")
 
 
 class Controller(Settings):
@@ -59,6 +78,9 @@ class Robot(Settings):
     arms: dict[Name, Arm] = Field(
         {}, description="the arms, where there are several, in the order of their parts of an action; each has an "
         "interlock of its own, and its topics below its name")
+    home: Home | None = Field(
+        None, description="where a real arm without a `reset_scene` of its own goes, at the operator's word, before the "
+        "scene is put right (docs/collecting.md); of a robot with one arm")
     simulator: str = Field("", description="which one, when simulated")
     options: dict[str, Any] = Field({}, description="of that simulator, by its signature; or of the driver's node")
     twin: Twin | None = Field(None, description="started with the station in the place of hardware and vendor's driver")
@@ -113,6 +135,8 @@ class Robot(Settings):
     def _of_an_external_driver(self) -> Robot:
         if self.driver == SIMULATOR and (self.topics or self.controller):
             raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
+        if self.arms and self.home:
+            raise ValueError("'home' is of a robot with one arm; of several, each says its own: arms: {left: {home: ...}}")
         if self.arms and self.controller:
             raise ValueError("'controller' is of a robot with one arm; give each arm a driver that follows its target_pose")
         for name in self.topics:
@@ -139,6 +163,11 @@ class Robot(Settings):
     def driver_node(self) -> DriverSettings | None:
         """The settings of the node beside the vendor's driver, if there is one."""
         return None if self.driver in (SIMULATOR, EXTERNAL) else driver(self.driver)(**self.options)
+
+    @property
+    def homes(self) -> dict[str, Home | None]:
+        """The home of each arm by its name; an arm alone has none."""
+        return {name: arm.home for name, arm in self.arms.items()} if self.arms else {"": self.home}
 
     @property
     def interlocks(self) -> dict[str, Path]:

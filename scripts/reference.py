@@ -177,7 +177,8 @@ def _topics() -> list[str]:
     rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.receivers} | {row.rate} | "
             f"{_quality(row)} | {'yes' if row.per_arm else ''} | {_recorded(row)} | {row.meaning} |" for row in TOPICS]
     return ["## Topics", "", "Names are relative to the station's namespace, or, of an arm's topics, to the arm's name "
-            "below it where a station has several.", "",
+            "below it where a station has several. `qos_overrides`: ROS's parameters of that name may change it "
+            "(docs/bring_your_robot.md).", "",
             "| topic | type | from → to | rate | QoS | per arm | recorded | meaning |",
             "|---|---|---|---|---|---|---|---|", *rows, ""]
 
@@ -188,7 +189,8 @@ def _recorded(row: Topic) -> str:
 
 def _quality(row: Topic) -> str:
     received = "; received with depth 1, best effort in real time" if row.newest else ""
-    return f"reliable{', transient local' if row.latched else ''}, depth {row.depth}{received}"
+    kept = f"; fixed: {row.fixed}" if row.fixed else "; `qos_overrides`"
+    return f"reliable{', transient local' if row.latched else ''}, depth {row.depth}{received}{kept}"
 
 
 def _messages() -> list[str]:

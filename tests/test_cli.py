@@ -40,7 +40,8 @@ COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "te
             "fleet promote a", "fleet rollback a", "fleet pin a --off", "fleet drain a b", "serve a", "data list a",
             "data show a",
             "data check a", "data repair a --out b", "data merge a --out b", "data split a --out b", "data stats a",
-            "data export lerobot a --out b", "data import lerobot a --out b", "twin pedal", "reward train a --out b"]
+            "data export lerobot a --out b", "data export rerun a --out b",
+            "data import lerobot a --out b", "twin pedal", "reward train a --out b"]
 
 
 @pytest.mark.parametrize("said", COMMANDS)

@@ -18,6 +18,7 @@ SHOWS = {"Pose": "geometry_msgs/msg/PoseStamped", "Image": "sensor_msgs/msg/Imag
          "Wrench": "geometry_msgs/msg/WrenchStamped"}
 IN_RECORDINGS = "/compressed"  # of an image
 DISTRIBUTION = {"rlinf", "rlinf_core", "sim_bridges", "station", "torch"}  # make setup brings them, and what they need
+RUNS_WITH = {"ros2launch", "rmw_fastrtps_cpp"}  # the launch files and configs/fastdds.xml
 ROSDEP = {"numpy": "python3-numpy", "cv2": "python3-opencv", "yaml": "python3-yaml"}
 
 
@@ -73,10 +74,22 @@ def test_rosdep_can_satisfy_every_import_of_the_ros_package():
     imported = {module.split(".")[0] for file in files for node in ast.walk(ast.parse(file.read_text()))
                 for module in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else
                                [node.module] if isinstance(node, ast.ImportFrom) and node.module else [])}
-    needed = {ROSDEP.get(name, name) for name in imported - set(sys.stdlib_module_names) - DISTRIBUTION}
+    needed = {ROSDEP.get(name, name) for name in imported - set(sys.stdlib_module_names) - DISTRIBUTION} | RUNS_WITH
     said = {each.text for each in ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml").getroot().iter("exec_depend")}
     assert needed <= said, f"package.xml lacks {', '.join(sorted(needed - said))}"
     assert said - needed == set(), "and nothing more"
+
+
+def test_the_repositories_beside_a_franka_are_those_that_its_page_speaks_of():
+    said = yaml.safe_load((ROOT / "ros_ws/franka.repos").read_text())["repositories"]
+    assert all(each.keys() == {"type", "url", "version"} and each["type"] == "git" for each in said.values())
+    assert all(each["url"] == f"https://github.com/{each['url'].split('/')[3]}/{name}.git" for name, each in said.items())
+    version = said["franka_ros2"]["version"].removeprefix("v")
+    assert f"franka_ros2 {version} (Jazzy)" in (ROOT / "ros_ws/definitions/README.md").read_text()
+    assert f"franka_ros2 {version.rpartition('.')[0]} (Jazzy)" in (ROOT / "docs/real_robot.md").read_text()
+    package = ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml").getroot()
+    ours = {each.text for each in package.iter("exec_depend") if each.get("condition") == "$RLINF_ROBOT == franka"}
+    assert ours == {path.parent.name for path in (ROOT / "ros_ws/definitions").glob("*/package.xml")}
 
 
 def test_rosdep_can_satisfy_every_message_of_ours():

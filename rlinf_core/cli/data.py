@@ -109,6 +109,16 @@ def export_lerobot(paths: list[Path], out: Path, recipe: str | None, executed: b
     print(f"{episodes} episodes, {frames} frames in {out}: LeRobotDataset('local/{out.name}', root='{out}')")
 
 
+def export_rerun(paths: list[Path], out: Path, recipe: str | None) -> None:
+    """Write a file for Rerun's viewer for each episode."""
+    from rlinf_core.extras import require
+
+    require("rerun", "rlinf data export rerun")
+    from rlinf_core.data.rerun.export import export
+
+    print(f"{export(paths, out, recipe)} episodes in {out}; look at them: rerun {out}/*.rrd")
+
+
 def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list[str], cameras: list[str]) -> None:
     """Write recordings of a LeRobot data set (v3.0)."""
     from rlinf_core.extras import require

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from rlinf_core.cli.arguments import JSON, RECORDINGS, SET, Commands, at_least, command, fraction, show_command
+
+NAMES: dict[str, Any] = {"help": "whose station recorded them, for names (default: that of the run they lie in)"}
 
 
 def data_commands(commands: Commands) -> None:
@@ -36,9 +39,11 @@ def data_commands(commands: Commands) -> None:
     formats = data.add_parser("export", help="write recordings in the format of others").add_subparsers(
         required=True, metavar="FORMAT")
     lerobot = of("lerobot", "a LeRobot data set (v3.0)", "cli.data:export_lerobot", True, formats)
-    lerobot.add_argument("--recipe", help="whose station recorded them, for names (default: that of the run they lie in)")
+    lerobot.add_argument("--recipe", **NAMES)
     lerobot.add_argument("--executed", action="store_true",
                          help="actions are what the interlock let through (default: what was asked for)")
+    rerun = of("rerun", "for Rerun's viewer: an .rrd for each episode", "cli.data:export_rerun", True, formats)
+    rerun.add_argument("--recipe", **NAMES)
     _imports(data)
 
 

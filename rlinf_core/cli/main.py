@@ -36,7 +36,7 @@ EXAMPLES = """examples:
   rlinf up demo --web                       with the operator's page, http://127.0.0.1:8080
   rlinf eval runs/x/checkpoint/policy.safetensors --episodes 50 --video out.mp4
   rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
-  rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export lerobot
+  rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
   rlinf fleet status runs/x                 its stations: policies, backlog, success; also promote, rollback, pin, drain

@@ -13,7 +13,7 @@ from rlinf_core.errors import SpoolError
 
 STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
 GRACE_S = 0.5
-EARLY, EARLY_BYTES = 64, 64 << 20
+EARLY, EARLY_BYTES, EARLY_S = 64, 64 << 20, 1.0  # the way home, before a scene is ready, is no part of the episode
 WAITING_BYTES = 256 << 20
 LOOK_S = 0.05
 HELD = "the interlock applied no action: nobody commanded the arm, or it was held all along"
@@ -30,7 +30,7 @@ class Recording:
 
     def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None], arms: int = 1) -> None:
         self.spool, self.tell, self.arms = spool, tell, arms
-        self.early = Ring(EARLY_BYTES, EARLY)  # topics are not ordered: data may beat STARTED
+        self.early = Ring(EARLY_BYTES, EARLY, EARLY_S)  # topics are not ordered: data may beat STARTED
         self.writer: EpisodeWriter | None = None
         self.ended: Any = None
         self.ended_ns = self.steps = self.applied = 0

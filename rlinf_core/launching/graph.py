@@ -11,7 +11,9 @@ from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
+from rlinf_core.operators.homing import homes_of
 from rlinf_core.page.access import token_of
+from rlinf_core.qos_overrides import parameters as qos_parameters
 from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
@@ -83,7 +85,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     processes += [
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
-              lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR, **cameras),
+              lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
+              homes=bool(home(recipe)), **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
               lockstep=lockstep, **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
@@ -115,10 +118,17 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person with their devices."""
     operator, task = recipe.station.operator, str(task_file(recipe))
     if operator.kind != SCRIPTED:
-        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, **_devices(recipe))
+        return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, home=home(recipe),
+                     **_devices(recipe))
     return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
                  takes_over=operator.takes_over, seed=recipe.seed,
                  armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
+
+
+def home(recipe: Recipe) -> str:
+    """What an operator with a device is told of the robot's home; empty where it has none."""
+    homes = homes_of(station_robot(recipe), station_task(recipe).spec.action)
+    return homes.to_json() if homes else ""
 
 
 def _devices(recipe: Recipe) -> dict[str, str]:
@@ -194,5 +204,6 @@ def _node(recipe: Recipe, name: str, module: str, restart: str = RESPAWN, /, **p
     robot, station = station_robot(recipe), f"/{recipe.station.name}"
     if robot.arms:
         parameters["arms"] = list(robot.arms)
+    parameters |= qos_parameters(recipe.station.qos_overrides, station, robot.topics)
     renamed = tuple((f"{station}/{topic}", theirs) for topic, theirs in robot.topics.items())
     return Process(name, "rlinf", name, module, station, parameters, (("/clock", f"{station}/clock"), *renamed), restart)

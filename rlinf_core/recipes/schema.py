@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import AlgorithmSettings, Computing
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
+from rlinf_core.errors import RlinfError
 from rlinf_core.operators import BESIDE, OPERATOR
 from rlinf_core.page import TOKEN_LENGTH
 from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
+from rlinf_core.qos_overrides import Said, check_all
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.release import Release
 from rlinf_core.ros import MAX_DOMAIN, shell_domain
@@ -87,8 +89,20 @@ class Station(Settings):
         {}, description="who demonstrates and arms: scripted, in simulation only; or a person with this device, in a "
         "terminal of their own (rlinf teleop)")
     beside: Annotated[Any | None, BESIDE] = Field(None, description="a second device of theirs, e.g. a foot pedal")
+    qos_overrides: dict[str, dict[str, dict[str, str | int]]] = Field(
+        {}, description="other quality of service of topics whose row in docs/reference.md (Topics) says so: "
+        "{camera/wrist/image: {subscription: {reliability: reliable, depth: 5}}}")
     policy: StationPolicy = StationPolicy()
     web: Web = Web()
+
+    @field_validator("qos_overrides")
+    @classmethod
+    def _of_topics_that_may(cls, said: Said) -> Said:
+        try:
+            check_all(said)
+        except RlinfError as error:
+            raise ValueError(str(error)) from error
+        return said
 
     @property
     def domain(self) -> int:

@@ -13,7 +13,8 @@ from rlinf_core.settings.signature import parameters, values
 OURS = {"classifier": "rlinf_core.rewards.classifier:Classifier", "insertion": "rlinf_core.rewards.insertion:Insertion",
         "outside": "rlinf_core.rewards.outside:Outside", "place": "rlinf_core.rewards.place:Place",
         "push": "rlinf_core.rewards.push:Push", "reach": "rlinf_core.rewards.reach:Reach",
-        "stack": "rlinf_core.rewards.stack:Stack", "external": "rlinf_core.rewards.external:External"}
+        "stack": "rlinf_core.rewards.stack:Stack", "external": "rlinf_core.rewards.external:External",
+        "vlm": "rlinf_core.rewards.vlm:VLM"}
 
 
 class Success(Protocol):
@@ -34,6 +35,14 @@ class Shaped(Success, Protocol):
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
         """Larger the nearer to success."""
+
+
+@runtime_checkable
+class Remembering(Success, Protocol):
+    """One that goes by more than the present time step."""
+
+    def begin(self) -> None:
+        """Another episode."""
 
 
 def rewards() -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlinf_core.rewards import Shaped
+from rlinf_core.rewards import Remembering, Shaped
 
 if TYPE_CHECKING:
     from rlinf_core.task import Task
@@ -56,6 +56,9 @@ def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, be
     of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999). Success is what has looked like it for
     ``task.success_steps`` in a row: one frame may fool a learned reward.
     """
+    for term in (task.success, task.failure) if before is None else ():
+        if isinstance(term, Remembering):
+            term.begin()
     now = task.success.progress(channels) if task.shaping and isinstance(task.success, Shaped) else 0.0
     shaped = task.shaping * (now - before.progress) if task.shaping and before is not None else 0.0
     failure = task.failure is not None and task.failure(channels)

@@ -216,7 +216,7 @@ TASKS = [
     ("control_hz: fast", "'control_hz': expected a number, got str 'fast'"),
     ("reward: {kind: insertio}", "did you mean 'insertion'"),
     ("reward: {depth: 0.1}", "'reward.kind': expected one of classifier, external, insertion, outside, place, push, reach, "
-                             "stack, "
+                             "stack, vlm, "
      "got nothing"),
     ("reward: {kind: insertion, dept: 0.1}", "unknown key 'reward.dept' (did you mean 'depth'?)"),
     ("reward: {kind: insertion, depth: -0.1}", "'reward.depth': expected above 0, got float -0.1"),

@@ -35,8 +35,8 @@ ACTION = [f"reset_scene/_action/{part}" for part in ("send_goal", "cancel_goal",
 class Unreset:
     """A robot in real time whose side has no ``reset_scene``; the test is its operator and arms it."""
 
-    def __init__(self, peer, task):
-        said = ("station.lockstep=false", f"station.task={task}")
+    def __init__(self, peer, task, *more):
+        said = ("station.lockstep=false", f"station.task={task}", *more)
         robot, *_ = station_processes(load_recipe("demo", [*said, "station.operator.kind=keyboard"]), task.parent)
         elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
         self.peer, self.seq, self.idle, self.spec = peer, 0, False, station_task(load_recipe("demo", said)).spec

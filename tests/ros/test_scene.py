@@ -98,7 +98,8 @@ def test_an_answer_that_is_lost_is_asked_for_again(peer, robot_side):
     assert answers == [(to_stamp(7), "")] and len(lost) == 2 and side.asked == [3], "the scene is reset once"
 
 
-@pytest.mark.parametrize("how, said", [({"accept": False}, "refused to reset"), ({"success": False}, "the peg is lost")])
+@pytest.mark.parametrize("how, said", [({"accept": False}, "reset_scene was refused"),
+                                       ({"success": False}, "the peg is lost")])
 def test_a_scene_that_is_not_reset_is_said(peer, robot_side, how, said):
     robot_side(**how).go_on.set()
     _, answers = begin(peer)
@@ -124,4 +125,4 @@ def test_a_robot_side_that_goes_while_it_resets_is_said(peer, robot_side):
     peer.spin(lambda: side.asked, what="the goal")
     scene.client.server_is_ready = lambda: False  # as the graph says once it has gone
     peer.spin(lambda: answers, what="the answer")
-    assert "It went while it reset" in answers[0][1]
+    assert "It went in the middle of reset_scene" in answers[0][1]

@@ -125,7 +125,7 @@ function describe(here, mine) {
   $("reset").hidden = safety.state !== "FAULT";
   $("reset").disabled ||= last.stopped;
   write("reset", `Reset ${safety.cause}`);
-  write("playing", last.prompt ? "the scene? then Ready" : episode.playing ? `${episode.mode}, step ${episode.steps}`
+  write("playing", last.prompt ? last.prompt.split(/[:,(.]/)[0] : episode.playing ? `${episode.mode}, step ${episode.steps}`
     : episode.last.id ? `last: ${episode.last.success ? "success" : "no success"}, ${episode.last.steps} steps` : "none yet");
   for (const each of $("labels").children) each.disabled ||= each.dataset.label === "ready" ? !last.prompt : !episode.playing;
   $("start").disabled ||= last.director || episode.playing;

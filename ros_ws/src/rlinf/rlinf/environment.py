@@ -23,8 +23,9 @@ from rlinf.policy_tracker import PolicyTracker
 from rlinf.qos import profile
 from rlinf.rehearsal import Rehearsal
 from rlinf.scene import GONE, Scene, sleep
+from rlinf.scene_by_hand import ScenesByHand
 from rlinf.spinning import ControlNode, run
-from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
+from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
 from rlinf.workarounds import Until, run_routine
 from rlinf_core.episodes.recording import HELD
@@ -50,7 +51,8 @@ class Environment(ControlNode):
         self.lockstep = self.declare_parameter("lockstep", False).value
         self.patience_s = self.declare_parameter("patience_s", 15.0).value
         self.retries = self.declare_parameter("retries", 5).value
-        self.person, self.external = (self.declare_parameter(name, False).value for name in ("person", "external"))
+        self.person, self.external, self.homes = (
+            self.declare_parameter(name, False).value for name in ("person", "external", "homes"))
         self.period_ns = round(NS / self.task.spec.control_hz)
         seen = None if self.lockstep else lambda: self.timer.arrived()
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen)
@@ -72,6 +74,7 @@ class Environment(ControlNode):
         self.create_subscription(TrainerStatus, "trainer/status", lambda told: setattr(self, "trainer", told),
                                  profile("trainer/status"))
         self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon)
+        self.scenes = ScenesByHand(self, self.homes)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    cancel_callback=self._cancel, handle_accepted_callback=self._start)
         if self.lockstep:
@@ -126,7 +129,7 @@ class Environment(ControlNode):
         run_routine(self._run(handle), finished)
 
     def _cancel(self, _: ServerGoalHandle) -> CancelResponse:
-        self.labels.cancel()
+        self.scenes.cancel()
         return CancelResponse.ACCEPT
 
     def _end(self, handle: ServerGoalHandle) -> RunEpisodes.Result:
@@ -169,13 +172,13 @@ class Environment(ControlNode):
         self.seed, self.outcome, self.total, self.begun = seed, StepResult(), 0.0, self.begun + 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
         for ready, what in ((lambda: self.scene.client.server_is_ready() or (self.person and self.external), GONE),
-                            (self._may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
+                            (self.may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
             deadline = time.monotonic() + 2 * self.patience_s
             while not ready():
                 if time.monotonic() > deadline:
                     return f"{what} (interlock: {Mode(self.safety.state).name} {self.safety.cause})"
                 await sleep(self, 0.1)
-        stamp, trouble = await self._scene(seed)
+        stamp, trouble = await self.scenes.reset(seed)
         if stamp is None:
             return trouble
         self.closed, self.done = {self.episode_id: Future(executor=self.executor)}, Future(executor=self.executor)
@@ -184,23 +187,13 @@ class Environment(ControlNode):
         self._begin(stamp)
         return await Until(self.done) or await Until(self.closed[self.episode_id])
 
-    async def _scene(self, seed: int) -> tuple[Time | None, str]:
-        """By the robot side, where it can; where it cannot, or a person demonstrates, their word begins the episode."""
-        by_itself = self.scene.client.server_is_ready() or not self.external
-        stamp, trouble = await self.scene.reset(seed) if by_itself else (None, "")
-        if trouble or not self.person or (by_itself and self.mode != "demonstration"):
-            return stamp, trouble
-        if not await self.labels.scene_ready(self._may_move):
-            return None, CANCELLED
-        simulated_ns, now_ns = max(self.clock_ns, to_ns(stamp or Time())), self.get_clock().now().nanoseconds
-        return to_stamp(simulated_ns if self.lockstep else now_ns), ""
-
     def _must_wait(self) -> bool:
         """The learner is behind; or nothing could be recorded; or the arm has just been held; or it waits for a person."""
         behind = self.mode == "train" and self.trainer.connected and not self.trainer.accepting
         return bool(self.still) or behind or self.trainer.spool_full >= 1.0 or time.monotonic() < self.held_until
 
-    def _may_move(self) -> bool:
+    def may_move(self) -> bool:
+        """Whether an episode may begin."""
         return self.safety.state != SafetyState.DISARMED and not self.still  # DISARMED, too, while nothing was heard of it
 
     # Stepping

@@ -30,6 +30,8 @@ class Watch:
         if env.running and env.trainer.spool_full >= 1.0:
             logger.warning("the spool is full: no further episode is played until some are sent (rlinf status)",
                            throttle_duration_sec=SAY_AGAIN_S)
+        if trouble := self._unjudged():
+            logger.warning(trouble, throttle_duration_sec=SAY_AGAIN_S)
         quiet_s = time.monotonic() - env.progress_at
         if quiet_s < env.patience_s:
             return
@@ -38,6 +40,11 @@ class Watch:
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
             env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    def _unjudged(self) -> str:
+        """Why the reward cannot say how the task stands."""
+        trouble = getattr(self.environment.task.success, "trouble", "")
+        return f"the reward does not see: {trouble}" if trouble else ""
 
     def _missing(self) -> str:
         """Topics without which the next time step cannot be taken; none outside of an episode."""
@@ -52,4 +59,6 @@ class Watch:
         values = {**ages, "episode": env.episode_id, "step": env.step_index}
         if (missing := self._missing()) and time.monotonic() - env.progress_at > SAY_AFTER_S:
             return Health(ERROR, f"waits for {missing}", values)
+        if trouble := self._unjudged():
+            return Health(ERROR, trouble, values)
         return Health(WARN, env.still, values) if env.still else Health(OK, env.mode if env.running else "idle", values)

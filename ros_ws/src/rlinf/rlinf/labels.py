@@ -33,7 +33,7 @@ class Labels:
         self.word: Future | None = None  # that is waited for
         self.over = False                # nobody wants another episode
         self.prompts = node.create_publisher(String, "prompt", profile("prompt"))
-        self._prompt("")
+        self.prompt("")
         node.create_subscription(String, "label", self._on_label, profile("label"))
 
     def _on_label(self, message: String) -> None:
@@ -58,7 +58,7 @@ class Labels:
         return replace(result, success=success, failure=not success, truncated=False,
                        reward=result.reward + success - result.success)
 
-    async def scene_ready(self, may_begin: Callable[[], bool]) -> bool:
+    async def ready(self, question: str, may_begin: Callable[[], bool]) -> bool:
         """Ask a person, and wait for their word, however long that takes; False where nobody wants it any more.
 
         What was said before the question does not count, and no word while the episode may not begin.
@@ -66,9 +66,9 @@ class Labels:
         if self.over:
             return False
         self.may_begin, self.word = may_begin, Future(executor=self.node.executor)
-        self._prompt(PROMPT)
+        self.prompt(question)
         ready = await Until(self.word)
-        self._prompt("")
+        self.prompt("")
         return bool(ready)
 
     def _on_ready(self) -> None:
@@ -85,5 +85,6 @@ class Labels:
         if self.word is not None and not self.word.done():
             self.word.set_result(False)
 
-    def _prompt(self, text: str) -> None:
+    def prompt(self, text: str) -> None:
+        """What a person is asked, or waits for."""
         self.prompts.publish(String(data=text))

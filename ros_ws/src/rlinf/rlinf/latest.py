@@ -28,6 +28,7 @@ class Latest:
         node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                  start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.channels: dict[str, np.ndarray] = {}
+        self.messages: dict[str, Any] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
         self._pulled: dict[str, Any] = {}
         self._images: dict[str, Image] = {}
@@ -69,7 +70,7 @@ class Latest:
                 self._keep(topic, taken[0])
 
     def _keep(self, topic: str, message: Any) -> None:
-        self.channels[topic] = _channel(message)
+        self.channels[topic], self.messages[topic] = _channel(message), message
         self.stamps_ns[topic] = to_ns(message.header.stamp)
 
     def older_than(self, stamp_ns: int) -> list[str]:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import sys
 import termios
+import time
 import tty
 import uuid
 
 import numpy as np
+from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import ActionChunk, TimeStep
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from rlinf.arms import arms_of, each
 from rlinf.conversions import action_chunk
+from rlinf.homing import Homing
 from rlinf.person import Person
 from rlinf.qos import profile
 from rlinf.scripted_operator import ScriptedOperator
 from rlinf.spinning import StationNode, run
 from rlinf.whereabouts import Lookout
 from rlinf_core.operators import KEYBOARD, SCRIPTED, make_device
+from rlinf_core.operators.homing import Homes
 from rlinf_core.task import load_task
+
+PLAYING_S = 1.0  # after a time step that was not the last
 
 
 class Operator(StationNode):
@@ -31,7 +37,7 @@ class Operator(StationNode):
         super().__init__("operator")
         task = load_task(self.declare_parameter("task_file", "").value)
         self.spec = task.spec
-        self.session, self.seq = uuid.uuid4().hex[:12], 0
+        self.session, self.seq, self.stepped_at = uuid.uuid4().hex[:12], 0, float("-inf")
         self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
         self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
         arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
@@ -41,6 +47,7 @@ class Operator(StationNode):
         self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
         devices = {json.loads(said)["kind"]: make_device(said) for said in self._devices(kind)}
         self.person = Person(self, arming, self.spec, devices, enables) if devices else None
+        self.homing = self._homing(self.declare_parameter("home", "").value)
         if self.script and self.person:
             self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
 
@@ -49,6 +56,12 @@ class Operator(StationNode):
         own, beside, page = (self.declare_parameter(name, "").value for name in ("settings", "beside", "page"))
         own = own or ("" if page or kind == SCRIPTED else json.dumps({"kind": kind}))
         return [said for said in (own, beside, page) if said]
+
+    def _homing(self, said: str) -> Homing | None:
+        """Where the robot has a home, and a person is there who may send it there."""
+        person = self.person
+        return Homing(self, self.spec, Homes.from_json(said), lambda: person.moves, self._say,
+                      lambda: time.monotonic() - self.stepped_at < PLAYING_S) if said and person else None
 
     def check(self) -> None:
         """RlinfError where a script finds itself at a real arm."""
@@ -62,12 +75,17 @@ class Operator(StationNode):
         return self.person.answer(step) if self.person else None
 
     def _on_timestep(self, step: TimeStep) -> None:
-        action = None if step.step_type == TimeStep.LAST else self._answer(step)
-        if action is None:
-            return
+        last = step.step_type == TimeStep.LAST
+        self.stepped_at = float("-inf") if last else time.monotonic()
+        action = None if last else self._answer(step)
+        if action is not None:
+            self._say(action, step.header.stamp)
+
+    def _say(self, action: np.ndarray, stamp: Time) -> None:
+        """An action in answer to a state of that time."""
         self.seq += 1
         chunk = action_chunk(self.spec, action, source="operator", session=self.session, seq=self.seq, version=-1,
-                             observation_stamp=step.header.stamp)
+                             observation_stamp=stamp)
         chunk.header.stamp = self.get_clock().now().to_msg()
         self.actions.publish(chunk)
 

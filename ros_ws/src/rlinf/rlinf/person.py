@@ -138,6 +138,11 @@ class Person:
         """Whether a script has no say now: they ask for motion, or are in trouble, which stops it too."""
         return bool(self.trouble) or any(guard.motion() is not None for guard in self.guards)
 
+    @property
+    def moves(self) -> bool:
+        """Whether a device asks for motion now, and not for rest alone."""
+        return any(any(move.values()) for guard in self.guards if (move := guard.motion()) is not None)
+
     def answer(self, step: TimeStep) -> np.ndarray | None:
         """What the devices ask; rest in demonstrations, and None elsewhere, while they ask nothing; None in trouble."""
         if not all(guard.believed for guard in self.guards):

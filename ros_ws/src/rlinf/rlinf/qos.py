@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from copy import copy
 from functools import cache
+from typing import Any
 
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos_overriding_options import QoSOverridingOptions
 
 from rlinf_core.interface import topic
+from rlinf_core.qos_overrides import may_override
 
 
 def _keep(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSProfile:
@@ -42,6 +46,13 @@ def witnessed(name: str) -> QoSProfile:
 def received(name: str, lockstep: bool) -> QoSProfile:
     """The profile with which a topic is received; where only the newest message counts, in lockstep none may be lost."""
     return _keep(1, reliable=lockstep) if topic(name).newest else profile(name)
+
+
+def to_override(name: str, quality: Any) -> tuple[Any, dict[str, Any]]:
+    """Where the user may override the quality of service of a topic: a copy, which rclpy changes, and how it is asked."""
+    if not may_override(name):
+        return quality, {}
+    return copy(quality), {"qos_overriding_options": QoSOverridingOptions.with_default_policies()}
 
 
 @cache

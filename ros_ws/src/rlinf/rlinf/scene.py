@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionClient
 from rclpy.node import Node
@@ -29,11 +31,13 @@ async def either(node: Node, future: Future, seconds: float) -> bool:
 
 
 class Scene:
-    """One robot side's scenes.
+    """One robot side's scenes, or an operator's way home.
 
     Args:
         node: whose routines ask.
         patience_s: after that a question counts as lost: the middleware drops an answer whose asker it has not met yet.
+        name: of the action.
+        gone: what is said where nobody answers.
 
     Attributes:
         instruction: what is asked for in the present scene; empty where the robot side does not say it.
@@ -41,23 +45,29 @@ class Scene:
 
     instruction = ""
 
-    def __init__(self, node: Node, patience_s: float) -> None:
-        self.node, self.patience_s = node, patience_s
-        self.client = ActionClient(node, ResetScene, "reset_scene")
+    def __init__(self, node: Node, patience_s: float, name: str = "reset_scene", gone: str = GONE) -> None:
+        self.node, self.patience_s, self.name, self.gone = node, patience_s, name, gone
+        self.client = ActionClient(node, ResetScene, name)
+        self.handle: Any = None  # of what was asked for last
+
+    def cancel(self) -> None:
+        """Nobody wants it any more."""
+        if self.handle is not None and self.handle.accepted:
+            self.handle.cancel_goal_async()
 
     async def reset(self, seed: int) -> tuple[Time | None, str]:
         """Reset to a scene, however long that takes; returns the time from which it stands, or None and what went wrong."""
         asked = self.client.send_goal_async(ResetScene.Goal(seed=seed))
         if not await either(self.node, asked, self.patience_s):
-            return None, f"{GONE} (no answer for {self.patience_s:.0f} s)"
-        handle = asked.result()
+            return None, f"{self.gone} (no answer for {self.patience_s:.0f} s)"
+        self.handle = handle = asked.result()
         if not handle.accepted:
-            return None, "the robot side refused to reset the scene"
+            return None, f"{self.name} was refused"
         answer = handle.get_result_async()
         while not await either(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
-                return None, f"{GONE} It went while it reset the scene"
+                return None, f"{self.gone} It went in the middle of {self.name}"
             answer = handle.get_result_async()
         result = answer.result().result
         self.instruction = result.instruction
-        return (result.stamp, "") if result.success else (None, f"the scene was not reset: {result.message}")
+        return (result.stamp, "") if result.success else (None, f"{self.name}: {result.message}")

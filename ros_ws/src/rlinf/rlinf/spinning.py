@@ -20,11 +20,15 @@ from rclpy.duration import Duration
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.publisher import Publisher
 from rclpy.signals import SignalHandlerOptions
+from rclpy.subscription import Subscription
 from rclpy.timer import Timer
 
+from rlinf.qos import to_override
 from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, end_with_parent, single_threaded
 from rlinf_core.errors import RlinfError
+from rlinf_core.qos_overrides import check_parameters
 
 BACKGROUND = -1
 FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
@@ -33,7 +37,35 @@ STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 
 
 class StationNode(Node):
-    """A node whose timers go by the time that passes: simulated time stands still whenever the simulator waits."""
+    """A node whose timers go by the time that passes: simulated time stands still whenever the simulator waits.
+
+    It takes ROS's ``qos_overrides`` where the robot interface leaves a topic's quality of service to its user.
+    """
+
+    def __init__(self, name: str, **how: Any) -> None:
+        super().__init__(name, **how)
+        below = f"{self.get_namespace().rstrip('/')}/"
+        self._check_overrides(lambda full: full.removeprefix(below) if full.startswith(below) else "")
+
+    def create_publisher(self, msg_type: Any, topic: str, qos_profile: Any, **how: Any) -> Publisher:
+        """As rclpy's."""
+        quality, options = self._quality(topic, qos_profile)
+        return super().create_publisher(msg_type, topic, quality, **options, **how)
+
+    def create_subscription(self, msg_type: Any, topic: str, callback: Any, qos_profile: Any, **how: Any) -> Subscription:
+        """As rclpy's."""
+        quality, options = self._quality(topic, qos_profile)
+        return super().create_subscription(msg_type, topic, callback, quality, **options, **how)
+
+    def _quality(self, topic: str, quality: Any) -> tuple[Any, dict[str, Any]]:
+        """As the user may have it; RlinfError where that cannot be, also by the name of a robot's driver."""
+        name = self.resolve_topic_name(topic)
+        self._check_overrides(lambda full: topic if full == name else "")
+        return to_override(topic, quality)
+
+    def _check_overrides(self, ours: Callable[[str], str]) -> None:
+        given = getattr(self, "_parameter_overrides", {})  # rclpy has no other way to those that nobody declares
+        check_parameters({key: parameter.value for key, parameter in given.items()}, ours)
 
     def create_timer(self, timer_period_sec: float, callback: Callable[..., Any], callback_group: Any = None,
                      clock: Clock | None = None, autostart: bool = True) -> Timer:

@@ -1,0 +1,226 @@
+"""From recordings to Rerun's viewer: an ``.rrd`` for each episode, with a layout to begin with.
+
+Two timelines: ``time``, by the messages' own stamps, from the first time step on, and ``step``, which counts time steps.
+Entities:
+
+    world/tool, world/target              the measured pose and the commanded one, as transforms; with _path as lines
+    camera/<name>                         its sampled images, as they were recorded
+    observation/<name>                    what the policy was given: vectors as plots, images to the last bit
+    action/requested, action/executed     as plots
+    episode/reward, episode/takeover      the latter is 1 while the operator commands
+    safety/state, safety/log              the interlock's state as a number and in words, with what it refused and limited
+    episode/log                           who commands from when on, and how it ended
+
+Of several arms, what is of one stands below its name: ``world/left/tool``, ``safety/left/state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rerun as rr
+import rerun.blueprint as rrb
+
+from rlinf_core.data.episodes import spec_of, whole_episodes
+from rlinf_core.data.folders import new_folder
+from rlinf_core.episodes import Episode
+from rlinf_core.episodes.checksums import is_plain
+from rlinf_core.episodes.messages import store_for, to_ns
+from rlinf_core.episodes.standard import COMPRESSED, POSE
+from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.interface import arm_of
+from rlinf_core.interlock.types import Mode
+from rlinf_core.reports.recordings import outcome
+from rlinf_core.specs import StationSpec
+
+POSES = {"current_pose": ("tool", (80, 160, 250)), "target_pose": ("target", (250, 160, 60))}  # entity, colour of its path
+STATE, EVENT = "rlinf_msgs/msg/SafetyState", "rlinf_msgs/msg/SafetyEvent"
+SHOWN = (COMPRESSED, POSE, STATE, EVENT)
+LEVELS = {Mode.HOLD: rr.TextLogLevel.WARN, Mode.FAULT: rr.TextLogLevel.ERROR}
+AXES_M = 0.05
+
+
+def export(paths: list[Path], out: Path, recipe: str | None = None) -> int:
+    """Write every whole episode below some folders to a file of its own in a new folder; how many there are.
+
+    Args:
+        paths: the recordings.
+        out: a new folder.
+        recipe: whose station recorded them, for names; by default that of the run that they lie in.
+
+    Raises:
+        EpisodeError: they are not all of the same specs, or one is damaged; it is named.
+    """
+    count = 0
+    with new_folder(out) as root:
+        for folder, episode in whole_episodes(paths):
+            if not is_plain(episode.id):
+                raise EpisodeError(f"{folder}: expected an episode's id that can name a file, got {printable(episode.id)}")
+            (root / f"{episode.id}.rrd").write_bytes(Shown(episode, spec_of(episode, folder, recipe)).of(folder))
+            count += 1
+    return count
+
+
+class Shown:
+    """One episode as Rerun has it."""
+
+    def __init__(self, episode: Episode, spec: StationSpec) -> None:
+        self.episode, self.spec = episode, spec
+        self.stream = rr.RecordingStream(f"rlinf {episode.station}", recording_id=episode.id)
+        self.memory = self.stream.memory_recording()
+        self.paths: dict[str, list[list[float]]] = {}  # of each tool and target
+        self.cameras: set[str] = set()
+        self.said: dict[str, tuple[str, str]] = {}     # state and cause of each interlock
+
+    def of(self, folder: Path) -> bytes:
+        """The file's content, of a recording's messages and the episode that they make."""
+        self._describe()
+        self._plots()
+        self._images()
+        for name, at_ns, message in messages(folder):
+            if message is None:
+                self._tell(at_ns, f"{name}: a message that cannot be read")
+            else:
+                self._show(name, message)
+        self._draw_paths()
+        self.stream.send_blueprint(self._layout())
+        return bytes(self.memory.drain_as_bytes())
+
+    # Of the episode
+    def _describe(self) -> None:
+        episode = self.episode
+        rows = {"outcome": outcome(episode), "instruction": episode.instruction, "mode": episode.mode, "seed": episode.seed,
+                "station": episode.station, "policy version": episode.policy_version, "limits": episode.limits_hash,
+                "specs": episode.spec_hash}
+        text = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+        self._static("episode", rr.TextDocument(f"| episode | {episode.id} |\n|---|---|\n{text}",
+                                                media_type=rr.MediaType.MARKDOWN))
+
+    def _plots(self) -> None:
+        episode, action = self.episode, self.spec.action
+        sources = np.array([source == "operator" for source in episode.sources], float)
+        for item in self.spec.vectors:
+            self._plot(f"observation/{item.name}", episode.observations[item.name].reshape(len(episode) + 1, -1))
+        self._plot("action/requested", episode.requested, action.names)
+        self._plot("action/executed", episode.executed, action.names)
+        self._plot("episode/reward", episode.rewards[:, None], first=1)
+        self._plot("episode/takeover", sources[:, None])
+        for step, source in enumerate(episode.sources):
+            if not step or source != episode.sources[step - 1]:
+                self._at(step)
+                self.stream.log("episode/log", rr.TextLog(f"{source or 'nobody'} commands", level=rr.TextLogLevel.INFO))
+        self._at(len(episode))
+        self.stream.log("episode/log", rr.TextLog(outcome(episode), level=rr.TextLogLevel.INFO))
+
+    def _plot(self, entity: str, values: np.ndarray, names: Sequence[str] = (), first: int = 0) -> None:
+        """Rows (N, D) of the time steps from ``first`` on."""
+        if not values.shape[1]:
+            return
+        names = names or ([f"{index}" for index in range(values.shape[1])] if values.shape[1] > 1 else [""])
+        label = entity.partition("/")[2]
+        self._static(entity, rr.SeriesLines(names=[f"{label} {name}".strip() for name in names]))
+        steps = np.arange(first, first + len(values))
+        since = self.episode.stamps_ns[steps] - self.episode.stamps_ns[0]
+        rr.send_columns(entity, [rr.TimeColumn("step", sequence=steps),
+                                 rr.TimeColumn("time", duration=since.astype("timedelta64[ns]"))],
+                        rr.Scalars.columns(scalars=values.astype(float)), recording=self.stream)
+
+    def _images(self) -> None:
+        for item in self.spec.images:
+            for step, pixels in enumerate(self.episode.observations[item.name]):
+                self._at(step)
+                self.stream.log(f"observation/{item.name}", rr.Image(pixels))
+
+    # Of its messages
+    def _show(self, name: str, message: Any) -> None:
+        """A message by its topic's name in the station."""
+        arm, kind = arm_of(name), message.__msgtype__
+        self.stream.reset_time()
+        self._time(to_ns(message.header.stamp))
+        if kind == POSE:
+            self._pose(below("world", arm), name.removeprefix(f"{arm}/"), message.pose)
+        elif kind == COMPRESSED and name.startswith("camera/"):
+            entity = "/".join(name.split("/")[:2])
+            self.cameras.add(entity)
+            self.stream.log(entity, rr.EncodedImage(contents=message.data.tobytes(), media_type="image/jpeg"))
+        elif kind == STATE:
+            self._state(below("safety", arm), message)
+        elif kind == EVENT:
+            self.stream.log(f"{below('safety', arm)}/log", rr.TextLog(
+                f"{message.kind} {message.cause}", level=rr.TextLogLevel.DEBUG))
+
+    def _pose(self, entity: str, topic: str, pose: Any) -> None:
+        if topic not in POSES:
+            return
+        place, turn = pose.position, pose.orientation
+        turned: Any = [turn.x, turn.y, turn.z, turn.w]  # rr.Quaternion asks for NumPy 2: docs/workarounds.md
+        entity = f"{entity}/{POSES[topic][0]}"
+        self.paths.setdefault(entity, []).append([place.x, place.y, place.z])
+        self.stream.log(entity, rr.Transform3D(translation=self.paths[entity][-1], axis_length=AXES_M,
+                                               quaternion=turned))
+
+    def _state(self, entity: str, message: Any) -> None:
+        mode = Mode(message.state)
+        said = (f"{mode.name} {message.source}".strip(), message.cause)
+        self.stream.log(f"{entity}/state", rr.Scalars(float(mode)))
+        if said != self.said.get(entity):
+            self.stream.log(f"{entity}/log", rr.TextLog(": ".join(filter(None, said)),
+                                                        level=LEVELS.get(mode, rr.TextLogLevel.INFO)))
+        self.said[entity] = said
+
+    def _draw_paths(self) -> None:
+        colours = dict(POSES.values())
+        for entity, places in self.paths.items():
+            self._static(f"{entity}_path", rr.LineStrips3D([places], colors=[colours[entity.rpartition("/")[2]]]))
+
+    def _tell(self, at_ns: int, what: str) -> None:
+        self.stream.reset_time()
+        self._time(at_ns)
+        self.stream.log("episode/log", rr.TextLog(what, level=rr.TextLogLevel.WARN))
+
+    # Common
+    def _at(self, step: int) -> None:
+        self.stream.set_time("step", sequence=step)
+        self._time(self.episode.stamps_ns[step])
+
+    def _time(self, stamp_ns: int) -> None:
+        self.stream.set_time("time", duration=np.timedelta64(int(stamp_ns - self.episode.stamps_ns[0]), "ns"))
+
+    def _static(self, entity: str, shown: Any) -> None:
+        self.stream.log(entity, shown, static=True)
+
+    def _layout(self) -> rrb.Blueprint:
+        pictures = sorted(self.cameras) or [f"observation/{image.name}" for image in self.spec.images]
+        world = [rrb.Spatial3DView(origin="world", name="arm")] if self.paths else []
+        views = [*world, *(rrb.Spatial2DView(origin=entity, name=entity) for entity in pictures)]
+        vectors = [f"observation/{item.name}" for item in self.spec.vectors]
+        plots = [rrb.TimeSeriesView(contents=vectors, name="observation"),
+                 rrb.TimeSeriesView(origin="action", name="action"),
+                 rrb.TimeSeriesView(contents=["episode/reward", "episode/takeover", "safety/**"], name="reward and safety")]
+        words = [rrb.TextLogView(contents=["safety/**", "episode/log"], name="what happened"),
+                 rrb.TextDocumentView(origin="episode", name="episode")]
+        rows = [rrb.Horizontal(*row) for row in (views, plots, words) if row]
+        return rrb.Blueprint(rrb.Vertical(*rows), collapse_panels=True)
+
+
+def below(entity: str, arm: str) -> str:
+    """An arm's own, where there are several."""
+    return f"{entity}/{arm}" if arm else entity
+
+
+def messages(folder: Path) -> Iterator[tuple[str, int, Any]]:
+    """What is shown of a recording's messages: the topic's name in the station, when it came, and it, if it can be read."""
+    from rosbags.rosbag2 import Reader
+
+    with Reader(folder) as reader:
+        shown = [connection for connection in reader.connections if connection.msgtype in SHOWN]
+        for connection, at_ns, raw in reader.messages(shown) if shown else ():
+            store = store_for(((connection.msgtype, connection.msgdef.data),))
+            try:
+                message = store.deserialize_cdr(raw, connection.msgtype)
+            except Exception:  # whatever a broken message, which was kept as it came, makes the reader raise
+                message = None
+            yield connection.topic.strip("/").partition("/")[2], at_ns, message

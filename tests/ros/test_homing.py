@@ -1,0 +1,175 @@
+"""A real arm's way home before a scene is put right, at a person's word: a twin that nobody resets, and a gamepad."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
+from rclpy.action import ActionClient
+from rlinf_msgs.action import ResetScene, RunEpisodes
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from sensor_msgs.msg import JointState, Joy
+from std_msgs.msg import String
+
+from rlinf.homing import _measured
+from rlinf.qos import OVERHEARD, profile
+from rlinf_core.episodes import read_episode
+from rlinf_core.launching.graph import operator_process, station_processes
+from rlinf_core.operators.joy import BUTTONS
+from rlinf_core.recipes import load_recipe
+from tests.ros.stand import fastest, listen, start
+from tests.ros.test_collect import ACTION, task_without_end
+
+pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(150), pytest.mark.domain(187)]
+HOME = (0.42, 0.1, 0.3)
+CLUTCH = "rb"
+
+
+class Person:
+    """With a gamepad, at a station whose robot side is the twin."""
+
+    def __init__(self, peer, folder):
+        said = (f"station.robot={folder}", "station.lockstep=false", f"station.task={task_without_end(folder)}",
+                "station.operator={kind: joy}")
+        self.peer, self.held, self.forward, self.poses = peer, set(), 0.0, []
+        self.prompts, self.events = listen(peer, String, "prompt"), listen(peer, EpisodeEvent, "episode")
+        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
+        peer.node.create_subscription(PoseStamped, "current_pose", self.poses.append, OVERHEARD)
+        self.pad = peer.node.create_publisher(Joy, "joy", profile("joy"))
+        self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+        self.home = ActionClient(peer.node, ResetScene, "home")
+        peer.every(0.05, self.report)
+        recipe = load_recipe("demo", said)
+        twin = next(each for each in station_processes(recipe, folder) if each.name == "twin")
+        elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
+        peer.supervisor.start(replace(twin, remappings=twin.remappings + elsewhere))
+        for name in ("driver", "interlock", "recorder"):
+            start(peer, name, *said)
+        start(peer, "environment", *said, person=True, retries=1)
+        peer.supervisor.start(operator_process(recipe))
+        peer.spin(lambda: self.runner.server_is_ready() and self.home.server_is_ready() and self.targets and self.poses, 60,
+                  "the station")
+
+    def report(self):
+        buttons = [int(name in self.held) for name in BUTTONS]
+        self.pad.publish(Joy(axes=[0.0, self.forward, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons))
+
+    def press(self, name):
+        self.held = {name}
+        self.peer.for_s(0.2)
+        self.held = set()
+        self.peer.for_s(0.2)
+
+    def arm(self):
+        def armed():
+            self.press("start")
+            return self.states and self.states[-1].state != SafetyState.DISARMED
+
+        self.peer.spin(armed, 40, lambda: f"arming: {self.states[-1:]}")
+
+    def asked(self, words):
+        self.peer.spin(lambda: self.prompts and words in self.prompts[-1].data, 30, lambda: f"{words}: {self.prompts[-3:]}")
+
+    def ask(self):
+        sent = self.runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=7))
+        self.peer.spin(sent.done, 30, "the request to be taken")
+        return sent.result()
+
+    def leaves(self):
+        """Their word that they stand clear, and the arm on its way; once more where a busy machine has held it."""
+        begun = self.far()
+
+        def gone():
+            if "stand clear" in self.prompts[-1].data:
+                self.press("r3")
+            return self.far() < begun - 0.01
+
+        self.peer.spin(lambda: gone() and self.prompts[-1].data == "the arm goes home", 60,
+                       lambda: f"motion: {self.prompts[-3:]}")
+
+    def rests(self):
+        """It is told to stop, and to stay where it is."""
+        self.peer.for_s(0.6)
+        before = place(self.targets[-1])
+        self.peer.for_s(0.4)
+        assert math.dist(before, place(self.targets[-1])) < 0.001 and self.far() > 0.02
+
+    def far(self):
+        return math.dist(place(self.poses[-1]), HOME)
+
+    @property
+    def started(self):
+        return [each for each in self.events if each.kind == EpisodeEvent.STARTED]
+
+
+def place(message):
+    at = message.pose.position
+    return at.x, at.y, at.z
+
+
+@pytest.fixture
+def person(peer, tmp_path):
+    limits = Path("robots/franka_fr3/limits.yaml").resolve()
+    (tmp_path / "robot.yaml").write_text(
+        f"driver: franka\nlimits: {limits}\nhome: {{position: {list(HOME)}}}\n"
+        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\n")
+    return Person(peer, tmp_path)
+
+
+@pytest.mark.parametrize("message, joints, known", [
+    (JointState(name=["a", "b"], position=[0.1, 0.2]), ["b"], True), (JointState(name=["a"], position=[0.1]), ["b"], False),
+    (JointState(name=["a", "b"], position=[0.1]), ["b"], False),
+    (JointState(name=["b"], position=[math.nan]), ["b"], False), (PoseStamped(), [], True),
+    (PoseStamped(pose=Pose(position=Point(x=math.inf))), [], False),
+    (PoseStamped(pose=Pose(orientation=Quaternion(w=0.0))), [], False)])
+def test_a_state_that_is_not_all_there_says_nothing_of_the_arm(message, joints, known):
+    assert (_measured(message, joints) is not None) == known
+
+
+def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(person, peer):
+    person.arm()
+    handle = person.ask()
+    person.asked("stand clear")
+    begun = person.far()
+    peer.for_s(0.7)
+    assert begun > 0.08 and abs(person.far() - begun) < 0.001, "nothing moves before the word"
+    person.leaves()
+    person.held, person.forward = {CLUTCH}, 1.0
+    person.asked("the arm is not at home: a device moves the arm. Once more: stand clear")
+    person.held, person.forward = set(), 0.0
+    person.rests()
+    person.leaves()
+    person.press("back")
+    person.asked("the arm is not at home: ")
+    assert any(why in person.prompts[-1].data for why in ("DISARMED", "the enable was let go"))
+    person.press("r3")
+    person.rests()
+    person.arm()
+    person.leaves()
+    ended = handle.get_result_async()
+    handle.cancel_goal_async()
+    peer.spin(ended.done, 10, "the end of the request")
+    assert ended.result().result.message == "cancelled" and not person.started
+    person.rests()
+    handle = person.ask()
+    person.asked("stand clear")
+    person.leaves()
+    while "put the scene right" not in person.prompts[-1].data:
+        peer.spin(lambda: person.prompts[-1].data not in ("", "the arm goes home"), 40, "its end")
+        if "stand clear" in person.prompts[-1].data:
+            person.press("r3")
+    assert person.far() < 0.01 and not person.started and fastest(person.targets) < 0.25
+    person.press("r3")
+    peer.spin(lambda: person.started, 20, "the episode")
+    refused = person.home.send_goal_async(ResetScene.Goal())
+    peer.spin(refused.done, 10, "the answer")
+    assert not refused.result().accepted, "not within an episode"
+    person.press("y")
+    ended = handle.get_result_async()
+    peer.spin(ended.done, 20, "the end of the request")
+    got = ended.result().result
+    assert (got.success, got.episodes, got.successes) == (True, 1, 1)
+    episode = read_episode(peer.supervisor.run_dir / "spool/closed" / got.episode_ids[0])
+    assert not episode.executed.any(), "the way home is no part of it"
