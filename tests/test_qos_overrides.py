@@ -54,7 +54,7 @@ def node():
     from rlinf.spinning import StationNode
 
     context, made = rclpy.Context(), []
-    rclpy.init(context=context, domain_id=186)
+    rclpy.init(context=context, domain_id=198)
 
     def make(*given, renamed="far:=/near"):
         arguments = ["--ros-args", *(each for said in given for each in ("-p", said)), "-r", renamed]
