@@ -21,7 +21,7 @@ from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.ros import MAX_DOMAIN
 
-TRAINER_MB, STATION_MB = 700, 900  # of the demo, as docs/fleet.md says
+TRAINER_MB, STATION_MB = 700, 1100  # of the demo, as docs/fleet.md says
 FOLDER = "stations"                # of the run's folder
 
 
