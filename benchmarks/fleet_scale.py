@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=5, help="of each station that are timed")
     parser.add_argument("--real-time-factor", type=float, default=0.0, help="simulated seconds a second, in lockstep "
                         "(default: real time, each process by its own clock)")
-    parser.add_argument("--limit-s", type=float, default=180.0, help="of each fleet, its start included")
+    parser.add_argument("--limit-s", type=float, default=200.0, help="of each fleet, its start included")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     factor = options.real_time_factor
