@@ -51,7 +51,8 @@ from rlinf_core.trainer.sources.intake import Intake  # noqa: E402
 from rlinf_core.trainer.sources.stations import Stations  # noqa: E402
 
 STEPS, SPACING = 3, 10  # of an episode; between the numbers that its observations begin with
-CHECKPOINT_S, RETRY_S = 1.0, 0.2
+CHECKPOINT_S, RETRY_S, SAID_S = 1.0, 0.2, 30.0
+ARRIVAL = f'"status": "{ARRIVED}"'.encode()
 SPEC = load_task(ROOT / "configs/tasks/peg_insertion.yaml").spec
 
 
@@ -154,8 +155,23 @@ def arrived(run_dir: Path) -> list[bytes]:
     """The journal's lines of what arrived; one that is being written does not count."""
     with contextlib.suppress(FileNotFoundError):
         lines = (run_dir / "journal.jsonl").read_bytes().split(b"\n")[:-1]
-        return [line for line in lines if f'"status": "{ARRIVED}"'.encode() in line]
+        return [line for line in lines if ARRIVAL in line]
     return []
+
+
+class Arrivals:
+    """How many have arrived, by a journal of which each line is read once."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path, self.read, self.count = run_dir / "journal.jsonl", 0, 0
+
+    def look(self) -> int:
+        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as journal:
+            journal.seek(self.read)
+            data = journal.read()
+            whole = data[:data.rfind(b"\n") + 1]
+            self.read, self.count = self.read + len(whole), self.count + whole.count(ARRIVAL)
+        return self.count
 
 
 def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cuts: int, station_kills: int,
@@ -172,10 +188,14 @@ def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cut
     playing = [Killed(root / f"{name_of(n)}.log", "--station", root, n, each, cutter.port) for n in range(stations)]
     plan = sorted((draw.uniform(0.02, 0.9), what) for what, count in (
         ("kill", kills), ("cut", cuts), ("station", station_kills)) for _ in range(count))
+    arrivals, said = Arrivals(run_dir), began
     while any(one.process.poll() is None for one in playing):
         for one in (ingest, *playing):
             one.check()
-        if plan and len(arrived(run_dir)) >= plan[0][0] * total:
+        if time.monotonic() > said + SAID_S:
+            said = time.monotonic()
+            print(f"{arrivals.look()} of {total} have arrived after {said - began:.0f} s", flush=True)
+        if plan and arrivals.look() >= plan[0][0] * total:
             what = plan.pop(0)[1]
             time.sleep(draw.uniform(0, 0.5))
             if what == "cut":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from launch.actions import (
     DeclareLaunchArgument,
@@ -20,6 +21,10 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from launch import LaunchContext, LaunchDescription
+
+if TYPE_CHECKING:
+    from rlinf_core.launching.graph import Process
+    from rlinf_core.recipes import Recipe
 
 ARGUMENTS = {
     "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
@@ -52,7 +57,6 @@ def description(**defaults: str) -> LaunchDescription:
 def _start(context: LaunchContext) -> list:
     from rlinf_core.launching.collecting import collecting, collecting_processes
     from rlinf_core.launching.graph import (
-        RESPAWN,
         SHUTDOWN,
         director_process,
         operator_process,
@@ -60,7 +64,6 @@ def _start(context: LaunchContext) -> list:
         write_plan,
     )
     from rlinf_core.launching.next_steps import next_steps
-    from rlinf_core.paths import shared
     from rlinf_core.recipes import load_recipe, resolved, station_robot
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
@@ -72,9 +75,7 @@ def _start(context: LaunchContext) -> list:
         recipe = load_recipe(value["recipe"], overrides)
         kind = "keyboard"
     run_dir = Path(value["run_dir"]).resolve()
-    actions: list = [SetEnvironmentVariable("ROS_DOMAIN_ID", str(recipe.station.domain)),
-                     SetEnvironmentVariable("FASTDDS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml")),
-                     SetEnvironmentVariable("FASTRTPS_DEFAULT_PROFILES_FILE", str(shared() / "configs/fastdds.xml"))]
+    actions: list = [SetEnvironmentVariable(*pair) for pair in middleware(recipe).items()]
     wanted = int(value["episodes"])
     if wanted:
         recipe, before = collecting(value["recipe"], overrides, run_dir, wanted)
@@ -89,10 +90,7 @@ def _start(context: LaunchContext) -> list:
         write_plan(recipe, run_dir)
         processes.append(director_process(recipe, run_dir))
     for process in processes:
-        node = Node(package=process.package, executable=process.executable, name=process.executable,
-                    namespace=process.namespace, parameters=[process.parameters],
-                    remappings=list(process.remappings), respawn=process.restart == RESPAWN, respawn_delay=1.0,
-                    prefix=UNTIL_IT_CAN_ANSWER, exec_name=process.name, output="screen", emulate_tty=sys.stdout.isatty())
+        node = node_of(process, process.name)
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
@@ -107,6 +105,25 @@ def _start(context: LaunchContext) -> list:
                                    f"-r __ns:={operator.namespace} {settings}"))
     actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], overrides, value["director"] == "true" or wanted > 0)))
     return actions
+
+
+def middleware(recipe: Recipe) -> dict[str, str]:
+    """What the environment of a station's processes says of DDS."""
+    from rlinf_core.paths import shared
+
+    profiles = str(shared() / "configs/fastdds.xml")
+    return {"ROS_DOMAIN_ID": str(recipe.station.domain), "FASTDDS_DEFAULT_PROFILES_FILE": profiles,
+            "FASTRTPS_DEFAULT_PROFILES_FILE": profiles}
+
+
+def node_of(process: Process, name: str, **more: Any) -> Node:
+    """A process of a station; launch shows it by that name."""
+    from rlinf_core.launching.graph import RESPAWN
+
+    return Node(package=process.package, executable=process.executable, name=process.executable,
+                namespace=process.namespace, parameters=[process.parameters], remappings=list(process.remappings),
+                respawn=process.restart == RESPAWN, respawn_delay=1.0, prefix=UNTIL_IT_CAN_ANSWER, exec_name=name,
+                output="screen", emulate_tty=sys.stdout.isatty(), **more)
 
 
 def _overrides(value: dict[str, str]) -> list[str]:

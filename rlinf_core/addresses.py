@@ -11,3 +11,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def called_at(host: str) -> str:
+    """Where this machine calls whoever listens on ``host``, which may stand for all addresses."""
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}.get(host, host)

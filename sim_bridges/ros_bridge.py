@@ -28,6 +28,7 @@ from rlinf_core.interface import of_arms
 from sim_bridges.simulator import arms_of, make
 
 COMMAND_FRESH_S = 0.1
+CATCH_UP_S = 0.1  # of what was late by real_time_factor
 
 
 class SimBridge(ControlNode):
@@ -43,6 +44,8 @@ class SimBridge(ControlNode):
         options = json.loads(self.declare_parameter("options", "{}").value)
         self.simulator = arms_of(self.around(make(self.declare_parameter("simulator", "franka_mujoco").value, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value
+        factor = self.declare_parameter("real_time_factor", 0.0).value
+        self.least_s, self.due = self.simulator.tick_s / factor if factor else 0.0, 0.0  # of a tick; of the next one
         names = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = self.declare_parameter("image_size", [64, 64]).value
         control_hz = self.declare_parameter("control_hz", 10.0).value
@@ -106,7 +109,14 @@ class SimBridge(ControlNode):
         if self.lockstep and to_ns(message.header.stamp) == self.now_ns:
             self.answered.add(arm)
             if len(self.answered) == len(self.simulator.arms):
+                self._wait_for_real_time()
                 self._advance(self.targets)
+
+    def _wait_for_real_time(self) -> None:
+        """Lockstep: no tick before its time. Whoever waits for it would wait in any case."""
+        if self.least_s:
+            self.due = max(self.due + self.least_s, time.monotonic() - CATCH_UP_S)
+            time.sleep(max(0.0, self.due - time.monotonic()))
 
     def _on_gripper(self, arm: str, message: Float64) -> None:
         self.gripper_widths[arm] = message.data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,23 @@ def command(commands: Commands, name: str, run: str, text: str, description: str
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
     parser.set_defaults(run=run)
     return parser
+
+
+def recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None
+                   ) -> argparse.ArgumentParser:
+    """A command that runs a recipe, in a folder of its own."""
+    parser = command(commands, name, run, text)
+    parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
+                        help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
+    parser.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
+    parser.add_argument("--out", dest="run_dir", metavar="OUT", type=_run_dir, default="",
+                        help="run folder (default: runs/<time>)")
+    return parser
+
+
+def _run_dir(said: str) -> Path:
+    """Where the run goes; made by whoever has checked the recipe."""
+    return Path(said or time.strftime("runs/%Y%m%d-%H%M%S")).resolve()
 
 
 def show_command(commands: Commands) -> None:

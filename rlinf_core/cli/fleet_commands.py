@@ -5,16 +5,26 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlinf_core.cli.arguments import Commands, command
+from rlinf_core.cli.arguments import Commands, command, recipe_command
 
 
 def fleet_commands(commands: Commands) -> None:
     """Whose stations a trainer serves, how they are, and what they play."""
     fleet = commands.add_parser("fleet", help="the stations of a trainer (docs/fleet.md)")
     own = fleet.add_subparsers(required=True, metavar="COMMAND")
+    _up(own)
     _enrollment(own)
     _stations(own)
     _policies(own)
+
+
+def _up(own: Commands) -> None:
+    up = recipe_command(own, "up", "cli.fleet_up:up", "start a trainer and simulated stations on this machine, through the "
+                        "phases of a recipe; goes on with what is in --out", "demo")
+    up.add_argument("--stations", nargs="+", default=["2"], metavar="N|NAME", help="so many, station_1 and on, or those of "
+                    "these names (default: 2)")
+    up.add_argument("--respawn", action="store_true", help="start a station again that has died")
+    up.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
 
 
 def _enrollment(own: Commands) -> None:

@@ -79,5 +79,17 @@ def lines(said: dict[str, Any]) -> list[str]:
     else:
         found.append(f"All play version {said['current']}; the newest is {said['newest']}. A newer one is tried once "
                      f"a station has played {said['needed']} training episodes; the most so far: {said['known']}.")
+    if watched := said.get("watched"):
+        found.append(_watched(said["current"], watched))
     found += [f"pinned: {'all' if name == '*' else name} to version {version}" for name, version in said["pins"].items()]
     return found + said["decisions"]
+
+
+def _watched(current: int, watched: dict[str, Any]) -> str:
+    """How the version of all does since it went to all."""
+    if not watched["episodes"]:
+        return f"Version {current} is watched since it went to all: no episode of it has come yet."
+    values = ", ".join(f"{name} {value:.3g}" for name, value in watched["p_values"].items())
+    end = "" if watched["left"] else " Nothing is left to compare it with: it stays."
+    return (f"Version {current} since it went to all, {watched['episodes']} episodes: {watched['figures']}. p: {values}; "
+            f"rolled back at {watched['rolled_back_at']:.3g}.{end}")

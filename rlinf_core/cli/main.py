@@ -7,11 +7,20 @@ import os
 import pkgutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 from rlinf_core import extras
-from rlinf_core.cli.arguments import JSON, SET, STATIONS_RECIPE, Commands, at_least, command, port, show_command
+from rlinf_core.cli.arguments import (
+    JSON,
+    SET,
+    STATIONS_RECIPE,
+    Commands,
+    at_least,
+    command,
+    port,
+    recipe_command,
+    show_command,
+)
 from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
 from rlinf_core.errors import RlinfError
@@ -39,6 +48,7 @@ EXAMPLES = """examples:
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
+  rlinf fleet up demo --stations 4 --out runs/x   a trainer and simulated stations, all on this machine
   rlinf fleet status runs/x                 its stations: policies, backlog, success; also promote, rollback, pin, drain
   rlinf serve runs/x                        its newest policy over the network, for stations and openpi-client
   rlinf identify runs/x                     how late and how slowly its arm follows, from what it recorded
@@ -86,13 +96,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("rlinf", description=__doc__, epilog=EXAMPLES,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    demo = _recipe_command(commands, "demo", "cli.demo:demo", "run a recipe from demonstrations to a report", "demo")
+    demo = recipe_command(commands, "demo", "cli.demo:demo", "run a recipe from demonstrations to a report", "demo")
     demo.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    train = _recipe_command(commands, "train", "cli.train:train_command", "train a recipe: in simulators, on recordings, "
+    train = recipe_command(commands, "train", "cli.train:train_command", "train a recipe: in simulators, on recordings, "
                             "or on what stations send until Ctrl-C; resumes what is in --out")
     train.add_argument("--no-report", dest="report", action="store_false",
                        help="leave out report.md, its picture and its video")
-    sweep = _recipe_command(commands, "sweep", "cli.sweep:sweep_command", "train every combination of overrides (Hydra's "
+    sweep = recipe_command(commands, "sweep", "cli.sweep:sweep_command", "train every combination of overrides (Hydra's "
                             "grammar: seed=0,1 lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on "
                             "with what is in --out")
     sweep.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
@@ -100,12 +110,12 @@ def _parser() -> argparse.ArgumentParser:
                       "success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
     compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
-    collect = _recipe_command(commands, "collect", "cli.collect:collect", "collect demonstrations by hand, or by a script "
+    collect = recipe_command(commands, "collect", "cli.collect:collect", "collect demonstrations by hand, or by a script "
                               "in simulation, until enough have succeeded; goes on with what is in --out")
     collect.add_argument("--episodes", type=at_least(1, int), metavar="N",
                          help="successful ones, with those in --out (default: the recipe's collect.episodes)")
     collect.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
-    up = _recipe_command(commands, "up", "cli.demo:up",
+    up = recipe_command(commands, "up", "cli.demo:up",
                          "start the station of a recipe without ROS's launch package, until Ctrl-C or --episodes")
     for watched in (demo, collect, up):
         watched.add_argument("--web", type=port, nargs="?", const=PAGE_PORT, metavar="PORT",
@@ -114,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
                     help="have the operator demonstrate so many, then stop (default: 0, until Ctrl-C)")
     up.add_argument("--json", **JSON, help="with --episodes: write how many were recorded and succeeded, and how often the "
                     "interlock was in a fault, as one flat object")
-    direct = _recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")
+    direct = recipe_command(commands, "direct", "cli.demo:direct", "take a running station through its recipe's phases")
     direct.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
     teleop = command(commands, "teleop", "cli.demo:teleop",
                      "be the operator of a running station, with the recipe's device and this terminal's keyboard")
@@ -183,17 +193,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _recipe_command(commands: Commands, name: str, run: str, text: str, default: str | None = None
-                    ) -> argparse.ArgumentParser:
-    parser = command(commands, name, run, text)
-    parser.add_argument("name", metavar="recipe", nargs="?" if default else None, default=default,
-                        help="a name in configs/ or a YAML file" + (f" (default: {default})" if default else ""))
-    parser.add_argument("--set", **SET, help="override, e.g. online.max_minutes=5")
-    parser.add_argument("--out", dest="run_dir", metavar="OUT", type=_run_dir, default="",
-                        help="run folder (default: runs/<time>)")
-    return parser
-
-
 def _station_commands(commands: Commands) -> None:
     """What a person asks of a running station."""
     def of(parent: Commands, name: str, text: str, more: str) -> argparse.ArgumentParser:
@@ -216,11 +215,6 @@ def _station_commands(commands: Commands) -> None:
         "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
         "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
-
-
-def _run_dir(said: str) -> Path:
-    """Where the run goes; made by whoever has checked the recipe."""
-    return Path(said or time.strftime("runs/%Y%m%d-%H%M%S")).resolve()
 
 
 if __name__ == "__main__":

@@ -84,9 +84,12 @@ class Spool:
     def mark_sent(self, episode_id: str) -> None:
         """The trainer has acknowledged it."""
         self._move("closed", "sent", episode_id)
-        sent, room = _oldest_first(self.root / "sent"), self.max_gb * 1e9 - self._bytes(*KEPT, "sent")
-        for number, old in enumerate(sent):
-            if room >= 0 and len(sent) - number <= self.keep_sent:
+        room = self.max_gb * 1e9 - self._bytes(*KEPT, "sent")
+        excess = len(self._sizes["sent"]) - self.keep_sent
+        if room >= 0 and excess <= 0:
+            return
+        for number, old in enumerate(_oldest_first(self.root / "sent")):
+            if room >= 0 and number >= excess:
                 break
             room += self._sizes["sent"].get(old, 0)
             shutil.rmtree(old, ignore_errors=True)

@@ -72,7 +72,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     if robot.driver == SIMULATOR:
         processes.append(_node(recipe, "sim_bridge", "sim_bridges.ros_bridge", SHUTDOWN, simulator=robot.simulator,
                                options=json.dumps(robot.options),
-                               lockstep=station.lockstep, control_hz=spec.control_hz, **cameras))
+                               lockstep=station.lockstep, real_time_factor=station.real_time_factor,
+                               control_hz=spec.control_hz, **cameras))
     if robot.twin:
         processes.append(_node(recipe, "twin", "rlinf.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
                                simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),

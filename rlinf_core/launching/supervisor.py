@@ -76,8 +76,7 @@ class Supervisor:
         return happened
 
     def _attend(self, child: Child, code: int) -> str:
-        name = child.process.name
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        name, how = child.process.name, ending(code)
         log = self.run_dir / "logs" / f"{name}.log"
         if child.process.restart == SHUTDOWN:
             raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
@@ -122,6 +121,11 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
             raise RlinfError(f"station '{name}' runs already in ROS_DOMAIN_ID {domain_id} on this machine. Stop it, or "
                              "give this one another station.domain_id (and bridge.port)") from error
         yield
+
+
+def ending(code: int) -> str:
+    """How a process ended, in words."""
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 def _last_words(log: Path) -> str:

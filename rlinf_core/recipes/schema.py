@@ -48,7 +48,7 @@ class StationPolicy(Settings):
     @model_validator(mode="after")
     def _has_an_address(self) -> StationPolicy:
         if (self.backend == "remote") != bool(self.address):
-            raise ValueError("station.policy.address: expected ws://host:port where station.policy.backend is remote, and "
+            raise ValueError("address: expected ws://host:port where station.policy.backend is remote, and "
                              f"nothing where it is local; got backend {self.backend}, address '{self.address}'")
         return self
 
@@ -77,6 +77,8 @@ class Station(Settings):
     task: str = Field(
         "peg_insertion", min_length=1, description="a file of configs/tasks/, an entry point, or the path of one, likewise")
     lockstep: bool = Field(True, description="simulated time as fast as it goes; false runs in real time")
+    real_time_factor: float = Field(0.0, ge=0, le=1000, description="in lockstep, simulated seconds a second at most; "
+                                    "0: as fast as it goes")
     observe_cameras: tuple[str, ...] = Field(
         (), description="cameras whose images the policy sees; empty for a policy from state")
     image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
@@ -103,6 +105,13 @@ class Station(Settings):
         except RlinfError as error:
             raise ValueError(str(error)) from error
         return said
+
+    @model_validator(mode="after")
+    def _paces_lockstep(self) -> Station:
+        if self.real_time_factor and not self.lockstep:
+            raise ValueError("real_time_factor: expected 0 where station.lockstep is false: that is real time; "
+                             f"got {self.real_time_factor:g}. Set station.lockstep=true, or leave it out")
+        return self
 
     @property
     def domain(self) -> int:

@@ -13,7 +13,6 @@ import torch
 
 from rlinf_core import prometheus
 from rlinf_core.algorithms.common.settings import ROLLOUTS
-from rlinf_core.bridge.metrics import families
 from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.errors import RecipeError
@@ -77,7 +76,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         elif came_from == STATIONS:
             source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
             if recipe.bridge.metrics_port:
-                ending.callback(prometheus.serve(partial(families, source.server), recipe.bridge.metrics_port))
+                ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
         ending.callback(source.close)
         (run_dir / "recipe.yaml").write_text(resolved(recipe))
         run.start(source)

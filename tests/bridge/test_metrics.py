@@ -5,7 +5,6 @@ import re
 import socket
 import urllib.error
 import urllib.request
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,11 @@ from rlinf_core.bridge.metrics import families
 from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError, RefusedError, RlinfError
+from rlinf_core.recipes.release import Release
+from rlinf_core.trainer.release.metrics import families as release_families
+from rlinf_core.trainer.release.record import Outcome, Record, Trial, Watched
+from rlinf_core.trainer.release.releases import Releases
+from rlinf_core.trainer.release.sequential import Evidence
 from tests.messages import record
 
 DASHBOARD = Path(__file__).parents[2] / "configs/grafana/fleet.json"
@@ -41,11 +45,18 @@ def fleet(tmp_path, port):
     server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, lambda: REPORT,
                           fleet=tmp_path / "fleet")
     client = BridgeClient(f"127.0.0.1:{server.port}", "a", tmp_path / "a")
-    end = prometheus.serve(partial(families, server), port)
+    releases = Releases(Release(staged=True, episodes=2, watch=2), tmp_path / "run")
+    releases.record = Record(current=4, trial=Trial(version=5, station="a", old=[]), watched=Watched(
+        before=3, old={"a": []}, pairs=[(outcome("new"), outcome("old"))], evidence={"success": Evidence(largest=2.0)}))
+    end = prometheus.serve(lambda: [*families(server), *release_families(releases)], port)
     yield client, server
     end()
     client.close()
     server.stop()
+
+
+def outcome(name):
+    return Outcome(id=name, version=4, success=True, interlock=0.0)
 
 
 def scrape(port):
@@ -77,6 +88,9 @@ def test_what_stations_send_and_tell_is_counted(fleet, port, spool, task, tmp_pa
     assert station == {"up": 1, "backlog": 3, "policy_version": 6, "set_aside": 2, "spool_full": 0.25}
     assert 19 < told["rlinf_station_certificate_days", "a"] < 20 < 364 < told["rlinf_station_certificate_days", "b"]
     assert (told["rlinf_trainer_policy_version",], told["rlinf_trainer_update_ratio",]) == (7, 7.0)
+    assert (told["rlinf_release_version", "all"], told["rlinf_release_version", "trial"]) == (4, 5)
+    assert told["rlinf_release_compared_episodes",] == 1 and told["rlinf_release_p_value", "success"] == 0.5
+    assert told["rlinf_release_rolled_back_at",] == 0.025, "of two measures"
     assert told["rlinf_trainer_accepting",] == 1 and told["process_resident_memory_bytes",] > 1e6
     server.stations["a"] = (server.stations["a"][0] - 11.0, server.stations["a"][1])
     assert scrape(port)["rlinf_station_up", "a"] == 0, "it was not heard for 11 s"
@@ -94,7 +108,7 @@ def test_the_dashboard_shows_every_metric_that_there_is_and_no_other(fleet, port
     assert {name for name in told if name.startswith("rlinf_")} <= asked, "the dashboard leaves some out"
     labels = {label for panel in dashboard["panels"] for target in panel["targets"]
               for label in re.findall(r"{{(\w+)}}", target["legendFormat"])}
-    assert labels == {"station", "outcome", "quantile"}
+    assert labels == {"station", "outcome", "quantile", "which", "measure"}
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert sorted(set(ids)) == ids
 

@@ -3,8 +3,11 @@
 RLINF_ROS_SETUP=/opt/ros/jazzy/setup.sh, or the setup.sh of launch and ros2cli beside this environment's ROS wheels.
 """
 
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +22,13 @@ pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), pytes
     not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, or let RLINF_ROS_SETUP name its setup.sh")]
 
 
+CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
+SHELL = {"cwd": ROOT, "text": True, "env": CLEAN | {"ROS_DOMAIN_ID": "153", "SETUP": SETUP}}
+
+
 def shell(script, **environment):
-    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
-    return subprocess.run(["bash", "-ec", script], cwd=ROOT, text=True, capture_output=True, timeout=500,
-                          env=clean | {"ROS_DOMAIN_ID": "153", "SETUP": SETUP} | environment)
+    return subprocess.run(["bash", "-ec", script], **SHELL | {"env": SHELL["env"] | environment}, capture_output=True,
+                          timeout=500)
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +51,14 @@ def test_the_package_ships_no_python_of_the_distribution(workspace):
         f"./share/rlinf/launch/{path.name}" for path in (ROOT / "launch").glob("*.py")}
 
 
-@pytest.mark.parametrize("file", ["realworld", "sim", "collect", "safety_drill"])
+@pytest.mark.parametrize("file", ["realworld", "sim", "collect", "safety_drill", "fleet"])
 def test_launch_files_show_their_arguments_without_torch_and_ray(workspace, file, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         f"import sys; sys.path.insert(0, {str(ROOT / 'tests/machine')!r}); from without import Without\n"
         "sys.meta_path[:] = [Without(f, ['torch', 'ray']) for f in sys.meta_path if hasattr(f, 'find_spec')]\n")
     shown = shell(workspace + f"PYTHONPATH={tmp_path}:$PYTHONPATH ros2 launch rlinf {file}.launch.py --show-args")
     assert shown.returncode == 0 and "Arguments (pass arguments as" in shown.stdout, shown.stderr
-    assert ("'trainer'" in shown.stdout) == (file != "safety_drill")
+    assert ("'trainer'" in shown.stdout) == (file not in ("safety_drill", "fleet"))
 
 
 def test_ros2_run_starts_a_node_of_this_environment(workspace):
@@ -71,6 +77,28 @@ def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path
     assert "station 'station_of_test_ros_package' (ROS_DOMAIN_ID 153) now waits for you; next" in said
     assert ("rlinf direct demo --set station.name=station_of_test_ros_package station.lockstep=true "
             "station.domain_id=193") in said
+
+
+def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in_the_end(workspace, tmp_path):
+    command = ("exec ros2 launch rlinf fleet.launch.py recipe:=demo_tiny 'stations:=kitchen lab' "
+               f"'set:=bridge.port=50773 station.domain_id=160' run_dir:={tmp_path}")
+    launch = subprocess.Popen(["bash", "-ec", workspace + command], **SHELL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+    said, bridge, killed = [], 0, False
+    try:
+        for line in launch.stdout:
+            said.append(line)
+            if started := re.search(r"\[kitchen.sim_bridge-\d+\]: process started with pid \[(\d+)", line):
+                bridge = int(started[1])
+            if "[kitchen.director" in line and "demonstrations succeeded" in line and not killed:
+                killed = os.kill(bridge, signal.SIGKILL) is None
+    finally:
+        launch.send_signal(signal.SIGINT)
+    text = "".join(said)
+    assert launch.wait() == 0 and "station 'kitchen' died: sim_bridge ended, exit code -9" in text, text[-3000:]
+    assert "station 'lab' is through" in text
+    assert '"result"' in (tmp_path / "stations/lab/progress.jsonl").read_text()
+    assert {"kitchen", "lab"} <= json.loads((tmp_path / "fleet.json").read_text())["stations"].keys()
 
 
 def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_path):

@@ -35,6 +35,8 @@ RECIPES = [
     ("station: {observe_cameras: front}", "'station.observe_cameras': expected a list, got str 'front'"),
     ("station: {observe_cameras: [front, 3]}", "'station.observe_cameras[1]': expected a text, got int 3"),
     ("station: {image_size: [64]}", "'station.image_size': expected more items, got list [64]"),
+    ("station: {lockstep: false, real_time_factor: 1.0}", "'station.real_time_factor': expected 0 where"),
+    ("station: {policy: {backend: remote}}", "'station.policy.address': expected ws://host:port where"),
     ("station: {lockstep: 'yes'}", "'station.lockstep': expected true or false, got str 'yes'"),
     ("station: {name: a b}", "'station.name': expected"),
     ("seed: 1.0", "'seed': expected int, got float 1.0"),

@@ -41,7 +41,8 @@ SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4)
 def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time(peer):
     poses, images = listen(peer, PoseStamped, "current_pose"), listen(peer, Image, "camera/wrist/image")
     targets = peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
-    start(peer, "sim_bridge", "station.observe_cameras=[wrist]", "station.image_size=[24, 32]")
+    start(peer, "sim_bridge", "station.observe_cameras=[wrist]", "station.image_size=[24, 32]",
+          "station.real_time_factor=0.05")
     peer.spin(lambda: poses and images, what="the simulator")
     assert (images[-1].height, images[-1].width, images[-1].encoding) == (24, 32, "rgb8")
     first = poses[-1]
@@ -54,6 +55,12 @@ def test_the_simulator_in_lockstep_moves_one_tick_for_one_target_of_its_own_time
         targets.publish(target)  # of a time that has passed: no tick credit
         peer.for_s(0.1)
         assert to_ns(poses[-1].header.stamp) - now == 10_000_000
+    began = time.monotonic()
+    for _ in range(8):
+        now = to_ns(poses[-1].header.stamp)
+        targets.publish(PoseStamped(pose=first.pose, header=poses[-1].header))
+        peer.spin(lambda: to_ns(poses[-1].header.stamp) > now, what="a tick")  # noqa: B023
+    assert time.monotonic() - began > 7 * 0.01 / 0.05 - 0.1, "between 8 ticks, of which 0.1 s may be caught up"
     resetter = ActionClient(peer.node, ResetScene, "reset_scene")
     peer.spin(resetter.server_is_ready, what="reset_scene")
     before = to_ns(poses[-1].header.stamp)

@@ -50,10 +50,21 @@ def overview(releases: Releases, heard: Heard) -> dict[str, Any]:
     record, trial = releases.record, releases.record.trial
     return {"time": time.time(), "staged": releases.settings.staged, "newest": releases.newest, "current": record.current,
             "trial": trial and {"version": trial.version, "station": trial.station, "episodes": len(trial.new),
-                                "of": len(trial.old), "figures": releases.figures(trial)},
+                                "of": len(trial.old), "figures": releases.figures(trial.pairs, record.current)},
+            "watched": _watched(releases),
             "known": max(map(len, releases.recent.values()), default=0), "needed": releases.settings.episodes,
             "pins": record.pins, "decisions": record.decisions[-SHOWN_DECISIONS:],
             "stations": {name: _station(releases, name, *heard[name]) for name in sorted(heard)}}
+
+
+def _watched(releases: Releases) -> dict[str, Any] | None:
+    """How the version of all does, beside the one before it."""
+    watched = releases.record.watched
+    if watched is None:
+        return None
+    return {"before": watched.before, "episodes": len(watched.pairs), "p_values": watched.p_values,
+            "left": sum(map(len, watched.old.values())), "rolled_back_at": releases.threshold,
+            "figures": releases.figures(watched.pairs, watched.before)}
 
 
 def _station(releases: Releases, name: str, when: float, said: Any) -> dict[str, Any]:

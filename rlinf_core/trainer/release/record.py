@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import RlinfError
+from rlinf_core.trainer.release.sequential import Evidence
 
 if TYPE_CHECKING:
     from rlinf_core.rollouts.experience import Trajectory
@@ -63,12 +64,41 @@ class Trial(Model):
         return list(zip(self.new, reversed(self.old), strict=False))
 
 
+class Watched(Model):
+    """That of all, to see whether it is worse than the one before it was, at every station.
+
+    Attributes:
+        before: the version before it.
+        old: of each station, the last episodes of that, oldest first, that are in no pair yet.
+        pairs: (new, old), in the order in which the new ones came.
+        evidence: that it is worse, of each measure.
+    """
+
+    before: int
+    old: dict[str, list[Outcome]]
+    pairs: list[tuple[Outcome, Outcome]] = []
+    evidence: dict[str, Evidence] = {}
+
+    @property
+    def p_values(self) -> dict[str, float]:
+        """How often, at most, a policy that is no worse comes to this, by measure."""
+        return {name: evidence.p_value for name, evidence in self.evidence.items()}
+
+    def pair(self, station: str, outcome: Outcome) -> bool:
+        """Pair an episode of the new one; False where it is in a pair already, or nothing is left to pair it with."""
+        if not self.old.get(station) or any(outcome.id == new.id for new, _ in self.pairs):
+            return False
+        self.pairs.append((outcome, self.old[station].pop()))
+        return True
+
+
 class Record(Model):
     """Where the releases stand.
 
     Attributes:
         current: the version of all; -1 before the first.
         previous: those that were it before, oldest first.
+        watched: how the version of all does since; None where there is nothing to compare it with.
         refused: versions that were rolled back, and why.
         pins: of stations, or of ALL.
         drained: stations that begin no further episode.
@@ -78,6 +108,7 @@ class Record(Model):
     current: int = -1
     previous: list[int] = []
     trial: Trial | None = None
+    watched: Watched | None = None
     refused: dict[int, str] = {}
     pins: dict[str, int] = {}
     drained: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -11,11 +12,12 @@ from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.policies import Choice
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes.release import Release
-from rlinf_core.trainer.release.record import ALL, Outcome, Trial, read
-from rlinf_core.trainer.release.sequential import NOT_WORSE, WORSE, judged
+from rlinf_core.trainer.release.record import ALL, Outcome, Trial, Watched, read
+from rlinf_core.trainer.release.sequential import NOT_WORSE, WORSE, Evidence, judged
 
 SILENT_S = 60.0  # after which another station takes over from the one that tries a policy
 LAST = 50        # training episodes of each station that are shown
+KEEP_S = 5.0     # between two writes of what is watched
 FILE = "release.json"
 Heard = Mapping[str, tuple[float, pb.StationReport]]
 MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # above 0 where the new policy did worse, below where better
@@ -35,10 +37,12 @@ class Releases(Choice):
         self.settings, self.path, self.policies = settings, run_dir / FILE, run_dir / "policies"
         self.record, self.revision, self.newest = read(self.path), 0, -1
         if not settings.staged:
-            self.record.trial, self.record.current = None, -1
+            self.record.trial, self.record.watched, self.record.current = None, None, -1
         self.measures = [name for name in MEASURES if settings.interlock or name != "interlock"]
         self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))  # of each station
-        self.recent: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=settings.episodes))  # of current
+        self.recent: dict[str, deque[Outcome]] = defaultdict(  # of current
+            lambda: deque(maxlen=settings.episodes + settings.watch))
+        self._unwritten, self._next_write = False, 0.0
 
     # What the bridge asks
     def version_for(self, station: str, newest: int) -> int:
@@ -65,6 +69,7 @@ class Releases(Choice):
         trial = self.record.trial
         if self.settings.staged and outcome.version == self.record.current:
             self.recent[station].append(outcome)
+            self._look_back(station, outcome)
         elif trial and (station, outcome.version) == (trial.station, trial.version) and outcome not in trial.new:
             trial.new.append(outcome)
             self._judge(trial)
@@ -82,6 +87,9 @@ class Releases(Choice):
             self._begin(heard)
         else:
             self._watch(record.trial, heard)
+        if self._unwritten and time.monotonic() > self._next_write:
+            record.write(self.path)
+            self._unwritten, self._next_write = False, time.monotonic() + KEEP_S
 
     def _begin(self, heard: Heard) -> None:
         record, station = self.record, self._canary(heard)
@@ -90,7 +98,8 @@ class Releases(Choice):
             self._try(self.newest, station, "")
 
     def _try(self, version: int, station: str, why: str) -> None:
-        self.record.trial = Trial(version=version, station=station, old=list(self.recent[station]))
+        self.record.trial = Trial(version=version, station=station,
+                                  old=list(self.recent[station])[-self.settings.episodes:])
         self.changed(f"version {version} is on trial at station '{station}'{why}")
 
     def _watch(self, trial: Trial, heard: Heard) -> None:
@@ -115,28 +124,61 @@ class Releases(Choice):
     def _judge(self, trial: Trial) -> None:
         """What the tests say, which share the probability of a false alarm."""
         settings = self.settings
-        said = {name: judged((MEASURES[name](*pair) for pair in trial.pairs), settings.odds_ratio,
-                             settings.alpha / len(self.measures), settings.beta) for name in self.measures}
+        said = {name: judged((MEASURES[name](*pair) for pair in trial.pairs), settings.odds_ratio, self.threshold,
+                             settings.beta) for name in self.measures}
+        figures = self.figures(trial.pairs, self.record.current)
         if WORSE in said.values():
-            self.roll_back(f"{' and '.join(name for name in said if said[name] == WORSE)} worse: {self.figures(trial)}")
+            self.roll_back(f"{' and '.join(name for name in said if said[name] == WORSE)} worse: {figures}")
         elif set(said.values()) == {NOT_WORSE}:
-            self.promote(trial.version, f"not worse: {self.figures(trial)}")
+            self.promote(trial.version, f"not worse: {figures}")
         elif len(trial.new) >= len(trial.old):
-            self.promote(trial.version, f"not found worse: {self.figures(trial)}")
+            self.promote(trial.version, f"not found worse: {figures}")
 
-    def figures(self, trial: Trial) -> str:
-        """Of the trial, in words."""
+    def _look_back(self, station: str, outcome: Outcome) -> None:
+        """Whether the version of all is worse than the one before it was, by this episode too."""
+        watched = self.record.watched
+        if watched is None or not watched.pair(station, outcome):
+            return
+        self._unwritten = True
+        for name in self.measures:
+            evidence = watched.evidence.setdefault(name, Evidence())
+            evidence.add(MEASURES[name](*watched.pairs[-1]), self.settings.odds_ratio)
+        if worse := [name for name, value in watched.p_values.items() if value <= self.threshold]:
+            if self.record.trial is not None:
+                self.record.decided(f"the trial of version {self.record.trial.version} ends undecided")
+                self.record.trial = None
+            figures = self.figures(watched.pairs, watched.before)
+            self.roll_back(f"{' and '.join(worse)} worse since it went to all: {figures}")
+
+    @property
+    def threshold(self) -> float:
+        """The probability of a false alarm that each measure may have."""
+        return self.settings.alpha / len(self.measures)
+
+    def figures(self, pairs: list[tuple[Outcome, Outcome]], before: int) -> str:
+        """Of episodes that were compared with those of another version, in words."""
         def of(outcomes: list[Outcome]) -> str:
             rate = sum(outcome.interlock for outcome in outcomes) / max(len(outcomes), 1)
             return f"{sum(outcome.success for outcome in outcomes)} of {len(outcomes)} succeeded, interlock {rate:.1%}"
 
-        return f"{of(trial.new)}; version {self.record.current} there: {of([old for _, old in trial.pairs])}"
+        return f"{of([new for new, _ in pairs])}; version {before} there: {of([old for _, old in pairs])}"
 
     def promote(self, version: int, why: str) -> str:
         """A version for all. Its episodes on trial are compared with no other: they count because they were good."""
+        if version != self.record.current:
+            self.record.watched = self._from_now_on()
         self.record.make_current(version)
         self.recent.clear()
         return self.changed(f"version {version} goes to all stations: {why}")
+
+    def _from_now_on(self) -> Watched | None:
+        """What the next version of all is compared with: each station's last of this one that no trial has used."""
+        record = self.record
+        used = {old.id for _, old in record.trial.pairs} if record.trial else set()
+        share = math.ceil(self.settings.watch / max(len(self.recent), 1))
+        old = {station: left[-share:] for station, recent in self.recent.items()
+               if (left := [outcome for outcome in recent if outcome.id not in used])}
+        return Watched(before=record.current, old=old) if self.settings.watch and old and record.current >= 0 else None
 
     def roll_back(self, why: str) -> str:
         """The policy on trial is given up; without one, that of all, for the one before it.
@@ -149,7 +191,7 @@ class Releases(Choice):
             self.recent.pop(trial.station, None)
         else:
             gone = record.current
-            record.current, record.previous = record.previous[-1], record.previous[:-1]
+            record.current, record.previous, record.watched = record.previous[-1], record.previous[:-1], None
             self.recent.clear()
         record.refused[gone] = why
         return self.changed(f"version {gone} is rolled back to {record.current}: {why}")

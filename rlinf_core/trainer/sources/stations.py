@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.algorithms.common.settings import Amount
+from rlinf_core.bridge import metrics
 from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.recipes.release import Release
 from rlinf_core.rollouts.experience import TRAIN, Experience, Source, Trajectory
+from rlinf_core.trainer.release import metrics as release_metrics
 from rlinf_core.trainer.release.overview import Watch, rates
 from rlinf_core.trainer.release.record import Outcome
 from rlinf_core.trainer.release.releases import Releases
 from rlinf_core.trainer.sources.intake import Intake
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 AT_ONCE = 8  # episodes between two looks at the world
 TOLD = ("backlog", "policy_version", "set_aside", "spool_full")
@@ -66,6 +71,11 @@ class Stations(Source):
         told = {name: said for name, (_, said) in sorted(self.server.stations.items())}
         return {f"{name}/{what}": float(value) for name, said in told.items() for what, value in {
             **{what: getattr(said, what) for what in TOLD}, **rates(self.releases, name)}.items()}
+
+    def families(self) -> Iterator[Metric]:
+        """What Prometheus is told of them, and of their policies."""
+        yield from metrics.families(self.server)
+        yield from release_metrics.families(self.releases)
 
     def close(self) -> None:
         """Stop serving; what is under way goes on with the next trainer."""

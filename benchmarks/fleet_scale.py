@@ -1,0 +1,155 @@
+"""Episodes an hour of 1, 2, 4 and 8 stations and one trainer, all on this machine: until where is it linear?
+
+    python benchmarks/fleet_scale.py --json results.json
+    python benchmarks/fleet_scale.py --real-time-factor 0.25     # stations that take a quarter of the processor each
+    python benchmarks/fleet_scale.py --stations 1 2 --episodes 3
+
+Each station is the demo's, all of its processes, as `rlinf fleet up` starts them: simulator, interlock, environment,
+policy, operator, recorder, uplink, director. The scripted operator demonstrates, in real time; with --real-time-factor
+in lockstep, paced to so many simulated seconds a second. All stations play the same scenes. The trainer is `rlinf train`,
+which takes in what they send and waits for more demonstrations than will come: it does not learn, so that the processor
+is the stations' alone.
+
+An episode counts when the trainer has it on its disk and in its journal. Once the first of each station has come, the time
+from its next one to the --episodes-th after that is taken; a fleet's rate is the sum of its stations'. "Efficiency" is that
+rate beside so many times that of the smallest fleet. "Cores" are the processor time that trainer and stations have used
+meanwhile, "trainer" that of the trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores
+are full, and more stations are slower ones. On machines of their own stations share only the trainer and its line: for
+that, benchmarks/bridge.py --stations 200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from bridge_peers import free_port  # noqa: E402
+
+from rlinf_core.cli.fleet_up import GONE, Station  # noqa: E402
+from rlinf_core.episodes.journal import ARRIVED  # noqa: E402
+from rlinf_core.launching.fleet import Member, members  # noqa: E402
+from rlinf_core.launching.graph import RESPAWN  # noqa: E402
+from rlinf_core.launching.supervisor import Supervisor  # noqa: E402
+from rlinf_core.recipes import resolved  # noqa: E402
+
+DOMAIN, FULL, ENDLESS = 120, 0.9, 100_000
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def arrivals(run_dir: Path) -> dict[str, list[float]]:
+    """Of each station, when its episodes were durable at the trainer."""
+    found, journal = defaultdict(list), run_dir / "journal.jsonl"
+    lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else ()
+    for row in map(json.loads, lines):
+        if row["status"] == ARRIVED:
+            found[row["station"]].append(row["time"])
+    return found
+
+
+def rate(times: list[float]) -> float:
+    """Episodes an hour, of those at these times; 0 where there are too few to say."""
+    return 3600.0 * (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
+
+
+def used_s(supervisors: list[Supervisor]) -> float:
+    """Processor time of all their processes, and of what those have started and seen end."""
+    total = 0
+    for child in (child for supervisor in supervisors for child in supervisor.children.values()):
+        fields = Path(f"/proc/{child.popen.pid}/stat").read_text().rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15]))
+    return total / TICKS_PER_S
+
+
+def machine_s() -> tuple[float, float]:
+    """Processor time of this machine: busy, and all."""
+    user, nice, system, idle, wait, *more = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+    busy = user + nice + system + sum(more)
+    return busy / TICKS_PER_S, (busy + idle + wait) / TICKS_PER_S
+
+
+def play(run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s: float) -> dict[str, float]:
+    """So many stations, from their start to the last episode that counts."""
+    recipe, found = members("demo", [f"collect.episodes={ENDLESS}", f"bridge.port={free_port()}",
+                                     f"station.domain_id={DOMAIN}", *overrides], [str(count)], run_dir)
+    run_dir.mkdir(parents=True)
+    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    same = [Member(member.recipe.but(seed=recipe.seed), member.folder) for member in found]
+    with Supervisor(run_dir, recipe.station.domain) as trainer:
+        trainer.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out",
+                                str(run_dir)], RESPAWN)
+        stations = [Station(member, False, print) for member in same]
+        try:
+            for station in stations:
+                station.start()
+            return _measured(run_dir, trainer, stations, episodes, limit_s)
+        finally:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(lambda station: station.supervisor.stop(), stations))
+
+
+def _measured(run_dir: Path, trainer: Supervisor, stations: list[Station], episodes: int, limit_s: float
+              ) -> dict[str, float]:
+    supervisors, began = [trainer, *(station.supervisor for station in stations)], time.monotonic()
+    since, before = 0.0, (0.0,) * 4
+    counted: dict[str, list[float]] = {}
+    while time.monotonic() < began + limit_s and (
+            not since or any(len(times) <= episodes for times in counted.values())):
+        time.sleep(0.2)
+        for station in stations:
+            station.look()
+            if station.state == GONE:
+                raise SystemExit(station.words)
+        if events := trainer.poll():
+            raise SystemExit(str(events))
+        found = arrivals(run_dir)
+        if not since and len(found) == len(stations):
+            since, before = time.time(), (used_s(supervisors), used_s([trainer]), *machine_s())
+        counted = {name: [at for at in times if at > since][:episodes + 1] for name, times in found.items()}
+    if not since:
+        raise SystemExit(f"expected an episode of each of {len(stations)} stations within {limit_s:.0f} s, got some of "
+                         f"{', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s")
+    now, took = (used_s(supervisors), used_s([trainer]), *machine_s()), time.time() - since
+    used, trainers, busy, every = (after - then for after, then in zip(now, before, strict=True))
+    return {"episodes_per_hour": sum(map(rate, counted.values())), "cores": used / took, "trainer_cores": trainers / took,
+            "busy": busy / every, "counted": float(sum(max(0, len(times) - 1) for times in counted.values()))}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stations", type=int, nargs="+", default=[1, 2, 4, 8], help="how many, the smallest first")
+    parser.add_argument("--episodes", type=int, default=5, help="of each station that are timed")
+    parser.add_argument("--real-time-factor", type=float, default=0.0, help="simulated seconds a second, in lockstep "
+                        "(default: real time, each process by its own clock)")
+    parser.add_argument("--limit-s", type=float, default=200.0, help="of each fleet, its start included")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    factor = options.real_time_factor
+    overrides = [f"station.real_time_factor={factor}"] if factor else ["station.lockstep=false"]
+    flat: dict[str, float] = {"cores_there": float(len(os.sched_getaffinity(0))), "real_time_factor": factor}
+    print(f"{'stations':>8}{'episodes/h':>12}{'efficiency':>12}{'cores':>8}{'trainer':>9}{'busy':>7}{'counted':>9}")
+    for count in sorted(options.stations):
+        with tempfile.TemporaryDirectory(prefix="rlinf-scale-") as folder:
+            found = play(Path(folder) / "run", count, options.episodes, overrides, options.limit_s)
+        flat |= {f"{name}_{count}": value for name, value in found.items()}
+        least = min(options.stations)
+        efficiency = found["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)
+        flat[f"efficiency_{count}"] = efficiency
+        full = "   the cores are full" if found["busy"] > FULL else ""
+        print(f"{count:>8}{found['episodes_per_hour']:>12.0f}{efficiency:>12.1%}{found['cores']:>8.2f}"
+              f"{found['trainer_cores']:>9.2f}{found['busy']:>7.0%}"
+              f"{found['counted']:>9.0f}{full}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(flat, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

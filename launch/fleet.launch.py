@@ -1,0 +1,70 @@
+"""A trainer and simulated stations, each in a ROS_DOMAIN_ID of its own: ros2 launch rlinf fleet.launch.py stations:=4
+
+Ends once every station is through its recipe. One that cannot go on is stopped alone, and named.
+"""
+
+import sys
+from pathlib import Path
+
+from launch.actions import DeclareLaunchArgument, EmitEvent, ExecuteProcess, LogInfo, OpaqueFunction, RegisterEventHandler
+from launch.event_handlers import OnProcessExit
+from launch.events import Shutdown
+from launch.events.process import ShutdownProcess
+from launch.substitutions import LaunchConfiguration
+
+from launch import LaunchContext, LaunchDescription
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+ARGUMENTS = {
+    "recipe": ("demo", "recipe: a name in configs/ or a YAML file"),
+    "stations": ("2", "so many, station_1 and on, or their names: 'kitchen lab'"),
+    "set": ("", "overrides of the recipe, as of rlinf --set: 'station.lockstep=false bridge.port=50552'"),
+    "run_dir": ("runs/fleet", "the trainer's run; each station's is below it. One that is there goes on"),
+}
+
+
+def generate_launch_description() -> LaunchDescription:
+    declared = [DeclareLaunchArgument(name, default_value=default, description=text)
+                for name, (default, text) in ARGUMENTS.items()]
+    return LaunchDescription([*declared, OpaqueFunction(function=_start)])
+
+
+def _start(context: LaunchContext) -> list:
+    from rlinf_core.launching.fleet import members
+    from rlinf_core.recipes import resolved
+
+    value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    run_dir = Path(value["run_dir"]).resolve()
+    recipe, found = members(value["recipe"], value["set"].split(), value["stations"].split(), run_dir)
+    prepared = [(member, member.prepare()) for member in found]
+    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    trainer = ExecuteProcess(
+        cmd=[sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out", str(run_dir)],
+        name="trainer", respawn=True, respawn_delay=1.0, output="screen", sigterm_timeout="30")  # it writes a checkpoint
+    playing = {member.name for member in found}
+    return [trainer, *(action for member, processes in prepared for action in _station(member, processes, playing)),
+            LogInfo(msg=f"how they are: rlinf fleet status {run_dir}")]
+
+
+def _station(member, processes: list, playing: set) -> list:
+    """Its nodes; the end of the director, or of one that it cannot do without, is the station's."""
+    from station import middleware, node_of
+
+    from rlinf_core.launching.graph import ONCE, SHUTDOWN
+
+    nodes = [node_of(process, f"{member.name}.{process.name}", additional_env=middleware(member.recipe))
+             for process in processes]
+
+    def end(process, code: int) -> list:
+        if member.name not in playing:  # it ends already
+            return []
+        playing.discard(member.name)
+        through = process.restart == ONCE and code == 0
+        said = f"station '{member.name}' " + ("is through" if through else f"died: {process.name} ended, exit code {code}")
+        others = [EmitEvent(event=ShutdownProcess(process_matcher=lambda action: action in nodes))]
+        return [LogInfo(msg=said), *others, *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))])]
+
+    ends = [RegisterEventHandler(OnProcessExit(
+        target_action=node, on_exit=lambda event, _, process=process: end(process, event.returncode)))
+        for process, node in zip(processes, nodes, strict=True) if process.restart in (ONCE, SHUTDOWN)]
+    return [*ends, *nodes]

@@ -1,0 +1,199 @@
+"""``rlinf fleet up``: a trainer and simulated stations on this machine, until all are through a recipe, or Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rlinf_core import extras
+from rlinf_core.cli.display import PHASES, Display
+from rlinf_core.cli.fleet_status import table
+from rlinf_core.errors import BridgeError, RlinfError, printable
+from rlinf_core.launching.fleet import FOLDER, Member, members
+from rlinf_core.launching.graph import RESPAWN
+from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, ending, only_station
+from rlinf_core.recipes import Recipe, resolved
+from rlinf_core.reports.curves import read_events
+from rlinf_core.trainer.release.overview import read
+
+PLAYING, THROUGH, GONE = "playing", "through", "gone"
+WINDOW_S = 600.0  # in which a station may be started again MAX_RESTARTS times
+SHOWN = 200       # characters of why a station died
+
+
+def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], respawn: bool, quiet: bool = False) -> int:
+    """Start them and look after them; 0 where every station went through the recipe, 1 where one died, 130 by Ctrl-C."""
+    recipe, found = members(name, overrides, stations, run_dir)
+    extras.require("trainer", "rlinf fleet up")
+    with contextlib.ExitStack() as locks:
+        for member in found:
+            locks.enter_context(only_station(member.name, member.recipe.station.domain))
+        run_dir.mkdir(parents=True, exist_ok=True)
+        (run_dir / "recipe.yaml").write_text(resolved(recipe))
+        display = FleetDisplay(recipe, run_dir, quiet)
+        display.stations = [Station(member, respawn, display.note) for member in found]
+        print(f"run folder: {run_dir}; each station's: {run_dir / FOLDER}/<name>. Ctrl-C stops all", flush=True)
+        stopped = _together(recipe, run_dir, display)
+    return _tell(run_dir, display.stations, stopped)
+
+
+class Station:
+    """The life of one.
+
+    Args:
+        member: who it is.
+        respawn: start it again when it has died.
+        note: hears what happens to it.
+    """
+
+    def __init__(self, member: Member, respawn: bool, note: Callable[[str], None]) -> None:
+        self.member, self.respawn, self.note = member, respawn, note
+        self.state, self.why, self.deaths = PLAYING, "", list[float]()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self.processes = self.member.prepare()
+        self.supervisor = Supervisor(self.member.folder, self.member.recipe.station.domain)
+
+    def start(self) -> None:
+        """All of its processes."""
+        for process in self.processes:
+            self.supervisor.start(process)
+
+    def look(self) -> None:
+        """After its processes; whether it is through, or has died."""
+        if self.state != PLAYING:
+            return
+        try:
+            for event in self.supervisor.poll():
+                self.note(f"{self.member.name}: {event}")
+            code = self.supervisor.children["director"].popen.poll()
+            if code:
+                said = self._last("error").get("detail", "without a word") if code > 0 else "see logs/director.log"
+                raise RlinfError(f"director ended ({ending(code)}): {said}")
+        except RlinfError as error:
+            self._died(str(error))
+        else:
+            self.state = PLAYING if code is None else THROUGH
+
+    def _died(self, why: str) -> None:
+        self.supervisor.stop()
+        now = time.monotonic()
+        self.deaths = [at for at in self.deaths if now - at < WINDOW_S] + [now]
+        again = self.respawn and len(self.deaths) <= MAX_RESTARTS
+        self.state, self.why = PLAYING if again else GONE, why
+        self.note(f"station '{self.member.name}' died: {why}. " + ("It is started again" if again else
+                  f"{len(self.deaths)} times within {WINDOW_S / 60:.0f} minutes: it is left" if self.respawn else
+                  "The others go on; --respawn starts one again"))
+        if again:
+            try:
+                self._prepare()
+                self.start()
+            except RlinfError as error:
+                self.state, self.why = GONE, str(error)
+
+    def _last(self, kind: str) -> dict[str, Any]:
+        return next((event for event in reversed(read_events(self.member.folder)) if event["event"] == kind), {})
+
+    @property
+    def closed(self) -> int:
+        """Episodes that wait to be sent."""
+        return sum(1 for _ in (self.member.folder / "spool/closed").glob("*"))
+
+    @property
+    def words(self) -> str:
+        """Where it stands."""
+        if self.state == GONE:
+            return f"died: {self.why[:SHOWN]}"
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            phase = json.loads((self.member.folder / "status.json").read_text())["phase"]
+            return PHASES.get(phase, phase)
+        return PHASES["start"]
+
+    @property
+    def result(self) -> str:
+        """What came of it."""
+        said = self._last("result")
+        if self.state != THROUGH or not said:
+            return self.words if self.state == GONE else f"stopped before its end ({self.words})"
+        before, after = (f"{said[when]['successes']} of {said[when]['episodes']}" for when in ("before", "after"))
+        return f"evaluated {before} before and {after} after {said['env_steps']} time steps; {said['ended']}"
+
+
+class FleetDisplay(Display):
+    """The table of ``rlinf fleet status``, and a line a station; elsewhere than at a terminal, a line a change."""
+
+    stations: list[Station] = []
+
+    def update(self) -> None:
+        """Show how they are now."""
+        now = {station.member.name: station.words for station in self.stations}
+        if self.live:
+            self.live.update(self._group(now))
+        else:
+            before = self.changes or {}
+            changed = [f"  {name}: {words}" for name, words in now.items() if words != before.get(name)]
+            print(*changed, sep="\n", end="\n" if changed else "", flush=True)
+        self.changes = now
+
+    def _group(self, now: dict[str, str]) -> Any:
+        from rich.console import Group
+        from rich.text import Text
+
+        try:
+            head: Any = table(read(self.path.parent))
+        except BridgeError:
+            head = "the trainer is starting"
+        lines = [*(f"{name}: {words}" for name, words in now.items()), *(f"! {note}" for note in self.notes)]
+        return Group(head, *(Text(printable(line)) for line in lines))
+
+
+def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
+    """Trainer and stations, to their end; whether they were stopped before it. The stations end first."""
+    with Supervisor(run_dir, recipe.station.domain) as trainer:
+        trainer.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out",
+                                str(run_dir)], RESPAWN)
+        try:
+            with display:
+                _play(trainer, display, recipe.online.settle_s)
+        except KeyboardInterrupt:
+            print("stopping: the stations, then the trainer, which keeps what it has", flush=True)
+            return True
+        finally:
+            with ThreadPoolExecutor(len(display.stations)) as pool:
+                list(pool.map(lambda station: station.supervisor.stop(), display.stations))
+    return False
+
+
+def _play(trainer: Supervisor, display: FleetDisplay, settle_s: float) -> None:
+    """Until no station plays, and what those that are through have closed is sent."""
+    for station in display.stations:
+        station.start()
+    ended = float("inf")
+    while (left := time.monotonic() - ended) < settle_s:
+        for event in trainer.poll():
+            display.note(event)
+        for station in display.stations:
+            station.look()
+        display.update()
+        playing = any(station.state == PLAYING for station in display.stations)
+        if not playing and not any(station.closed for station in display.stations if station.state == THROUGH):
+            return
+        ended = float("inf") if playing else min(ended, time.monotonic())
+        time.sleep(0.25)
+    print(f"waited {left:.0f} s for the last episodes to be sent", flush=True)
+
+
+def _tell(run_dir: Path, stations: list[Station], stopped: bool) -> int:
+    for station in stations:
+        print(f"  {station.member.name}: {station.result}")
+    if waiting := sum(station.closed for station in stations):
+        print(f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed: the same command sends them")
+    print(f"the same command with --out {run_dir} goes on; rlinf eval {run_dir} --episodes 50 judges its newest policy")
+    return 130 if stopped else int(any(station.state == GONE for station in stations))

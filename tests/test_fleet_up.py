@@ -1,0 +1,215 @@
+"""`rlinf fleet up`: what cannot work is refused before anything starts, a station that dies is named, nothing is lost."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.cli.fleet_up import GONE, PLAYING, THROUGH, Station
+from rlinf_core.cli.main import main
+from rlinf_core.episodes.journal import ARRIVED
+from rlinf_core.launching import fleet
+from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.parametrize("stations, changes, told", [
+    (["a", "b", "a"], [], "--stations: expected another name for each, got 'a' twice"),
+    (["0"], [], "--stations: expected 1 to 233, as each has a ROS_DOMAIN_ID of its own, from 0 to 232, got 0"),
+    (["9" * 30], [], "--stations: expected 1 to 233"),
+    (["3"], ["station.domain_id=231"], "--stations: expected 1 to 2, as each"),
+    (["lab/1"], [], "--stations: expected a number, or names of a letter, then .*, got 'lab/1'"),
+    (["2"], ["bridge.host=0.0.0.0"], "bridge.fleet: expected a folder, since bridge.host is '0.0.0.0'"),
+    (["a", "b"], ["bridge.fleet={}/fleet"], "bridge.credentials: expected a folder .* rlinf fleet enroll a --out"),
+    (["a", "b"], ["bridge.fleet={}/fleet", "bridge.credentials={}"], r"b to have ca.crt.*rlinf fleet enroll b --out"),
+    (["a", "gone"], ["bridge.fleet={}/fleet", "bridge.credentials={}"], "station 'gone', .*its certificate was revoked"),
+    (["2"], ["station.robot=franka_fr3"], "station.robot: expected one of a simulator.*by rlinf up, on its own PC"),
+    (["2"], ["station.operator.kind=keyboard"], "station.operator.kind: expected scripted, since nobody sits"),
+    (["2"], ["station.web.port=8080"], "station.web.port: expected 0, got 8080, which stations cannot share"),
+    (["2"], ["simulation.environments=4"], "expected one that stations feed, got one that learns from simulators"),
+    (["200"], [], "--stations: expected at most 1, since 2000 MB of memory are free, the trainer takes .* got 200"),
+    (["1"], ["bridge.host=192.0.2.1", "bridge.insecure=true"], "cannot listen on 192.0.2.1:.*another address of this"),
+    (["1"], ["bridge.port={taken}"], "bridge: cannot listen on 127.0.0.1:.*in use. Stop the other trainer")])
+def test_what_cannot_work_is_refused_and_nothing_starts(stations, changes, told, tmp_path, capsys, monkeypatch):
+    enrolled = Fleet(tmp_path / "fleet")
+    for name in ("a", "gone"):
+        enrolled.enroll(name, tmp_path / name)
+    enrolled.revoke("gone")
+    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    if stations == ["200"] or stations == ["1"]:
+        monkeypatch.setattr(fleet, "free_mb", lambda: 2000.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        said = [change.replace("{taken}", str(other.getsockname()[1])).replace("{}", str(tmp_path)) for change in changes]
+        code = main(["fleet", "up", "demo", "--out", str(tmp_path / "run"), "--stations", *stations, "--set", *said])
+    error = capsys.readouterr().err
+    assert code == 1 and error.startswith("rlinf: ") and re.search(told, error, re.DOTALL), error
+    assert not (tmp_path / "run").exists()
+
+
+def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_share_of_demonstrations(tmp_path, free_port):
+    enrolled = Fleet(tmp_path / "fleet")
+    for name in ("kitchen", "lab", "hall"):
+        enrolled.enroll(name, tmp_path / name)
+    said = ["bridge.host=0.0.0.0", f"bridge.port={free_port}", f"bridge.fleet={tmp_path}/fleet",
+            f"bridge.credentials={tmp_path}", "station.domain_id=40", "collect.episodes=20", "seed=5"]
+    recipe, found = fleet.members("demo", said, ["kitchen", "lab", "hall"], tmp_path / "run")
+    assert recipe.bridge.host == "0.0.0.0" and recipe.collect.episodes == 20
+    own = [member.recipe for member in found]
+    assert [(each.station.name, each.station.domain, each.collect.episodes) for each in own] == [
+        ("kitchen", 40, 7), ("lab", 41, 7), ("hall", 42, 7)]
+    assert len({each.scene(each.online.first_seed) for each in own}) == 3
+    for member in found:
+        by_name = {process.name: process for process in member.prepare()}
+        uplink = by_name["uplink"].parameters
+        assert uplink["address"] == f"127.0.0.1:{free_port}" and uplink["credentials"] == str(tmp_path / member.name)
+        assert uplink["spool"] == str(tmp_path / "run/stations" / member.name / "spool")
+        assert json.loads((member.folder / "plan.json").read_text())["collect"]["episodes"] == 7
+    assert list(by_name)[-1] == "director" and by_name["director"].namespace == "/hall"
+
+
+class Scripted:
+    """A member whose processes are small programs."""
+
+    name = "kitchen"
+
+    def __init__(self, folder, **programs):
+        self.folder, self.programs, self.prepared = folder, programs, 0
+        (folder / "modules").mkdir(parents=True)
+        for name, text in programs.items():
+            (folder / "modules" / f"its_{name}.py").write_text(text)
+
+    @property
+    def recipe(self):
+        from rlinf_core.recipes import load_recipe
+
+        return load_recipe("demo", ["station.name=kitchen", "station.domain_id=88"])
+
+    def prepare(self):
+        self.prepared += 1
+        restart = {"interlock": SHUTDOWN, "director": ONCE}
+        return [Process(name, "rlinf", name, f"its_{name}", "/kitchen", {}, (), restart.get(name, RESPAWN))
+                for name in self.programs]
+
+
+FOR_EVER = "import signal, time\nsignal.pthread_sigmask(signal.SIG_UNBLOCK, (2, 15))\ntime.sleep(600)"
+ENDS_ONCE = """import pathlib
+ended, again = pathlib.Path(__file__).with_name("ended"), pathlib.Path(__file__).with_name("again")
+if not ended.exists():
+    raise SystemExit(ended.touch())
+again.touch()
+"""
+WHEN_IT_IS_BACK = """import pathlib, time
+while not pathlib.Path(__file__).with_name("again").exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def living(tmp_path, monkeypatch):
+    """A station, as it is after it has been looked at until it is as wanted."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "kitchen/modules"))
+    notes, started = [], []
+
+    def live(respawn, until, **programs):
+        station = Station(Scripted(tmp_path / "kitchen", **programs), respawn, notes.append)
+        started.append(station)
+        station.start()
+        end = time.monotonic() + 30
+        while not until(station):
+            assert time.monotonic() < end, notes
+            station.look()
+            time.sleep(0.02)
+        return station, notes
+
+    yield live
+    for station in started:
+        station.supervisor.stop()
+
+
+def test_a_station_that_dies_is_named_and_its_other_processes_end(living):
+    station, notes = living(False, lambda station: station.state != PLAYING, interlock="raise SystemExit('no latch')",
+                            recorder=FOR_EVER, director=FOR_EVER)
+    assert station.state == GONE and "interlock ended (exit code 1)" in station.words and "'no latch'" in station.words
+    assert all(child.popen.poll() is not None for child in station.supervisor.children.values())
+    assert notes[-1].startswith("station 'kitchen' died: interlock ended") and "--respawn" in notes[-1]
+
+
+def test_it_is_started_again_where_that_was_asked_for_but_not_for_ever(living, monkeypatch):
+    station, notes = living(True, lambda station: station.state == GONE, director="raise SystemExit(3)")
+    assert station.member.prepared == 6 and sum("It is started again" in note for note in notes) == 5
+    assert "director ended (exit code 3): without a word. 6 times within 10 minutes: it is left" in notes[-1]
+
+
+def test_a_process_that_may_be_started_again_is_no_death_and_a_director_that_ends_is_the_end(living):
+    station, notes = living(False, lambda station: station.state != PLAYING, recorder=ENDS_ONCE + FOR_EVER,
+                            interlock=FOR_EVER, director=WHEN_IT_IS_BACK)
+    assert station.state == THROUGH and notes == ["kitchen: recorder ended (exit code 0) and was started again"]
+
+
+def command(run_dir, port):
+    return [sys.executable, "-m", "rlinf_core.cli.main", "fleet", "up", "demo_tiny", "--stations", "2", "--respawn",
+            "--out", str(run_dir), "--set", f"bridge.port={port}", "station.domain_id=89"]
+
+
+def arrived(run_dir):
+    """Ids, as often as each arrived."""
+    journal = run_dir / "journal.jsonl"
+    lines = map(json.loads, journal.read_text().splitlines()) if journal.exists() else ()
+    return [line["id"] for line in lines if line["status"] == ARRIVED]
+
+
+def closed(run_dir, *folders):
+    return {path.name for folder in folders for path in run_dir.glob(f"stations/*/spool/{folder}/*")}
+
+
+def pid_of(run_dir, process, station):
+    said = subprocess.check_output(["pgrep", "-f", f"{run_dir}/stations/{station}/params/{process}.yaml"], text=True)
+    return int(said.split()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.ros
+@pytest.mark.timeout(500)
+def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path, free_port):
+    run_dir = tmp_path / "run"
+
+    def until(running, log, ready):
+        end = time.monotonic() + 200
+        while not ready():
+            assert time.monotonic() < end and running.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.2)
+
+    def start(log):
+        with open(log, "w") as out:
+            return subprocess.Popen(command(run_dir, free_port), stdout=out, stderr=out)
+
+    first = tmp_path / "first.log"
+    running = start(first)
+    until(running, first, lambda: {"station_1", "station_2"} <= {name.partition("-")[0] for name in arrived(run_dir)})
+    os.kill(pid_of(run_dir, "sim_bridge", "station_2"), signal.SIGKILL)
+    until(running, first, lambda: "It is started again" in first.read_text())
+    assert "station 'station_2' died: sim_bridge ended (killed by SIGKILL)" in first.read_text()
+    running.send_signal(signal.SIGINT)
+    assert running.wait(100) == 130 and "Traceback" not in first.read_text()
+    kept = closed(run_dir, "closed", "sent")
+    assert kept >= set(arrived(run_dir)) >= closed(run_dir, "sent"), "what was sent has arrived"
+
+    second = tmp_path / "second.log"
+    running = start(second)
+    until(running, second, lambda: set(arrived(run_dir)) >= kept and "evaluating after" in second.read_text())
+    running.send_signal(signal.SIGINT)
+    running.wait(100)
+    assert len(arrived(run_dir)) == len(set(arrived(run_dir))), "each once"

@@ -1,0 +1,188 @@
+"""After a policy went to all: it is compared on with the one before it, at every look, and rolled back where worse."""
+
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from rlinf_core.cli.fleet_status import table
+from rlinf_core.recipes.release import Release
+from rlinf_core.trainer.release.overview import overview
+from rlinf_core.trainer.release.record import Outcome
+from rlinf_core.trainer.release.sequential import Evidence
+from tests.trainer.test_release import Fleet
+
+WATCHED = Release(staged=True, episodes=2, watch=60, interlock=False, odds_ratio=4.0, alpha=0.1, beta=0.2)
+GOOD, BAD = [1] * 32, [0] * 32
+
+
+def by_all_beginnings(pairs, odds):
+    """1 over the largest mean of the ratios from each pair that differs on, those still to come as 1: by the definition."""
+    ratios = np.array([2 * odds / (1 + odds) if pair > 0 else 2 / (1 + odds) for pair in pairs if pair])
+    largest = 1.0
+    for end in range(1, len(ratios) + 1):
+        weights = 1 / (np.arange(1, end + 1) * np.arange(2, end + 2))
+        from_each = np.array([np.prod(ratios[begin:end]) for begin in range(end)])
+        largest = max(largest, weights @ from_each + 1 - weights.sum())
+    return 1 / largest
+
+
+def p_value(pairs, odds):
+    evidence = Evidence()
+    for pair in pairs:
+        evidence.add(pair, odds)
+    return evidence.p_value
+
+
+def test_the_p_value_is_that_of_its_definition(random):
+    for odds in (1.5, 3.0, 9.0):
+        for worse in (0.3, 0.5, 0.8):
+            pairs = np.where(random.random(60) < worse, 1.0, -1.0) * (random.random(60) < 0.7)
+            assert p_value(pairs, odds) == pytest.approx(by_all_beginnings(pairs, odds))
+    assert p_value([], 3.0) == p_value([0.0] * 1000, 3.0) == p_value([-1.0] * 1000, 3.0) == 1.0
+    assert p_value([1.0] * 5000, 3.0) == 0.0
+
+
+@pytest.mark.parametrize("worse", [0.5, 0.4])
+@pytest.mark.parametrize("alpha", [0.05, 0.2])
+def test_a_policy_that_is_no_worse_is_called_so_no_more_often_than_alpha_however_often_one_looks(random, worse, alpha):
+    paths, looks = 1500, 300
+    pairs = np.where(random.random((paths, looks)) < worse, 1.0, -1.0)
+    alarms = np.mean([p_value(path, 3.0) <= alpha for path in pairs])  # the smallest that any of the looks saw
+    assert alarms <= alpha + 3 * np.sqrt(alpha / paths), alarms
+    assert worse < 0.5 or alarms > alpha / 20, "it does see what chance makes"
+    worst = pairs.cumsum(axis=1) / np.sqrt(np.arange(1, looks + 1))
+    assert worse < 0.5 or np.mean(worst[:, 10:].max(axis=1) > 1.645) > 0.2, "a test of 5 % at each of these looks would"
+
+
+def test_what_is_worse_from_some_pair_on_is_found_out_also_after_long():
+    from_the_first, late = ([] if start == 0 else [1, -1] * 100 for start in (0, 1))
+
+    def needed(before):
+        return next(more for more in range(200) if p_value([*before, *[1] * more], 3.0) <= 0.025)
+
+    assert needed(from_the_first) < 12 and needed(late) < 40, (needed(from_the_first), needed(late))
+
+
+def released(folder, settings=WATCHED, old=GOOD, stations="ab", interlock=0.0):
+    """Version 1 was played by these stations, and version 2 went to all after its trial at a."""
+    fleet = Fleet(folder, settings, stations)
+    fleet.look(1)
+    for station in stations:
+        fleet.play(1, old, station=station, interlock=interlock)
+    fleet.look(2)
+    assert fleet.versions(2)[0] == 2 and fleet.record.watched is None
+    fleet.play(2, old[-2:], interlock=interlock)
+    assert fleet.look(2) == [2] * len(stations) and fleet.record.watched.before == 1
+    return fleet
+
+
+def test_one_that_turns_out_worse_is_rolled_back_for_all_and_never_tried_again(tmp_path):
+    fleet = released(tmp_path)
+    fleet.play(2, [1] * 10, station="b")
+    assert fleet.look(2) == [2, 2]
+    fleet.play(2, BAD[:2])
+    fleet.play(2, BAD[:3], station="b")
+    assert fleet.look(2) == [2, 2]
+    fleet.play(2, [0], station="b")
+    assert fleet.look(2) == [1, 1] and fleet.record.watched is None
+    assert fleet.record.refused[2] == ("success worse since it went to all: 10 of 16 succeeded, interlock 0.0%; version 1 "
+                                       "there: 16 of 16 succeeded, interlock 0.0%")
+    assert "version 2 is rolled back to 1: success worse" in fleet.record.decisions[-1]
+    fleet.play(1, [1, 1])
+    assert fleet.look(2) == [1, 1] and fleet.look(3) == [3, 1], "the next one is"
+
+
+def test_as_good_as_before_it_stays_and_then_there_is_nothing_left_to_compare_with(tmp_path):
+    fleet = released(tmp_path, old=[1, 0] * 16)
+    for station in "ab":
+        fleet.play(2, [1, 0] * 16, station=station)
+    watched = fleet.record.watched
+    assert fleet.look(2) == [2, 2] and len(watched.pairs) == 60 and watched.old == {"a": [], "b": []}
+    fleet.play(2, BAD)
+    assert fleet.look(2) == [2, 2], "that is for the next one to be compared with"
+
+
+def test_no_episode_counts_in_a_trial_and_after_it_nor_twice_nor_at_another_station(tmp_path):
+    assert [len(old) for old in released(tmp_path / "few", stations="abc").record.watched.old.values()] == [20] * 3
+    fleet = released(tmp_path, WATCHED.but(watch=100), stations="abc")
+    watched = fleet.record.watched
+    assert [len(watched.old[station]) for station in "abc"] == [30, 32, 32], "2 of a's were in its trial's pairs"
+    lost = Outcome(id="x", version=2, success=False, interlock=0.0)
+    for _ in range(40):
+        fleet.releases.played("b", lost)
+    assert [new.id for new, _ in watched.pairs] == ["x"]
+    assert watched.pairs[0][1].id == "e64", "the last that b played"
+    fleet.play(2, BAD, station="z")
+    fleet.play(1, BAD, station="b")
+    assert len(watched.pairs) == 1, "nothing to compare it with at z; and of another version"
+
+
+def test_the_interlock_counts_where_it_matters_and_both_share_the_probability_of_a_false_alarm(tmp_path):
+    for matters in (True, False):
+        fleet = released(tmp_path / str(matters), WATCHED.but(interlock=matters), interlock=0.2)
+        fleet.play(2, GOOD[:20], interlock=0.3)
+        assert fleet.look(2) == ([1, 1] if matters else [2, 2])
+        assert fleet.releases.threshold == (0.05 if matters else 0.1)
+    assert "interlock worse since" in Fleet(tmp_path / "True", WATCHED.but(interlock=True)).record.refused[2]
+
+
+def test_a_trial_that_goes_on_meanwhile_ends_undecided(tmp_path):
+    fleet = released(tmp_path)
+    fleet.play(2, [1, 1])
+    assert fleet.look(3) == [3, 2]
+    fleet.play(2, BAD[:12], station="b")
+    assert fleet.look(3) == [1, 1] and fleet.record.trial is None and list(fleet.record.refused) == [2]
+    assert fleet.record.decisions[-2].endswith("the trial of version 3 ends undecided")
+    fleet.play(1, [1, 1])
+    assert fleet.look(3) == [3, 1], "it may be tried again"
+
+
+def test_by_hand_it_is_watched_as_well_and_without_a_watch_it_is_not(tmp_path):
+    fleet = released(tmp_path)
+    fleet.play(2, GOOD[:5], station="b")
+    fleet.releases.promote(1, "by hand")
+    assert fleet.record.watched.before == 2
+    fleet.releases.promote(1, "by hand")
+    assert fleet.record.watched.before == 2, "it was that of all already"
+    fleet.releases.roll_back("by hand")
+    assert fleet.record.watched is None
+    other = Fleet(tmp_path / "other", WATCHED.but(watch=0)).on_trial()
+    other.play(2, [1, 1])
+    assert other.look(2) == [2, 2] and other.record.watched is None
+
+
+def test_a_restarted_trainer_goes_on_comparing(tmp_path):
+    fleet = released(tmp_path)
+    fleet.releases._next_write = 0.0
+    fleet.play(2, BAD[:4], station="b")
+    fleet.look(2)
+    fleet.again()
+    watched = fleet.record.watched
+    assert len(watched.pairs) == 4 and watched.p_values["success"] < 0.5
+    fleet.releases.played("b", watched.pairs[0][0])
+    assert len(watched.pairs) == 4, "as when a trainer that was started again reads its inbox"
+    fleet.play(2, BAD[:8], station="b")
+    assert fleet.look(2) == [1, 1]
+    fleet.settings = Release()
+    fleet.again()
+    assert fleet.versions(3) == [3, 3] and fleet.record.watched is None
+
+
+def test_people_see_what_is_compared_and_when_it_would_be_rolled_back(tmp_path):
+    fleet = released(tmp_path)
+
+    def shown():
+        console = Console(width=300, highlight=False)
+        said = json.loads(json.dumps(overview(fleet.releases, fleet.heard)))
+        with console.capture() as text:
+            console.print(table(said))
+        return text.get()
+
+    assert "Version 2 is watched since it went to all: no episode of it has come yet." in shown()
+    fleet.play(2, [0, 1, 0, 0], station="b")
+    assert ("Version 2 since it went to all, 4 episodes: 1 of 4 succeeded, interlock 0.0%; version 1 there: 4 of 4 "
+            "succeeded, interlock 0.0%. p: success 0.35; rolled back at 0.1.") in shown()
+    fleet.record.watched.old.clear()
+    assert "Nothing is left to compare it with: it stays." in shown()
