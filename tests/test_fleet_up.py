@@ -95,7 +95,7 @@ class Scripted:
     def recipe(self):
         from rlinf_core.recipes import load_recipe
 
-        return load_recipe("demo", ["station.name=kitchen", "station.domain_id=88"])
+        return load_recipe("demo", ["station.name=kitchen", "station.domain_id=201"])
 
     def prepare(self):
         self.prepared += 1
@@ -161,7 +161,7 @@ def test_a_process_that_may_be_started_again_is_no_death_and_a_director_that_end
 
 def command(run_dir, port):
     return [sys.executable, "-m", "rlinf_core.cli.main", "fleet", "up", "demo_tiny", "--stations", "2", "--respawn",
-            "--out", str(run_dir), "--set", f"bridge.port={port}", "station.domain_id=89"]
+            "--out", str(run_dir), "--set", f"bridge.port={port}", "station.domain_id=203"]
 
 
 def arrived(run_dir):

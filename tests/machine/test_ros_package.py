@@ -81,7 +81,7 @@ def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path
 
 def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in_the_end(workspace, tmp_path):
     command = ("exec ros2 launch rlinf fleet.launch.py recipe:=demo_tiny 'stations:=kitchen lab' "
-               f"'set:=bridge.port=50773 station.domain_id=160' run_dir:={tmp_path}")
+               f"'set:=bridge.port=50773 station.domain_id=206' run_dir:={tmp_path}")
     launch = subprocess.Popen(["bash", "-ec", workspace + command], **SHELL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
     said, bridge, killed = [], 0, False
