@@ -177,6 +177,17 @@ def _parser() -> argparse.ArgumentParser:
     drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row there")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
     drill.add_argument("--domain", type=int, default=42, help="ROS_DOMAIN_ID")
+    own = command(commands, "calibrate", "cli.station:calibrate", "a real arm's box and home, as a hand guides it", (
+        "Listens to the arm's pose, and commands nothing. Prints the lines for its limits and its robot.yaml, and draws "
+        "what it heard."))
+    own.add_argument("name", **STATIONS_RECIPE)
+    own.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
+    own.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
+    own.add_argument("--margin", type=float, default=0.01, metavar="METRES",
+                     help="how far within what was guided the box ends (default: 0.01)")
+    own.add_argument("--out", type=Path, default=Path("calibration.png"), metavar="PNG", help="the picture (default: "
+                     "calibration.png)")
+    own.add_argument("--write", action="store_true", help="write the lines into the robot's own files")
     check = command(commands, "check", "cli.check:check_command", "whether a simulator conforms to the robot interface")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("simulator", metavar="name", help="its name, e.g. maniskill")

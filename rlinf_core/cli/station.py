@@ -1,4 +1,4 @@
-"""``rlinf status``, ``fault reset``, ``arm``, ``disarm`` and ``drill``: what is done by a program of the ROS package."""
+"""``rlinf status``, ``arm``, ``calibrate``, ``drill`` and others: what is done by a program of the ROS package."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rlinf_core.drivers import SIMULATOR
+from rlinf_core.errors import RecipeError
 from rlinf_core.launching.graph import station_processes
-from rlinf_core.recipes import load_recipe, station_robot
+from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.ros import ros_environment
 
 
@@ -25,6 +27,20 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
     if cause:
         command += [f"--cause={cause}"]
     return subprocess.call(command, env=ros_environment(recipe.station.domain))
+
+
+def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:
+    """Listen to the recipe's arm while it is guided by hand (``rlinf.calibrate``); returns its exit code."""
+    recipe = load_recipe(name, overrides)
+    check_recipe(recipe)
+    if station_robot(recipe).driver == SIMULATOR:
+        raise RecipeError(f"station.robot: expected a real arm, which a hand can guide, got '{recipe.station.robot}', "
+                          "which is simulated")
+    if not 0.0 <= margin <= 0.5:
+        raise RecipeError(f"--margin: expected 0 to 0.5 m, got {margin}")
+    command = [sys.executable, "-m", "rlinf.calibrate", name, *overrides, f"--arm={arm}", f"--margin={margin}",
+               f"--out={out}"]
+    return subprocess.call([*command, *(["--write"] if write else [])], env=ros_environment(recipe.station.domain))
 
 
 def drill(only: str, json_file: Path | None, out: Path | None, domain: int) -> int:

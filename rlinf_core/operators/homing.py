@@ -88,12 +88,13 @@ def homes_of(robot: Robot, action: ActionSpec) -> Homes | None:
     """
     said = {arm: home for arm, home in robot.homes.items() if home is not None}
     limits = {arm: load_limits(robot.interlocks[arm]) for arm in said}
-    goals = {arm: _goal(f"home of arm '{arm}'" if arm else "home", home, action.control_mode, limits[arm])
+    goals = {arm: goal_of(f"home of arm '{arm}'" if arm else "home", home, action.control_mode, limits[arm])
              for arm, home in said.items()}
     return Homes(goals, min(each.enable_lease for each in limits.values())) if goals else None
 
 
-def _goal(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
+def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
+    """Of a home as a YAML says it, under these limits; RecipeError names ``where`` it does not fit."""
     if control_mode == "tcp_delta":
         if home.position is None:
             raise RecipeError(f"{where}: expected 'position', as the task moves the tool, got joints alone")

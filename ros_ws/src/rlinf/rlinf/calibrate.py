@@ -1,0 +1,199 @@
+"""Listens while a person guides an arm by hand, and makes a box and a home of where its tool was; commands nothing.
+
+    rlinf calibrate RECIPE [--write]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from rclpy.node import Node
+from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
+
+from rlinf.arms import each, hear_safety
+from rlinf.qos import overheard
+from rlinf.whereabouts import nothing_heard
+from rlinf_core.calibration import AXES, Guided, draw, flow, publish, rewritten
+from rlinf_core.errors import RlinfError
+from rlinf_core.interlock import Limits, Mode
+from rlinf_core.interlock.limits_file import load_limits, loosest, with_values
+from rlinf_core.operators.homing import goal_of
+from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
+from rlinf_core.robot import Home, Robot, robot_folder
+
+WORDS = ("guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its home, d done, n from "
+         "the beginning, q leave it as it is")
+PATIENCE_S, SILENT_S, SAY_S = 5.0, 1.0, 0.2
+
+
+class Listener:
+    """A node that hears one arm.
+
+    Args:
+        recipe: of the station.
+        arm: its name; empty where there is one.
+    """
+
+    def __init__(self, recipe: Recipe, arm: str) -> None:
+        self.robot, self.limits = station_robot(recipe), load_limits(_limits_of(station_robot(recipe), arm))
+        self.guided, self.pose, self.joints, self.at = Guided(), np.zeros(7), dict[str, float](), 0.0
+        self.trouble = ""
+        self.node: Node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{recipe.station.name}",
+                                            enable_rosout=False, start_parameter_services=False)
+        for name, kind, heard in (("current_pose", PoseStamped, self._on_pose),
+                                  ("joint_states", JointState, self._on_joints)):
+            topic = self.robot.topics.get(each(arm, name), each(arm, name))
+            self.node.create_subscription(kind, topic, heard, overheard(50))
+        hear_safety(self.node, list(self.robot.arms), self._on_safety)
+
+    def _on_pose(self, message: PoseStamped) -> None:
+        p, q = message.pose.position, message.pose.orientation
+        if message.header.frame_id != self.limits.frame:
+            self.trouble = (f"current_pose: expected the limits' frame '{self.limits.frame}', got "
+                            f"'{message.header.frame_id}'. Set 'frame' in the limits, or have it said in that one")
+        elif np.isfinite(pose := np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])).all():
+            self.pose, self.at = pose, time.monotonic()
+            self.guided.add(pose[:3])
+
+    def _on_joints(self, message: JointState) -> None:
+        said = zip(message.name, message.position, strict=False)
+        self.joints = {name: angle for name, angle in said if math.isfinite(angle)}
+
+    def _on_safety(self, said: SafetyState) -> None:
+        if said.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD):
+            self.trouble = (f"the interlock is {Mode(said.state).name}: expected it DISARMED while a hand is at the arm "
+                            "(rlinf disarm)")
+
+    def spin(self) -> None:
+        """What has come; RlinfError where nobody may guide the arm now."""
+        rclpy.spin_once(self.node, timeout_sec=0.02)
+        if self.trouble:
+            raise RlinfError(self.trouble)
+
+    def meet(self) -> None:
+        """Until the arm says where it is."""
+        until = time.monotonic() + PATIENCE_S
+        while not self.at:
+            self.spin()
+            if time.monotonic() > until:
+                raise RlinfError("current_pose: " + nothing_heard(self.node, "pose of the arm", PATIENCE_S))
+
+    @property
+    def where(self) -> str:
+        """For people: what has been shown so far."""
+        low, high = self.guided.extent
+        spans = ", ".join(f"{axis} {a:.3f} to {b:.3f}" for axis, a, b in zip(AXES, low, high, strict=True))
+        home = "no home" if self.guided.home is None else f"home {self.guided.home.round(3).tolist()}"
+        return f"{spans} m, {home}" + (" (silent)" if time.monotonic() - self.at > SILENT_S else "")
+
+
+def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], dict[str, Any]]:
+    """Until a person is done: the box, and what the pose was at home; RlinfError where they leave it."""
+    at_home: dict[str, Any] = {}
+    shown = 0.0
+    print(WORDS, flush=True)
+    while True:
+        listener.spin()
+        if sys.stdout.isatty() and time.monotonic() - shown > SAY_S:
+            shown = time.monotonic()
+            print(f"\r\x1b[K{listener.where}  ", end="", flush=True)
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            continue
+        line = sys.stdin.readline()
+        word = line.strip()
+        if not line or word == "q":
+            raise RlinfError("left as it is: nothing is written")
+        if word == "n":
+            listener.guided, at_home = Guided(), {}
+        elif word == "h":
+            listener.guided.home = listener.pose[:3].copy()
+            at_home = {"pose": listener.pose.copy(), "joints": dict(listener.joints)}
+        elif word == "d":
+            try:
+                return *listener.guided.box(margin), at_home
+            except RlinfError as error:
+                print(error, flush=True)
+        elif word:
+            print(WORDS, flush=True)
+        print(listener.where if listener.guided.path else "from the beginning", flush=True)
+
+
+def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any]:
+    """As a robot.yaml says it, in the words of the task's actions."""
+    if limits.control_mode == "joint_delta":
+        if lacks := sorted(set(limits.joint_names) - at_home["joints"].keys()):
+            raise RlinfError(f"joint_states: expected the joints of the limits, it lacks {', '.join(lacks)}")
+        return {"joints": {name: round(at_home["joints"][name], 4) for name in limits.joint_names}}
+    pose = at_home["pose"]
+    turned = (pose[3:] / np.linalg.norm(pose[3:])).round(5).tolist() if turns else None
+    return {"position": pose[:3].round(4).tolist(), **({"orientation": turned} if turned else {})}
+
+
+def _limits_of(robot: Robot, arm: str) -> Path:
+    if arm not in robot.interlocks:
+        raise RlinfError(f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'" if robot.arms else
+                         f"--arm: expected none, as the robot has one arm; got '{arm}'")
+    return robot.interlocks[arm]
+
+
+def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -> None:
+    """The whole of it; RlinfError says what is in the way, and nothing is written."""
+    path = _limits_of(station_robot(recipe), arm)
+    listener = Listener(recipe, arm)
+    listener.meet()
+    low, high, at_home = ask(listener, margin)
+    box = {"box_low": low, "box_high": high}
+    limits = with_values(load_limits(path), box, str(path), loosest(path))
+    spec = station_task(recipe).spec.action
+    home = {"home": _home(at_home, limits, (spec.of_arm(arm) if arm else spec).dim >= 6)} if at_home else {}
+    texts = {path: rewritten(path.read_text(), box)}
+    place = robot_folder(recipe.station.robot) / "robot.yaml"
+    if home and not arm:
+        said: Any = {key: tuple(value) if key != "joints" else value for key, value in home["home"].items()}
+        goal_of("home", Home(**said), spec.control_mode, limits)
+        texts[place] = rewritten(place.read_text(), home)
+    draw(listener.guided, low, high, out)
+    print("\n".join(f"{key}: {flow(value)}" for key, value in (box | home).items()))
+    if home and arm:
+        print(f"the home of one of several arms is written by hand: in {place}, arms: {{{arm}: {{home: ...}}}}")
+    print(f"picture: {out}")
+    for changed, text in texts.items():
+        if write:
+            publish(changed, text)
+        print(f"written: {changed}" if write else f"not written: {changed}, as --write would")
+
+
+def main() -> None:
+    """Entry point: recipe, overrides."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--arm", default="")
+    parser.add_argument("--margin", type=float, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--write", action="store_true")
+    said = parser.parse_args()
+    rclpy.init()
+    try:
+        calibrate(load_recipe(said.recipe, said.overrides), said.arm, said.margin, said.out, said.write)
+    except RlinfError as error:
+        raise SystemExit(f"rlinf: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()

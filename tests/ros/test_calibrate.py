@@ -1,0 +1,116 @@
+"""`rlinf calibrate` as a person uses it: an arm that is guided says where it is, words come from a terminal."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from geometry_msgs.msg import PoseStamped
+from rlinf_msgs.msg import SafetyState
+
+from rlinf.qos import profile
+from rlinf_core.cli.main import main
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(207)]
+FR3 = Path("robots/franka_fr3/limits.yaml").resolve()
+ENDS = [(0.35, -0.2, 0.05), (0.64, 0.2, 0.05), (0.5, 0.0, 0.39), (0.5, 0.05, 0.3)]
+
+
+class Hand:
+    """At an arm of one's own, with the command beside it."""
+
+    def __init__(self, peer, folder, *words):
+        (folder / "limits.yaml").write_text(FR3.read_text())
+        (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\n")
+        self.peer, self.at, self.frame, self.out = peer, ENDS[0], "base_link", folder / "said.txt"
+        self.pose = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+        peer.every(0.02, self.say)
+        command = [sys.executable, "-m", "rlinf_core.cli.main", "calibrate", "demo", "--set", f"station.robot={folder}",
+                   "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=207", "--out",
+                   str(folder / "guided.png"), *words]
+        with open(self.out, "w") as out:
+            self.command = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True,
+                                            env=os.environ | {"PYTHONUNBUFFERED": "1"})
+
+    def say(self):
+        said = PoseStamped()
+        said.header.stamp, said.header.frame_id = self.peer.node.get_clock().now().to_msg(), self.frame
+        p = said.pose.position
+        p.x, p.y, p.z = self.at
+        said.pose.orientation.y, said.pose.orientation.w = 1.0, 0.0
+        self.pose.publish(said)
+
+    def told(self, words, times=1):
+        self.peer.spin(lambda: self.out.read_text().count(words) >= times, 30, lambda: f"{words}: {self.out.read_text()}")
+
+    def type(self, word):
+        self.command.stdin.write(f"{word}\n")
+        self.command.stdin.flush()
+
+    def guide(self):
+        self.told("guide the tool by hand")
+        for at in ENDS:
+            self.at = at
+            self.peer.for_s(0.4)
+
+    def end(self):
+        self.peer.spin(lambda: self.command.poll() is not None, 30, lambda: f"its end: {self.out.read_text()}")
+        assert "Traceback" not in self.out.read_text()
+        return self.command.returncode
+
+
+@pytest.fixture
+def hand(peer, tmp_path, request):
+    hand = Hand(peer, tmp_path, *getattr(request, "param", []))
+    yield hand
+    hand.command.kill()
+    hand.command.wait(10)
+
+
+@pytest.mark.parametrize("hand", [["--write"]], indirect=True)
+def test_a_hand_shows_box_and_home_and_they_are_written(hand, tmp_path):
+    hand.told("guide the tool by hand")
+    hand.type("d")
+    hand.told("x: expected a box of 0.02 m at least")
+    hand.guide()
+    hand.type("h")
+    hand.told("home [0.5, 0.05, 0.3]")
+    hand.type("d")
+    assert hand.end() == 0
+    limits, robot = (yaml.safe_load((tmp_path / f"{name}.yaml").read_text()) for name in ("limits", "robot"))
+    assert limits == yaml.safe_load(FR3.read_text()) | {"box_low": [0.36, -0.19, 0.06], "box_high": [0.63, 0.19, 0.38]}
+    assert robot == {"driver": "external", "limits": "limits.yaml", "home": {"position": [0.5, 0.05, 0.3]}}
+    assert "# ours" in (tmp_path / "robot.yaml").read_text() and "written: " in hand.out.read_text()
+    assert (tmp_path / "guided.png").stat().st_size > 1000
+
+
+def test_without_write_and_when_left_nothing_is_written(hand, tmp_path):
+    hand.guide()
+    hand.type("d")
+    assert hand.end() == 0
+    assert "box_low: [0.36, -0.19, 0.06]" in hand.out.read_text() and "not written: " in hand.out.read_text()
+    assert (tmp_path / "limits.yaml").read_text() == FR3.read_text()
+
+
+def test_an_arm_that_may_move_is_refused(hand):
+    hand.told("guide the tool by hand")
+    safety = hand.peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    hand.peer.every(0.05, lambda: safety.publish(SafetyState(state=SafetyState.ACTIVE)))
+    assert hand.end() == 1
+    assert "the interlock is ACTIVE: expected it DISARMED" in hand.out.read_text()
+
+
+def test_a_pose_in_another_frame_is_refused(hand):
+    hand.frame = "world"
+    assert hand.end() == 1
+    assert "expected the limits' frame 'base_link', got 'world'" in hand.out.read_text()
+
+
+@pytest.mark.parametrize("words, said", [
+    (["demo"], "expected a real arm, which a hand can guide, got 'franka_sim'"),
+    (["franka_twin", "--margin", "-0.1"], "--margin: expected 0 to 0.5 m, got -0.1")])
+def test_what_cannot_be_is_refused(words, said, capsys):
+    assert main(["calibrate", *words]) == 1
+    assert said in capsys.readouterr().err
