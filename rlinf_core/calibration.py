@@ -54,7 +54,7 @@ class Guided:
         for axis, first, last in zip(AXES, low, high, strict=True):
             if last - first < LEAST_M:
                 raise RlinfError(f"{axis}: expected a box of {LEAST_M} m at least, got {max(last - first, 0.0):.3f} m, "
-                                 f"within a margin of {margin} m. Guide the tool to both ends of what it may reach along {axis}")
+                                 f"within a margin of {margin} m. Guide the tool to both ends of its reach along {axis}")
         if self.home is not None and (np.any(self.home < low) or np.any(self.home > high)):
             raise RlinfError(f"home: expected it within the box {low.tolist()} to {high.tolist()}, got "
                              f"{self.home.round(3).tolist()}. Guide the tool past it on each side, or show another home")

@@ -39,10 +39,10 @@ def test_what_was_not_shown_is_named(path, margin, said):
 
 def test_a_yaml_keeps_its_comments_and_its_other_keys():
     new = rewritten(LIMITS, {"box_low": [0.311, -0.19, 0.03], "box_high": [0.6, 0.2, 0.3]})
-    assert new == ("# Ours.\nbox_low: [0.311, -0.19, 0.03]   # the table\nspeed: 0.25\nbox_high: [0.6, 0.2, 0.3]\n")
+    assert new == "# Ours.\nbox_low: [0.311, -0.19, 0.03]   # the table\nspeed: 0.25\nbox_high: [0.6, 0.2, 0.3]\n"
     home = {"home": {"position": [0.4, 0.1, 0.3]}}
-    assert yaml.safe_load(rewritten("driver: external\nlimits: limits.yaml\n# home: {position: [0.5, 0.0, 0.3]}\n", home)) == {
-        "driver": "external", "limits": "limits.yaml", **home}
+    robot = rewritten("driver: external\nlimits: limits.yaml\n# home: {position: [0.5, 0.0, 0.3]}\n", home)
+    assert yaml.safe_load(robot) == {"driver": "external", "limits": "limits.yaml", **home}
 
 
 @pytest.mark.parametrize("text", ["box_low: [0.3,\n  -0.2, 0.0]\n", "box_low:\n- 0.3\n- -0.2\n- 0.0\n", "{speed: 0.25}\n"])
