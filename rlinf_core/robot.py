@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core import plugins
+from rlinf_core.cameras import CAMERA, CameraSettings, DeviceCamera
 from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import TAKEN, topic
 from rlinf_core.paths import SOURCE, shared
-from rlinf_core.settings.base import Count, Positive, Settings
+from rlinf_core.settings.base import Positive, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import Document, read
 from rlinf_core.settings.signature import values
@@ -87,7 +88,9 @@ class Robot(Settings):
     task: str = Field(
         "", description="what the simulator's own measure of success is about; `rlinf check sim` plays it; a name, or "
         "./path from here")
-    cameras: dict[Name, tuple[Count, Count]] = Field({}, description="the cameras there are, with height and width")
+    cameras: dict[Name, Annotated[Any, CAMERA]] = Field(
+        {}, description="the cameras there are: [height, width] of one that somebody else publishes, or `kind` and what "
+        "that asks for, of one that is read here")
     estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
     topics: dict[str, Annotated[str, Field(pattern="^/[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
         {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}")
@@ -148,6 +151,18 @@ class Robot(Settings):
                 raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
         return self
 
+    @model_validator(mode="after")
+    def _cameras_of_their_own(self) -> Robot:
+        taken: dict[str, str] = {}
+        for name, camera in self.devices.items():
+            if self.driver == SIMULATOR:
+                raise ValueError(f"cameras.{name}: expected [height, width], as driver: simulator shows its own pictures, "
+                                 f"got kind: {camera.kind}. A twin is with driver: external or a vendor's")
+            if other := taken.get(camera.where):
+                raise ValueError(f"cameras.{name}: expected a device of its own, got '{camera.where}', which '{other}' is")
+            taken[camera.where] = name
+        return self
+
     def with_options(self, options: dict[str, Any], where: str) -> Robot:
         """In its simulator with other options; RecipeError if it has none, or they are not of it."""
         if not self.simulator:
@@ -158,6 +173,11 @@ class Robot(Settings):
     def without_hardware(self) -> bool:
         """Whether nobody can be hurt: then a script may be its operator, and its scene may jump."""
         return self.driver == SIMULATOR or self.twin is not None
+
+    @property
+    def devices(self) -> dict[str, DeviceCamera]:
+        """The cameras that are read here, by name."""
+        return {name: each for name, each in self.cameras.items() if isinstance(each, DeviceCamera)}
 
     @property
     def driver_node(self) -> DriverSettings | None:
@@ -202,7 +222,10 @@ def load_robot(name: str) -> Robot:
     if robot.urdf:
         _check_urdf(folder / robot.urdf, said.place(("urdf",)))
     urdf = folder / robot.urdf if robot.urdf else None
-    return robot.but(urdf=urdf, limits=folder / robot.limits if robot.limits else None, options=options, task=task,
+    cameras: dict[str, CameraSettings] = robot.cameras | {
+        name: each.beside(folder) for name, each in robot.devices.items()}
+    return robot.but(urdf=urdf, cameras=cameras, limits=folder / robot.limits if robot.limits else None, options=options,
+                     task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
 
 
