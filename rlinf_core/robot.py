@@ -11,6 +11,7 @@ from rlinf_core import plugins
 from rlinf_core.cameras import CAMERA, CameraSettings, DeviceCamera
 from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.grippers import GRIPPER, GripperSettings
 from rlinf_core.interface import TAKEN, topic
 from rlinf_core.paths import SOURCE, shared
 from rlinf_core.settings.base import Positive, Settings
@@ -44,6 +45,7 @@ class Arm(Settings):
 
     limits: Path = Field(strict=False, description="those of its interlock, beside it")
     home: Home | None = Field(None, description="where it waits for the next scene")
+    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(None, description="its gripper, likewise")
 
 
 class Controller(Settings):
@@ -91,6 +93,9 @@ class Robot(Settings):
     cameras: dict[Name, Annotated[Any, CAMERA]] = Field(
         {}, description="the cameras there are: [height, width] of one that somebody else publishes, or `kind` and what "
         "that asks for, of one that is read here")
+    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(
+        None, description="the gripper that a node of ours tells what to do: its `kind` and what that asks for; none where "
+        "the driver does, or a simulator")
     estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
     topics: dict[str, Annotated[str, Field(pattern="^/[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
         {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}")
@@ -132,6 +137,15 @@ class Robot(Settings):
         for name in self.arms:
             if name in TAKEN:
                 raise ValueError(f"arms: '{name}' begins the names of other topics. Give the arm another name, e.g. left")
+        return self
+
+    @model_validator(mode="after")
+    def _one_gripper_an_arm(self) -> Robot:
+        if self.arms and self.gripper:
+            raise ValueError("gripper: expected it of each arm, arms.<name>.gripper, of a robot with several")
+        if self.driver == SIMULATOR and self.grippers:
+            raise ValueError("gripper: expected none with driver: simulator, which has its own. A twin is with driver: "
+                             "external or a vendor's")
         return self
 
     @model_validator(mode="after")
@@ -190,6 +204,12 @@ class Robot(Settings):
         return {name: arm.home for name, arm in self.arms.items()} if self.arms else {"": self.home}
 
     @property
+    def grippers(self) -> dict[str, GripperSettings]:
+        """Those that a node of ours tells what to do, by the arm's name; an arm alone has none."""
+        found = {"": self.gripper} | {name: arm.gripper for name, arm in self.arms.items()}
+        return {arm: each for arm, each in found.items() if each}
+
+    @property
     def interlocks(self) -> dict[str, Path]:
         """The limits of each arm by its name, in the order of actions; an arm alone has none."""
         return {"": self.limits} if self.limits else {name: arm.limits for name, arm in self.arms.items()}
@@ -215,6 +235,9 @@ def load_robot(name: str) -> Robot:
         options = _options(robot.simulator, said.place(("simulator",)), said.below(("options",)))
     elif robot.driver != EXTERNAL:
         options = values(checked(driver(robot.driver), said.below(("options",))))
+        if robot.grippers and driver(robot.driver)(**options).has_gripper:
+            raise RecipeError(f"{said.place(('driver',))}: 'gripper': expected none beside the one that driver: "
+                              f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}")
     if robot.twin:
         inside = _options(robot.twin.simulator, said.place(("twin", "simulator")), said.below(("twin", "options")))
         robot = robot.but(twin=robot.twin.but(options=inside))

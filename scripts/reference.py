@@ -22,6 +22,7 @@ from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
 from rlinf_core.cameras import camera, cameras  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.drivers import driver, drivers  # noqa: E402
+from rlinf_core.grippers import gripper, grippers  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
@@ -161,6 +162,10 @@ def _robots() -> list[str]:
               "(docs/bring_your_robot.md).", ""]
     for name in cameras():
         lines += [f"#### `{name}`", "", *HEAD, *_rows(camera(name), "cameras.<name>.")[1:], ""]
+    lines += ["### Grippers", "", "`gripper`, or `arms.<name>.gripper` of a robot with several arms, is a mapping with its "
+              "`kind` (docs/bring_your_robot.md).", ""]
+    for name in grippers():
+        lines += [f"#### `{name}`", "", *HEAD, *_rows(gripper(name), "gripper.")[1:], ""]
     return lines
 
 

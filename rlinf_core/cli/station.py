@@ -1,4 +1,4 @@
-"""``rlinf status``, ``fault reset``, ``arm``, ``disarm`` and ``drill``: what is done by a program of the ROS package."""
+"""``rlinf status``, ``arm``, ``disarm``, ``fault reset``, ``gripper activate``, ``drill``, by programs of ROS."""
 
 from __future__ import annotations
 

@@ -24,6 +24,11 @@ class DriverSettings(Settings):
 
     node: ClassVar[str] = ""
 
+    @property
+    def has_gripper(self) -> bool:
+        """Whether it tells a gripper what to do, too."""
+        return False
+
 
 def drivers() -> list[str]:
     """Names of all driver nodes."""

@@ -87,6 +87,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, **robot.controller.model_dump()))
     processes += [
         *_cameras(recipe, robot),
+        *_grippers(recipe, robot),
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
@@ -187,6 +188,15 @@ def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
     for name, camera in robot.devices.items():
         node = _node(recipe, "camera", "rlinf.camera", camera=name, settings=camera.model_dump_json())
         yield replace(node, name=f"camera_{name}", namespace=f"{node.namespace}/camera/{name}")
+
+
+def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
+    """The node of each arm's gripper, and what stands in for its hardware."""
+    for arm, gripper in robot.grippers.items():
+        said = gripper.model_dump_json()
+        if gripper.twin_node:
+            yield _of_arm(_node(recipe, "gripper_twin", "rlinf.driver", module=gripper.twin_node, settings=said), arm)
+        yield _of_arm(_node(recipe, "gripper", "rlinf.driver", module=gripper.node, settings=said), arm)
 
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:

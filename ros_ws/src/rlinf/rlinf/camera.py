@@ -1,13 +1,11 @@
 """Camera: reads one camera of the station (``rlinf_core.cameras``) and publishes its images; one process for each.
 
-A thread reads, since a device's library waits as it likes: the node's own goes on and says on /diagnostics how that fares.
-A camera that is not there, is pulled out or falls silent is looked for every second.
+What a thread reads is said on /diagnostics: rate, age, what was dropped, and what is wrong.
 """
 
 from __future__ import annotations
 
 import array
-import threading
 import time
 from functools import cached_property
 from typing import Any
@@ -18,14 +16,13 @@ from rclpy.publisher import Publisher
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from rlinf.conversions import camera_info, to_image
+from rlinf.device import DeviceNode
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.qos import profile
-from rlinf.spinning import ControlNode, run
+from rlinf.spinning import run
 from rlinf.stamps import NS, to_stamp
 from rlinf_core.cameras import Frame, Source, make_camera
-from rlinf_core.errors import DeviceError, RlinfError
 
-AGAIN_S = 1.0
 STALE_S = 0.2  # as S3 has it
 SLOW = 0.9     # of the rate that is asked for
 
@@ -69,7 +66,7 @@ class Tally:
         return Health(OK, f"{hz:.1f} Hz", values)
 
 
-class Camera(ControlNode):
+class Camera(DeviceNode):
     """``image``, ``camera_info``, and where they are asked for ``image/compressed`` and ``depth``."""
 
     def __init__(self) -> None:
@@ -78,11 +75,9 @@ class Camera(ControlNode):
         self.camera = self.declare_parameter("camera", "").value
         self.images, self.infos = self._publisher(Image, "image"), self._publisher(CameraInfo, "camera_info")
         self.jpegs = self._publisher(CompressedImage, "image/compressed") if self.settings.jpeg else None
-        self.tally, self.trouble, self.over = Tally(self.settings.fps), "", threading.Event()
-        self.failed: RlinfError | None = None
+        self.what, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
-        self.reading = threading.Thread(target=self._read, daemon=True)
-        self.reading.start()
+        self.begin()
 
     def _publisher(self, kind: type, what: str) -> Publisher:
         return self.create_publisher(kind, what, profile(f"camera/{self.camera}/{what}"))
@@ -91,42 +86,14 @@ class Camera(ControlNode):
     def depths(self) -> Publisher:
         return self._publisher(Image, "depth")
 
-    def check(self) -> None:
-        """What no plugging in can mend ends the process."""
-        if self.failed:
-            raise self.failed
-
-    def finish(self) -> bool:
-        """Asked to end: once the device is closed."""
-        self.over.set()
-        return not self.reading.is_alive()
-
     # In the thread that reads
-    def _read(self) -> None:
-        while not self.over.is_set():
-            source: Source | None = None
-            try:
-                source = self.settings.open()
-                self.tally.begin()
-                while not self.over.is_set():
-                    self._publish(source, source.read())
-            except DeviceError as error:
-                self._tell(str(error))
-            except RlinfError as error:
-                self.failed = error
-                return
-            except Exception as error:  # whatever a vendor's library raises: it is begun anew, and that is said
-                self._tell(f"{type(error).__name__}: {error}")
-            finally:
-                if source is not None:
-                    source.close()
-            self.over.wait(AGAIN_S)
+    def open(self) -> Source:
+        source = self.settings.open()
+        self.tally.begin()
+        return source
 
-    def _tell(self, trouble: str) -> None:
-        """Once each."""
-        if trouble != self.trouble:
-            self.get_logger().error(f"camera '{self.camera}': {trouble}")
-        self.trouble = trouble
+    def turn(self, device: Source) -> None:
+        self._publish(device, device.read())
 
     def _publish(self, source: Source, frame: Frame) -> None:
         pixels, lens = frame.pixels, source.lens
@@ -141,9 +108,7 @@ class Camera(ControlNode):
             self.jpegs.publish(compressed(image, pixels, self.settings.jpeg))
         if frame.depth is not None:
             self.depths.publish(depth_image(image, frame.depth, self.settings.published))
-        if self.trouble:
-            self.get_logger().info(f"camera '{self.camera}': images come again")
-            self.trouble = ""
+        self.tell("", "images come again")
 
     def _health(self) -> Health:
         health = self.tally.health()
