@@ -8,7 +8,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends build-essential
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /rlinf
 COPY . .
-ARG EXTRAS="policy teleop page"
+ARG EXTRAS="policy teleop page realsense gripper"
 ARG TORCH=cpu
 # shellcheck disable=SC2086
 RUN . /opt/ros/jazzy/setup.bash && PYTHON=/usr/bin/python3 RLINF_TORCH=$TORCH scripts/setup.sh $EXTRAS
@@ -18,6 +18,7 @@ RUN . /opt/ros/jazzy/setup.bash && colcon build --cmake-args -DBUILD_TESTING=OFF
 FROM ros:jazzy-ros-core-noble
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends ros-jazzy-control-msgs ros-jazzy-tf2-msgs \
+    libusb-1.0-0 \
     && rm -rf /var/lib/apt/lists/* && useradd --create-home --uid 2000 rlinf && install -d -o rlinf /rlinf /rlinf/runs
 COPY --from=build --chown=rlinf /rlinf /rlinf
 ENV PATH=/rlinf/.venv/bin:$PATH

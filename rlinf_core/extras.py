@@ -20,6 +20,8 @@ PURPOSE = {  # in the order in which one needs them
     "rerun": "rlinf data export rerun",
     "page": "the operator's page: rlinf up --web",
     "teleop": "a leader arm as the operator's device",
+    "realsense": "a RealSense camera",
+    "gripper": "a Robotiq gripper",
     "vla": "LoRA, vision-language-action policies",
     "maniskill": "sim_bridges/maniskill",
     "robosuite": "sim_bridges/robosuite",

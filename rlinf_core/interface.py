@@ -91,6 +91,12 @@ TOPICS = (
     Topic(name="camera/<name>/camera_info", type="sensor_msgs/msg/CameraInfo", sender="robot side",
           receivers="RViz, Foxglove", rate="control rate", depth=2, newest=True, sampled=True,
           meaning="of that image, as its driver calibrated it; K is zero where nobody has"),
+    Topic(name="camera/<name>/image/compressed", type="sensor_msgs/msg/CompressedImage", sender="camera",
+          receivers="whoever is far", rate="while somebody listens", depth=2, newest=True,
+          meaning="the same as JPEG, with `jpeg` in robot.yaml"),
+    Topic(name="camera/<name>/depth", type="sensor_msgs/msg/Image", sender="camera", receivers="RViz, Foxglove",
+          rate="control rate", depth=2, newest=True,
+          meaning="16UC1 [mm], aligned to that image, with `depth` in robot.yaml"),
     Topic(name="robot_description", type="std_msgs/msg/String", sender="recorder", receivers="RViz, Foxglove",
           rate="once", depth=1, latched=True, recorded=EPISODE, meaning="the URDF that the robot's YAML names"),
     Topic(name="distance", type="sensor_msgs/msg/Range", sender="robot side", receivers="interlock", rate="20 Hz",
@@ -180,6 +186,6 @@ def topic(name: str) -> Topic:
 
 def _patterns(name: str) -> tuple[str, ...]:
     parts = name.split("/")
-    if len(parts) == 3 and parts[0] == "camera":
-        return (f"camera/<name>/{parts[2]}",)
+    if len(parts) > 2 and parts[0] == "camera":
+        return (f"camera/<name>/{'/'.join(parts[2:])}",)
     return ("estop/<name>",) if len(parts) == 2 and parts[0] == "estop" else ()

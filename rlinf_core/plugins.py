@@ -1,7 +1,8 @@
 """Finding a part by name: one of ours, an entry point of an installed package, ``package.module:name``, ``file.py:name``.
 
 Entry points stand in the groups ``rlinf.robots``, ``rlinf.tasks``, ``rlinf.rewards``, ``rlinf.scripts``,
-``rlinf.simulators``, ``rlinf.algorithms``, ``rlinf.policies``, ``rlinf.operators`` and ``rlinf.drivers``.
+``rlinf.simulators``, ``rlinf.algorithms``, ``rlinf.policies``, ``rlinf.operators``, ``rlinf.drivers``, ``rlinf.cameras``
+and ``rlinf.grippers``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinf_core.errors import RecipeError, nearest
 
 if TYPE_CHECKING:
     from rlinf_core.settings.reading import Document, Key
+
+Part = TypeVar("Part")
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
@@ -60,6 +63,20 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
         known = [key for key in vars(module) if not key.startswith("_")]
         raise RecipeError(f"{where}: '{name}': {place} has no '{attribute}'{nearest(attribute, known)}")
     return getattr(module, attribute) if attribute else module
+
+
+def files(package: str, file: str) -> dict[str, str]:
+    """Names of a package's parts of which each is a file beside ``file``, and where they are."""
+    return {path.stem: f"{package}.{path.stem}" for path in Path(file).parent.glob("[a-z]*.py")}
+
+
+def described(group: str, name: str, ours: Mapping[str, str], attribute: str, base: type[Part], where: str) -> type[Part]:
+    """The class called ``name``, in a module as its ``attribute``; RecipeError unless it extends ``base``."""
+    found = find(group, name, ours, where)
+    kind = getattr(found, attribute, None) if isinstance(found, ModuleType) else found
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise RecipeError(f"{where}: '{name}': expected a class that extends {base.__module__}.{base.__name__}, got {kind}")
+    return kind
 
 
 def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:

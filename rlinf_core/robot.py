@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rlinf_core import plugins
+from rlinf_core.cameras import CAMERA, CameraSettings, DeviceCamera
 from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.grippers import GRIPPER, GripperSettings
 from rlinf_core.interface import TAKEN, topic
 from rlinf_core.paths import SOURCE, shared
-from rlinf_core.settings.base import Count, Positive, Settings
+from rlinf_core.settings.base import Positive, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import Document, read
 from rlinf_core.settings.signature import values
@@ -43,6 +45,7 @@ class Arm(Settings):
 
     limits: Path = Field(strict=False, description="those of its interlock, beside it")
     home: Home | None = Field(None, description="where it waits for the next scene")
+    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(None, description="its gripper, likewise")
 
 
 class Controller(Settings):
@@ -87,7 +90,12 @@ class Robot(Settings):
     task: str = Field(
         "", description="what the simulator's own measure of success is about; `rlinf check sim` plays it; a name, or "
         "./path from here")
-    cameras: dict[Name, tuple[Count, Count]] = Field({}, description="the cameras there are, with height and width")
+    cameras: dict[Name, Annotated[Any, CAMERA]] = Field(
+        {}, description="the cameras there are: [height, width] of one that somebody else publishes, or `kind` and what "
+        "that asks for, of one that is read here")
+    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(
+        None, description="the gripper that a node of ours tells what to do: its `kind` and what that asks for; none where "
+        "the driver does, or a simulator")
     estops: tuple[Name, ...] = Field((), description="e-stop sources that must be heard on `estop/<name>`")
     topics: dict[str, Annotated[str, Field(pattern="^/[A-Za-z][A-Za-z0-9_/]*$")]] = Field(
         {}, description="topics of the robot interface that its driver names otherwise: {joint_states: /joint_states}")
@@ -132,6 +140,15 @@ class Robot(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_gripper_an_arm(self) -> Robot:
+        if self.arms and self.gripper:
+            raise ValueError("gripper: expected it of each arm, arms.<name>.gripper, of a robot with several")
+        if self.driver == SIMULATOR and self.grippers:
+            raise ValueError("gripper: expected none with driver: simulator, which has its own. A twin is with driver: "
+                             "external or a vendor's")
+        return self
+
+    @model_validator(mode="after")
     def _of_an_external_driver(self) -> Robot:
         if self.driver == SIMULATOR and (self.topics or self.controller):
             raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
@@ -148,6 +165,18 @@ class Robot(Settings):
                 raise ValueError(f"topics: '{name}' is not the robot side's; expected what a driver speaks or hears")
         return self
 
+    @model_validator(mode="after")
+    def _cameras_of_their_own(self) -> Robot:
+        taken: dict[str, str] = {}
+        for name, camera in self.devices.items():
+            if self.driver == SIMULATOR:
+                raise ValueError(f"cameras.{name}: expected [height, width], as driver: simulator shows its own pictures, "
+                                 f"got kind: {camera.kind}. A twin is with driver: external or a vendor's")
+            if other := taken.get(camera.where):
+                raise ValueError(f"cameras.{name}: expected a device of its own, got '{camera.where}', which '{other}' is")
+            taken[camera.where] = name
+        return self
+
     def with_options(self, options: dict[str, Any], where: str) -> Robot:
         """In its simulator with other options; RecipeError if it has none, or they are not of it."""
         if not self.simulator:
@@ -160,6 +189,11 @@ class Robot(Settings):
         return self.driver == SIMULATOR or self.twin is not None
 
     @property
+    def devices(self) -> dict[str, DeviceCamera]:
+        """The cameras that are read here, by name."""
+        return {name: each for name, each in self.cameras.items() if isinstance(each, DeviceCamera)}
+
+    @property
     def driver_node(self) -> DriverSettings | None:
         """The settings of the node beside the vendor's driver, if there is one."""
         return None if self.driver in (SIMULATOR, EXTERNAL) else driver(self.driver)(**self.options)
@@ -168,6 +202,12 @@ class Robot(Settings):
     def homes(self) -> dict[str, Home | None]:
         """The home of each arm by its name; an arm alone has none."""
         return {name: arm.home for name, arm in self.arms.items()} if self.arms else {"": self.home}
+
+    @property
+    def grippers(self) -> dict[str, GripperSettings]:
+        """Those that a node of ours tells what to do, by the arm's name; an arm alone has none."""
+        found = {"": self.gripper} | {name: arm.gripper for name, arm in self.arms.items()}
+        return {arm: each for arm, each in found.items() if each}
 
     @property
     def interlocks(self) -> dict[str, Path]:
@@ -195,6 +235,9 @@ def load_robot(name: str) -> Robot:
         options = _options(robot.simulator, said.place(("simulator",)), said.below(("options",)))
     elif robot.driver != EXTERNAL:
         options = values(checked(driver(robot.driver), said.below(("options",))))
+        if robot.grippers and driver(robot.driver)(**options).has_gripper:
+            raise RecipeError(f"{said.place(('driver',))}: 'gripper': expected none beside the one that driver: "
+                              f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}")
     if robot.twin:
         inside = _options(robot.twin.simulator, said.place(("twin", "simulator")), said.below(("twin", "options")))
         robot = robot.but(twin=robot.twin.but(options=inside))
@@ -202,7 +245,10 @@ def load_robot(name: str) -> Robot:
     if robot.urdf:
         _check_urdf(folder / robot.urdf, said.place(("urdf",)))
     urdf = folder / robot.urdf if robot.urdf else None
-    return robot.but(urdf=urdf, limits=folder / robot.limits if robot.limits else None, options=options, task=task,
+    cameras: dict[str, CameraSettings] = robot.cameras | {
+        name: each.beside(folder) for name, each in robot.devices.items()}
+    return robot.but(urdf=urdf, cameras=cameras, limits=folder / robot.limits if robot.limits else None, options=options,
+                     task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
 
 

@@ -19,8 +19,10 @@ sys.path[:0] = [str(ROOT)]
 
 import rlinf_core  # noqa: E402
 from rlinf_core.algorithms import algorithm, algorithms  # noqa: E402
+from rlinf_core.cameras import camera, cameras  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.drivers import driver, drivers  # noqa: E402
+from rlinf_core.grippers import gripper, grippers  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
@@ -156,6 +158,14 @@ def _robots() -> list[str]:
     lines += ["### Options of the drivers' nodes", ""]
     for name in drivers():
         lines += [f"#### `{name}`", "", *HEAD, *_rows(driver(name), "options."), ""]
+    lines += ["### Cameras", "", "`cameras.<name>` is `[height, width]`, which is a `topic`, or a mapping with its `kind` "
+              "(docs/bring_your_robot.md).", ""]
+    for name in cameras():
+        lines += [f"#### `{name}`", "", *HEAD, *_rows(camera(name), "cameras.<name>.")[1:], ""]
+    lines += ["### Grippers", "", "`gripper`, or `arms.<name>.gripper` of a robot with several arms, is a mapping with its "
+              "`kind` (docs/bring_your_robot.md).", ""]
+    for name in grippers():
+        lines += [f"#### `{name}`", "", *HEAD, *_rows(gripper(name), "gripper.")[1:], ""]
     return lines
 
 

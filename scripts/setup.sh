@@ -30,9 +30,9 @@ if [ -x .venv/bin/python ] && ! .venv/bin/python --version | grep -qF "Python $v
   exit 1
 fi
 
-say "1/3 system libraries for offscreen rendering"
+say "1/3 system libraries for offscreen rendering, and RealSense cameras"
 missing=()
-for library in libOSMesa.so.8:libosmesa6 libEGL.so.1:libegl1 libGL.so.1:libgl1; do
+for library in libOSMesa.so.8:libosmesa6 libEGL.so.1:libegl1 libGL.so.1:libgl1 libusb-1.0.so.0:libusb-1.0-0; do
   ldconfig -p | grep -q "${library%%:*}" || missing+=("${library##*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then

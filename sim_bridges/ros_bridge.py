@@ -19,6 +19,7 @@ from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import CameraInfo, Image, JointState
 from std_msgs.msg import Float64
 
+from rlinf.conversions import camera_info
 from rlinf.diagnostics import OK, WARN, Diagnostics, Health
 from rlinf.qos import kind, profile
 from rlinf.spinning import ControlNode, given, prioritise, run
@@ -169,18 +170,13 @@ class SimBridge(ControlNode):
             set_stamp(message.header.stamp, self.now_ns)
             message.data = array.array("B", pixels.tobytes())
             self.images[name].publish(message)
-            self.infos[name].publish(camera_info(message, getattr(self.simulator, "vertical_fov", _unknown)(name)))
+            fov = getattr(self.simulator, "vertical_fov", _unknown)(name)
+            self.infos[name].publish(camera_info(message, pinhole(height, width, fov)))
 
 
-def camera_info(image: Image, fov: float | None) -> CameraInfo:
-    """Of a pinhole camera with this vertical field of view [rad]; K is zero where it is not known."""
-    info = CameraInfo(header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob")
-    if fov is not None:
-        info.d = [0.0] * 5
-        f, cx, cy = image.height / 2 / math.tan(fov / 2), image.width / 2, image.height / 2
-        info.k, info.r = [f, 0.0, cx, 0.0, f, cy, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-        info.p = [f, 0.0, cx, 0.0, 0.0, f, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
-    return info
+def pinhole(height: int, width: int, fov: float | None) -> tuple[float, ...]:
+    """fx, fy, cx, cy of a camera with this vertical field of view [rad]; nothing where it is not known."""
+    return () if fov is None else ((f := height / 2 / math.tan(fov / 2)), f, width / 2, height / 2)
 
 
 def _unknown(_: str) -> None:

@@ -130,9 +130,9 @@ def _parser() -> argparse.ArgumentParser:
                      "be the operator of a running station, with the recipe's device and this terminal's keyboard")
     teleop.add_argument("name", **STATIONS_RECIPE)
     teleop.add_argument("--set", **SET, help="as given to the station")
-    twin = command(commands, "twin", "cli.twin:twin", "an operator's device without hardware, which speaks its protocol", (
+    twin = command(commands, "twin", "cli.twin:twin", "a device without hardware, which speaks its protocol", (
         "Words at its input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, `garbage`, `unplug`."))
-    twin.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader"])
+    twin.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
     twin.add_argument("--path", type=Path, help="of its file, which must be free (default: in a new folder)")
     _station_commands(commands)
     fleet_commands(commands)
@@ -226,6 +226,9 @@ def _station_commands(commands: Commands) -> None:
         "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
         "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
+    gripper = commands.add_parser("gripper", help="what a person has a running station's gripper do")
+    of(gripper.add_subparsers(required=True, metavar="COMMAND"), "activate", "activate its gripper", (
+        "Of a Robotiq, after power-up and to clear its faults: its fingers open and close once, so keep clear of them."))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ One of one's own is ``driver: package.module:Class``, or an entry point ``rlinf.
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import ModuleType
 from typing import ClassVar
 
 from rlinf_core import plugins
@@ -26,21 +24,21 @@ class DriverSettings(Settings):
 
     node: ClassVar[str] = ""
 
+    @property
+    def has_gripper(self) -> bool:
+        """Whether it tells a gripper what to do, too."""
+        return False
+
 
 def drivers() -> list[str]:
     """Names of all driver nodes."""
-    return plugins.names("drivers", _files())
+    return plugins.names("drivers", plugins.files(__name__, __file__))
 
 
 def driver(name: str, where: str = "driver") -> type[DriverSettings]:
     """The settings of a driver's node (``rlinf_core.plugins``); RecipeError names the nearest known one."""
-    found = plugins.find("drivers", name, {SIMULATOR: "", EXTERNAL: ""} | _files(), where)
-    kind = getattr(found, "Driver", None) if isinstance(found, ModuleType) else found
-    if not (isinstance(kind, type) and issubclass(kind, DriverSettings) and kind.node):
-        raise RecipeError(f"{where}: '{name}': expected a class that extends rlinf_core.drivers.DriverSettings and says "
-                          f"its 'node', got {kind}")
+    ours = {SIMULATOR: "", EXTERNAL: ""} | plugins.files(__name__, __file__)
+    kind = plugins.described("drivers", name, ours, "Driver", DriverSettings, where)
+    if not kind.node:
+        raise RecipeError(f"{where}: '{name}': expected {kind.__name__} to say its 'node', the module that is run")
     return kind
-
-
-def _files() -> dict[str, str]:
-    return {path.stem: f"{__name__}.{path.stem}" for path in Path(__file__).parent.glob("[a-z]*.py")}

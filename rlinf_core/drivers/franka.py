@@ -28,3 +28,7 @@ class Driver(DriverSettings):
     controllers: tuple[str, ...] = Field(
         ("joint_state_broadcaster", "franka_robot_state_broadcaster", "cartesian_impedance_controller"),
         description="which a reset activates again, after the hardware")
+
+    @property
+    def has_gripper(self) -> bool:
+        return self.hand

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     token_of(web)
     task, spool, policies = str(task_file(recipe)), str(run_dir / "spool"), str(run_dir / "policies_at_station")
     cameras: dict[str, Any] = {"cameras": list(station.observe_cameras) or [""], "image_size": list(station.image_size)}
+    rendered = cameras | {"cameras": [name for name in station.observe_cameras if name not in robot.devices] or [""]}
     processes = []
     lockstep = station.lockstep and robot.driver == SIMULATOR
     if robot.driver == SIMULATOR:
@@ -77,13 +79,15 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     if robot.twin:
         processes.append(_node(recipe, "twin", "rlinf.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
                                simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
-                               control_hz=spec.control_hz, **cameras))
+                               control_hz=spec.control_hz, **rendered))
     if driver := robot.driver_node:
         node = _node(recipe, "driver", "rlinf.driver", SHUTDOWN, module=driver.node, settings=driver.model_dump_json())
         processes += [_of_arm(node, arm) for arm in robot.interlocks]
     if robot.controller:
         processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, **robot.controller.model_dump()))
     processes += [
+        *_cameras(recipe, robot),
+        *_grippers(recipe, robot),
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
@@ -177,6 +181,22 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
     """What a policy node with a server is told."""
     policy = recipe.station.policy
     return {"remote": policy.model_dump_json(exclude={"backend"})} if policy.backend == "remote" else {}
+
+
+def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:
+    """One for each camera that is read here: whichever hangs, crashes or is pulled out takes no other along."""
+    for name, camera in robot.devices.items():
+        node = _node(recipe, "camera", "rlinf.camera", camera=name, settings=camera.model_dump_json())
+        yield replace(node, name=f"camera_{name}", namespace=f"{node.namespace}/camera/{name}")
+
+
+def _grippers(recipe: Recipe, robot: Robot) -> Iterator[Process]:
+    """The node of each arm's gripper, and what stands in for its hardware."""
+    for arm, gripper in robot.grippers.items():
+        said = gripper.model_dump_json()
+        if gripper.twin_node:
+            yield _of_arm(_node(recipe, "gripper_twin", "rlinf.driver", module=gripper.twin_node, settings=said), arm)
+        yield _of_arm(_node(recipe, "gripper", "rlinf.driver", module=gripper.node, settings=said), arm)
 
 
 def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Process:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlinf_core.errors import DeviceError
-from rlinf_core.paths import shared
 from rlinf_core.specs import ActionSpec
+from rlinf_core.udev import refused
 
 AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
 LABELS = ("ready", "success", "failure", "rerecord", "discard")  # of the scene before an episode, and of that in play
 AGAIN_S = 1.0   # between two looks for a device that has gone
 REST_S = 0.2
-RULES = "configs/operators/70-rlinf-operators.rules"
 
 
 class Device:
@@ -163,10 +162,3 @@ class Source:
         if self.fd >= 0:
             os.close(self.fd)
         self.fd = -1
-
-
-def refused(what: str, path: str | Path) -> str:
-    """Of a device that this user may not read: which rule is missing, and how to install it."""
-    rule = shared() / RULES
-    return (f"permission refused: expected to read {what} at {path}, which needs the udev rule {rule.name}. Run: sudo cp "
-            f"{rule} /etc/udev/rules.d/ && sudo udevadm control --reload && sudo udevadm trigger, and plug it in again")

@@ -12,11 +12,12 @@ from pydantic import Field, model_validator
 from rlinf_core import extras
 from rlinf_core.errors import DeviceError
 from rlinf_core.interlock.rotation import inverse, product, to_quaternion, to_vector
-from rlinf_core.operators.device import Device, refused
+from rlinf_core.operators.device import Device
 from rlinf_core.operators.kinematics import Pose, tool_pose
 from rlinf_core.operators.sticks import Scale, Seconds
 from rlinf_core.settings.base import Settings
 from rlinf_core.specs import ActionSpec
+from rlinf_core.udev import refused
 
 PRESENT_POSITION, BYTES, TURN = 132, 4, 4096  # of X-series servos, Protocol 2.0
 JUMP = 1.0     # rad between two polls: nobody's hand

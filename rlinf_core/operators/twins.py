@@ -1,20 +1,17 @@
-"""Simulated twins of operators' devices, which speak their protocols: HID reports, input events, Dynamixel packets.
+"""Simulated twins of operators' devices, which speak their protocols: HID reports, input events.
 
-What reads a device reads its twin: a pipe where the device has a file, a pseudo-terminal where it has a serial port.
+What reads a device reads its twin: a pipe where the device has a file; where it has a serial port, ``serial_twins``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import math
 import os
-import select
 import stat
 import struct
 import threading
 import time
-import tty
 from pathlib import Path
 
 from rlinf_core.errors import DeviceError
@@ -196,92 +193,3 @@ class Pedal(Events):
 
     def rest(self) -> None:
         """Nothing is pressed."""
-
-
-def crc(data: bytes) -> int:
-    """CRC-16 of Protocol 2.0: polynomial 0x8005, from 0, not reflected."""
-    value = 0
-    for byte in data:
-        value ^= byte << 8
-        for _ in range(8):
-            value = (value << 1 ^ 0x8005 if value & 0x8000 else value << 1) & 0xFFFF
-    return value
-
-
-class Leader(Twin):
-    """Servos that answer sync reads of their present position on a pseudo-terminal; ``1 0.5`` turns servo 1 to 0.5 rad.
-
-    Args:
-        path: a link to the pseudo-terminal.
-        ids: of the servos.
-    """
-
-    def __init__(self, path: str | Path, ids: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7)) -> None:
-        self.path, self.at, self.mute, self.broken = Path(path), dict.fromkeys(ids, math.pi), False, False
-        self.terminal, self.inside = os.openpty()
-        tty.setraw(self.inside)
-        self.path.unlink(missing_ok=True)
-        self.path.symlink_to(os.ttyname(self.inside))
-        threading.Thread(target=self._go, daemon=True).start()
-
-    def _go(self) -> None:
-        asked = b""
-        while self.terminal >= 0:
-            if not select.select([self.terminal], [], [], 0.05)[0]:
-                continue
-            with contextlib.suppress(OSError):
-                asked += os.read(self.terminal, 1024)
-            asked = self._answer(asked)
-
-    def _answer(self, asked: bytes) -> bytes:
-        """Answer what is whole; returns what is not yet."""
-        begin = asked.find(b"\xff\xff\xfd\x00")
-        if begin < 0 or len(asked) < begin + 7:
-            return asked[-10:]
-        end = begin + 7 + int.from_bytes(asked[begin + 5:begin + 7], "little")
-        packet = asked[begin:end]
-        if len(asked) < end:
-            return asked[begin:]
-        if crc(packet[:-2]) == int.from_bytes(packet[-2:], "little") and packet[7] == 0x82 and not self.mute:
-            for each in packet[12:-2]:
-                self._status(each)
-        return asked[end:]
-
-    def _status(self, each: int) -> None:
-        if each not in self.at:
-            return
-        count = round(self.at[each] / (2 * math.pi) * 4096) & 0xFFFFFFFF
-        body = b"\xff\xff\xfd\x00" + struct.pack("<BHBBI", each, 8, 0x55, 0, count)
-        with contextlib.suppress(OSError):
-            os.write(self.terminal, body + struct.pack("<H", crc(body) ^ self.broken))
-
-    def deflect(self, values: dict[str, float]) -> None:
-        """Servos to angles [rad]."""
-        self.mute = self.broken = False
-        for name, value in values.items():
-            if int(name) not in self.at:
-                raise KeyError(f"no servo {name}")
-            self.at[int(name)] = value
-
-    def rest(self) -> None:
-        """Answer again, where it is."""
-        self.mute = self.broken = False
-
-    def silent(self) -> None:
-        """No servo answers."""
-        self.mute = True
-
-    def garbage(self) -> None:
-        """Every answer's checksum is wrong."""
-        self.broken = True
-
-    def unplug(self) -> None:
-        """Gone."""
-        terminal, self.terminal = self.terminal, -1
-        self.path.unlink(missing_ok=True)
-        if terminal >= 0:
-            os.close(self.inside)
-            os.close(terminal)
-
-
-TWINS: dict[str, type] = {"spacemouse": SpaceMouse, "gamepad": Events, "pedal": Pedal, "leader": Leader}

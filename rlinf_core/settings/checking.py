@@ -114,7 +114,8 @@ def _is_model(model: Any) -> bool:
 def _field(model: Any, part: str | int) -> tuple[Any, list[Any]]:
     if _is_model(model):
         return model.model_fields[str(part)].annotation, model.model_fields[str(part)].metadata
-    return typing.get_args(model)[-1 if isinstance(part, str) else 0], []
+    inner = typing.get_args(model)[-1 if isinstance(part, str) else 0]
+    return (inner.__origin__, list(inner.__metadata__)) if typing.get_origin(inner) is typing.Annotated else (inner, [])
 
 
 def _model(annotation: Any, metadata: list[Any], data: Any) -> Any:

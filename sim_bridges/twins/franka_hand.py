@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from franka_msgs.action import Grasp, Homing, Move
-from rclpy.action import ActionServer, GoalResponse
-from rclpy.action.server import ServerGoalHandle
 from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
 from sim_bridges.twins.franka_state import WIDEST_M
+from sim_bridges.twins.orders import Orders
 
 HOMING_SPEED = 0.05
 SILENT = "libfranka gripper: UDP receive: Timeout"
 
 
-class Hand:
+class Hand(Orders):
     """Fingers that go towards the newest order, and close no further than what is between them.
 
     Args:
@@ -30,20 +28,12 @@ class Hand:
 
     def __init__(self, node: Node, between: Callable[[], float], answers: Callable[[], bool]) -> None:
         self.node, self.between, self.answers = node, between, answers
-        self.width, self.order, self.results = WIDEST_M, None, {}
+        super().__init__(success=False, error="command aborted")
+        self.width = WIDEST_M
         self.states = node.create_publisher(JointState, "franka_gripper/joint_states", 1)
-        self.servers = [ActionServer(node, kind, f"franka_gripper/{name}", self._result,
-                                     goal_callback=lambda _: GoalResponse.ACCEPT,
-                                     handle_accepted_callback=partial(self._begin, kind))
+        self.servers = [self.serve(node, kind, f"franka_gripper/{name}")
                         for name, kind in (("move", Move), ("grasp", Grasp), ("homing", Homing))]
         node.create_service(Trigger, "franka_gripper/stop", self._stop)
-
-    order: tuple[Any, ServerGoalHandle] | None
-    results: dict[bytes, Any]
-
-    def _begin(self, kind: Any, handle: ServerGoalHandle) -> None:
-        self._end(False, "command aborted")
-        self.order = kind, handle
 
     def advance(self, seconds: float) -> None:
         """Move for so long; an order that is through is answered."""
@@ -58,7 +48,7 @@ class Hand:
             return
         inner, outer = (goal.epsilon.inner, goal.epsilon.outer) if kind is Grasp else (1e-3, 1e-3)
         reached = wanted - inner <= self.width <= wanted + outer
-        self._end(reached, "" if reached else "the width was not reached")
+        self.end(reached, success=reached, error="" if reached else "the width was not reached")
 
     def say(self, stamp: Any, names: list[str]) -> JointState:
         """Publish how wide it is."""
@@ -67,21 +57,9 @@ class Hand:
         self.states.publish(state)
         return state
 
-    def _end(self, success: bool, error: str) -> None:
-        if self.order is not None:
-            kind, handle = self.order
-            self.order = None
-            self.results[bytes(handle.goal_id.uuid)] = kind.Result(success=success, error=error)
-            handle.execute()
-
-    def _result(self, handle: ServerGoalHandle) -> Any:
-        result = self.results.pop(bytes(handle.goal_id.uuid))
-        (handle.succeed if result.success else handle.abort)()
-        return result
-
     def _stop(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         response.success = self.answers()
         response.message = "" if response.success else SILENT
         if response.success:
-            self._end(False, "command aborted")
+            self.end(False, **self.replaced)
         return response

@@ -16,8 +16,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = os.environ.get("RLINF_ROS_SETUP", "")
-NODES = ("controller", "director", "drill", "driver", "environment", "fault_injector", "interlock", "operator", "policy",
-         "recorder", "sim_bridge", "twin", "uplink")
+NODES = ("camera", "controller", "director", "drill", "driver", "environment", "fault_injector", "gripper", "gripper_twin",
+         "interlock", "operator",
+         "policy", "recorder", "sim_bridge", "twin", "uplink")
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(
     not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, or let RLINF_ROS_SETUP name its setup.sh")]
 

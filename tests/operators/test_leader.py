@@ -10,8 +10,8 @@ from rlinf_core.errors import DeviceError
 from rlinf_core.interlock.rotation import to_vector
 from rlinf_core.operators.kinematics import tool_pose
 from rlinf_core.operators.leader import AHEAD, Joint, Leader, Trigger
-from rlinf_core.operators.twins import Leader as Servos
-from rlinf_core.operators.twins import crc
+from rlinf_core.operators.serial_twins import Leader as Servos
+from rlinf_core.operators.serial_twins import crc
 from rlinf_core.specs import ActionSpec
 from tests.operators.guards import ready, settle
 

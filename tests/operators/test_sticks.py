@@ -9,10 +9,11 @@ import pytest
 
 from rlinf_core.errors import DeviceError
 from rlinf_core.operators import spacemouse
-from rlinf_core.operators.device import REST_S, RULES, Guard, Source, refused
+from rlinf_core.operators.device import REST_S, Guard, Source
 from rlinf_core.operators.spacemouse import SpaceMouse
 from rlinf_core.operators.twins import SpaceMouse as MouseTwin
 from rlinf_core.paths import shared
+from rlinf_core.udev import DEVICES, OPERATORS, refused
 from tests.operators.guards import PLAIN, moving, ready, settle
 
 RIGHT = {"x": "-ty", "y": "-tx", "z": "-tz", "rx": "-ry", "ry": "-rx", "rz": "-rz"}
@@ -187,4 +188,5 @@ def test_missing_and_refused_devices_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", refuse)  # root may read everything
     with pytest.raises(DeviceError, match="70-rlinf-operators.rules.*sudo cp .* /etc/udev/rules.d/ && sudo udevadm"):
         Source(tmp_path / "x", "a thing")
-    assert str(shared() / RULES) in refused("a thing", "x") and (shared() / RULES).is_file()
+    for rules in (OPERATORS, DEVICES):
+        assert str(shared() / rules) in refused("a thing", "x", rules) and (shared() / rules).is_file()

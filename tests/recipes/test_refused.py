@@ -152,7 +152,8 @@ ROBOTS = [
     ("estops: pendant", "'estops': expected a list, got str 'pendant'"),
     ("estops: [3]", "'estops[0]': expected a text, got int 3"),
     ("cameras: [front]", "'cameras': expected a mapping, got list ['front']"),
-    ("cameras: {front: 64}", "'cameras.front': expected a list, got int 64"),
+    ("cameras: {front: 64}", "'cameras.front': expected a list of height and width, or a mapping with its "
+     "'kind', got int 64"),
     ("distance: 1", "'distance': expected true or false, got int 1"),
     ("limits: limit.yaml", "'limits': expected a file in"),
     ("driver: simulated", "'driver': expected one of external, franka, simulator, or package.module:name"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import array
+from collections.abc import Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import ActionChunk, NamedVector, TimeStep
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CameraInfo, Image
 
 from rlinf_core.errors import SpecError
 from rlinf_core.specs import StationSpec
@@ -20,6 +21,17 @@ def to_image(name: str, pixels: np.ndarray, stamp: Time) -> Image:
     message.header.stamp = stamp
     message.data = array.array("B", np.ascontiguousarray(pixels).tobytes())
     return message
+
+
+def camera_info(image: Image, lens: Sequence[float] = ()) -> CameraInfo:
+    """Of a pinhole camera: fx, fy, cx, cy [pixels], and the coefficients of its distortion; K is zero without."""
+    info = CameraInfo(header=image.header, height=image.height, width=image.width, distortion_model="plumb_bob")
+    if lens:
+        (fx, fy, cx, cy), distortion = lens[:4], [float(each) for each in lens[4:]]
+        info.d = distortion + [0.0] * (5 - len(distortion))
+        info.k, info.r = [fx, 0.0, cx, 0.0, fy, cy, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+        info.p = [fx, 0.0, cx, 0.0, 0.0, fy, cy, 0.0, 0.0, 0.0, 1.0, 0.0]
+    return info
 
 
 def from_image(message: Image) -> np.ndarray:

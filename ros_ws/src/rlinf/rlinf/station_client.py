@@ -1,6 +1,6 @@
 """A client of a running station: hears how it is, and asks its interlock what a person may ask. It commands nothing.
 
-    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.client import Client
 from rlinf_msgs.msg import SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
-from std_srvs.srv import SetBool
+from std_srvs.srv import SetBool, Trigger
 
 from rlinf.arms import each, hear_safety
 from rlinf.qos import OVERHEARD, kind, profile
@@ -67,10 +67,12 @@ class StationClient:
                     self.heard[each(arm, "diagnostics")] = {value.key: value.value for value in status.values}
 
     def nodes(self) -> list[str]:
-        """Names of the station's nodes that are alive, below their arm's name where they are of one."""
-        own = {f"/{self.name}{arm and '/'}{arm}": arm for arm in ("", *self.arms)}
+        """Names of the station's nodes that are alive, below their arm's or camera's name where they are of one."""
+        root = f"/{self.name}"
+        own = {root, *(f"{root}/{arm}" for arm in self.arms if arm)}
         found = self.node.get_node_names_and_namespaces()
-        return sorted(each(own[namespace], name) for name, namespace in found if namespace in own)
+        return sorted(f"{namespace}/{name}".removeprefix(f"{root}/") for name, namespace in found
+                      if namespace in own or namespace.startswith(f"{root}/camera/"))
 
     def meet(self) -> SafetyState:
         """Listen until everybody who is there has been heard; returns the interlock's state.
@@ -80,7 +82,7 @@ class StationClient:
         """
         began = time.monotonic()
         owed = LATCHED | {each(arm, "diagnostics"): each(arm, "interlock") for arm in self.arms}
-        self._within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.heard and not (
+        self.within(self.patience_s, lambda: time.monotonic() - began > AT_LEAST_S and "safety" in self.heard and not (
             {owner for said, owner in owed.items() if said not in self.heard} & set(self.nodes())))
         if "safety" in self.heard:
             return self.heard["safety"]
@@ -93,10 +95,10 @@ class StationClient:
 
     def call(self, client: Client, request: Any) -> Any:
         """A service's answer; RlinfError where there is none."""
-        if not self._within(self.patience_s, client.service_is_ready):
+        if not self.within(self.patience_s, client.service_is_ready):
             raise RlinfError(f"nobody answers '{client.srv_name}'. Is the interlock running?")
         future = client.call_async(request)
-        if not self._within(ANSWER_S, future.done):
+        if not self.within(ANSWER_S, future.done):
             raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
         return future.result()
 
@@ -108,10 +110,11 @@ class StationClient:
 
     def changed(self, state: int) -> SafetyState:
         """The interlock's state once it is another, or after a while."""
-        self._within(2.0, lambda: self.heard["safety"].state != state)
+        self.within(2.0, lambda: self.heard["safety"].state != state)
         return self.heard["safety"]
 
-    def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+    def within(self, seconds: float, ready: Callable[[], bool]) -> bool:
+        """Whether it came true meanwhile."""
         deadline = time.monotonic() + seconds
         while not ready() and time.monotonic() < deadline:
             rclpy.spin_once(self.node, timeout_sec=0.05)
@@ -227,6 +230,19 @@ def arm(station: StationClient, value: bool) -> None:
     print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
 
 
+def activate(station: StationClient) -> None:
+    """Have the grippers that ask for it open and close once; RlinfError says why not."""
+    clients = {arm: station.node.create_client(Trigger, each(arm, "gripper/activate")) for arm in station.arms}
+    if not station.within(station.patience_s, lambda: any(client.service_is_ready() for client in clients.values())):
+        raise RlinfError(f"no gripper of station '{station.name}' is there to be activated. `rlinf status` says what is")
+    for arm, client in clients.items():
+        if client.service_is_ready():
+            answer = station.call(client, Trigger.Request())
+            if not answer.success:
+                raise RlinfError(f"{_of(arm)}{answer.message}")
+            print(f"{_of(arm)}{answer.message}")
+
+
 def _of(arm: str) -> str:
     return f"arm '{arm}': " if arm else ""
 
@@ -234,7 +250,7 @@ def _of(arm: str) -> str:
 def main() -> None:
     """Entry point; an RlinfError is one line on stderr, and exit code 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["status", "reset", "arm", "disarm"])
+    parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate"])
     parser.add_argument("--station", required=True)
     parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--cause", default="")
@@ -248,6 +264,8 @@ def main() -> None:
             status(station, options.expect)
         elif options.what == "reset":
             reset_fault(station, options.cause)
+        elif options.what == "activate":
+            activate(station)
         else:
             arm(station, options.what == "arm")
     except RlinfError as error:

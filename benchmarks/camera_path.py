@@ -1,0 +1,176 @@
+"""From a camera to whoever reads its topic: images lost, latency and processor time, beside bare publishers as the floor.
+
+    python benchmarks/camera_path.py --json results.json
+
+Two RealSense cameras, 640x480 at 30 Hz, each read by the station's own camera node in a process of its own; librealsense's
+software device stands in for the hardware, in the same process, and its part of the processor time is in the figure. This
+process receives both as a station does: best effort, the newest alone. The number of an image is its first pixel, so what
+is lost anywhere between device and callback is known to one. Latency is from the image's stamp, which is the device's own,
+mapped to this machine's clock, to the callback. The bare publishers are two processes in which nothing but rclpy publishes
+a message of that size from a timer.
+
+It does not cover USB, a camera's own exposure and transfer, or a network between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+DOMAIN, CAMERAS, SIZE, HZ, WARM_UP_S = 68, ("front", "wrist"), (480, 640), 30, 5.0
+ROBOT = """driver: external
+limits: {limits}
+cameras:
+  front: {{kind: realsense, serial: '001', size: [480, 640], twin: true}}
+  wrist: {{kind: realsense, serial: '002', size: [480, 640], twin: true}}
+"""
+
+
+class Receiver:
+    """Who reads both topics: of each image its number, and how old it was."""
+
+    def __init__(self, node: Any) -> None:
+        from sensor_msgs.msg import Image
+
+        from rlinf.qos import received
+
+        self.numbers: dict[str, list[int]] = {name: [] for name in CAMERAS}
+        self.late_ms: list[float] = []
+        for name in CAMERAS:
+            topic = f"camera/{name}/image"
+            node.create_subscription(Image, topic, lambda image, name=name: self.take(name, image), received(topic, False))
+
+    def take(self, name: str, image: Any) -> None:
+        stamp = image.header.stamp
+        self.late_ms.append(time.time() * 1e3 - stamp.sec * 1e3 - stamp.nanosec / 1e6)
+        first = image.data[:3]
+        self.numbers[name].append(first[0] + (first[1] << 8) + (first[2] << 16))
+
+    def forget(self) -> None:
+        self.late_ms.clear()
+        for numbers in self.numbers.values():
+            numbers.clear()
+
+    def lost(self) -> int:
+        return sum(numbers[-1] - numbers[0] + 1 - len(numbers) for numbers in self.numbers.values())
+
+
+def publish(name: str) -> None:
+    """A bare publisher: what one process must do at least."""
+    import array
+
+    import rclpy
+    from rclpy.executors import ExternalShutdownException
+    from sensor_msgs.msg import Image
+
+    from rlinf.qos import profile
+
+    rclpy.init()
+    node = rclpy.create_node("bare", namespace=f"/station_a/camera/{name}")
+    publisher = node.create_publisher(Image, "image", profile(f"camera/{name}/image"))
+    image = Image(height=SIZE[0], width=SIZE[1], encoding="rgb8", step=3 * SIZE[1])
+    image.data = array.array("B", np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8).tobytes())
+    numbers = iter(range(1, 1 << 24))
+
+    def say() -> None:
+        number = next(numbers)
+        image.data[0], image.data[1], image.data[2] = number & 255, number >> 8 & 255, number >> 16
+        image.header.stamp = node.get_clock().now().to_msg()
+        publisher.publish(image)
+
+    node.create_timer(1 / HZ, say)
+    with contextlib.suppress(ExternalShutdownException):
+        rclpy.spin(node)
+
+
+def cpu_s(pids: list[int]) -> float:
+    """User and system time of processes, all threads."""
+    ticks = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in pids)
+    return sum(int(tick) for pair in ticks for tick in pair) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(receiver: Receiver, spin: Any, pids: list[int], seconds: float) -> dict[str, float]:
+    deadline = time.monotonic() + 60
+    while not all(receiver.numbers.values()):
+        spin(0.1)
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no image within 60 s of {[name for name, got in receiver.numbers.items() if not got]}")
+    for pause in (WARM_UP_S, seconds):
+        receiver.forget()
+        before, begun = cpu_s(pids), time.monotonic()
+        while time.monotonic() - begun < pause:
+            spin(0.1)
+    spent = (cpu_s(pids) - before) / (time.monotonic() - begun)
+    late = np.percentile(receiver.late_ms, [50, 99])
+    return {"images": sum(map(len, receiver.numbers.values())), "dropped": receiver.lost(), "p50_ms": late[0],
+            "p99_ms": late[1], "max_ms": max(receiver.late_ms), "core": spent / len(pids)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="measured time of each")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    parser.add_argument("--publish", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+    from rlinf_core.launching.graph import station_processes
+    from rlinf_core.launching.supervisor import Supervisor
+    from rlinf_core.recipes import load_recipe
+    from rlinf_core.ros import ros_environment
+
+    if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
+        os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
+    if options.publish:
+        publish(options.publish)
+        return
+    import rclpy
+
+    from rlinf.workarounds import single_threaded
+
+    rclpy.init()
+    node, executor = rclpy.create_node("receiver", namespace="/station_a"), single_threaded()
+    executor.add_node(node)
+    receiver, result = Receiver(node), dict[str, float]()
+
+    def spin(seconds: float) -> None:
+        executor.spin_once(timeout_sec=seconds)
+
+    print(f"{'':<10}{'images':>8}{'dropped':>9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'core, each':>12}")
+    with tempfile.TemporaryDirectory(prefix="rlinf-cameras-") as folder:
+        Path(folder, "robot.yaml").write_text(ROBOT.format(limits=ROOT / "robots/franka_fr3/limits.yaml"))
+        recipe = load_recipe("demo", [f"station.robot={folder}", "station.lockstep=false",
+                                      "station.operator.kind=keyboard"])
+        for name in ("cameras", "bare"):
+            receiver.forget()
+            with Supervisor(Path(folder), DOMAIN) as supervisor:
+                if name == "cameras":
+                    children = [supervisor.start(each).popen for each in station_processes(recipe, Path(folder))
+                                if each.name.startswith("camera_")]
+                else:
+                    children = [subprocess.Popen([sys.executable, *sys.argv, "--publish", each]) for each in CAMERAS]
+                try:
+                    found = measure(receiver, spin, [child.pid for child in children], options.seconds)
+                finally:
+                    for child in children:
+                        child.terminate()
+            print(f"{name:<10}{found['images']:>8}{found['dropped']:>9}{found['p50_ms']:>9.2f}{found['p99_ms']:>9.2f}"
+                  f"{found['max_ms']:>9.1f}{found['core']:>12.3f}")
+            result |= {f"{key}_{name}": round(float(value), 4) for key, value in found.items()}
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    os._exit(0)  # what the middleware still has in its threads is of no interest
+
+
+if __name__ == "__main__":
+    main()

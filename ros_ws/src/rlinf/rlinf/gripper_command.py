@@ -1,0 +1,110 @@
+"""GripperCommand: tells a gripper's controller, by its action, how wide the interlock wants it (docs/bring_your_robot.md).
+
+An order that is not answered, or is refused, silences ``gripper/state``: the interlock holds until it is. It is given again
+and again, as the interlock's word stands.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from control_msgs.action import GripperCommand
+from control_msgs.msg import GripperCommand as Command
+from rclpy.action import ActionClient
+from rclpy.node import Node
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64
+
+from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
+from rlinf.orders import STATE, Orders
+from rlinf.qos import overheard, profile
+from rlinf.spinning import ControlNode, run
+from rlinf_core.grippers.gripper_command import Gripper
+
+TICK_S = 0.02
+SILENT_S = SETTLED_S = 0.5  # as S3 has it
+WAITING = 10    # messages of other joints on the same topic
+
+
+class Commands(Orders):
+    """To one action."""
+
+    def __init__(self, node: Node, settings: Gripper) -> None:
+        super().__init__(node, settings.width, settings.timeout_s)
+        self.settings, self.action = settings, ActionClient(node, GripperCommand, settings.action)
+        self.begin()
+
+    def begin(self) -> None:
+        """What the interlock says before it has heard the gripper's width is of another time."""
+        self.wanted, self.begun = None, time.monotonic()
+
+    def _on_command(self, command: Float64) -> None:
+        if time.monotonic() - self.begun > SETTLED_S:
+            super()._on_command(command)
+
+    def look(self) -> None:
+        if self.waiting and self.fault and self.late and self.wanted is not None:
+            self.ordered = self.verb(self.wanted), self.wanted
+            self.give()
+        super().look()
+
+    def goal(self, verb: str, width: float) -> tuple[ActionClient, Any]:
+        position = self.settings.position(width)
+        return self.action, GripperCommand.Goal(command=Command(position=position, max_effort=self.settings.max_effort))
+
+    def outcome(self, result: Any) -> str:
+        return "done" if result.reached_goal else "stalled" if result.stalled else "ended elsewhere"
+
+    def through(self, number: int, how: str) -> None:
+        """A controller that refuses would leave the fingers where they are."""
+        if how == "refused" and number == self.order:
+            self.fault = f"gripper ({self.words()} was refused by {self.settings.action})"
+        else:
+            super().through(number, how)
+
+
+class GripperNode(ControlNode):
+    """``gripper/command`` to the action; the joint to ``gripper/state``."""
+
+    def __init__(self) -> None:
+        super().__init__("gripper")
+        self.settings = Gripper.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.orders, self.heard_at = Commands(self, self.settings), 0.0
+        self.widths = self.create_publisher(JointState, "gripper/state", profile("gripper/state"))
+        self.create_subscription(JointState, self.settings.states, self._on_states, overheard(WAITING))
+        self.create_timer(TICK_S, self.orders.look)
+        self.diagnostics = Diagnostics(self, self._health)
+
+    @property
+    def silent(self) -> bool:
+        return time.monotonic() - self.heard_at > SILENT_S
+
+    def _on_states(self, state: JointState) -> None:
+        if self.settings.joint not in state.name:
+            return
+        place = list(state.name).index(self.settings.joint)
+        if place >= len(state.position):
+            return
+        if self.silent:
+            self.orders.begin()
+        self.heard_at, self.orders.width = time.monotonic(), self.settings.opening(state.position[place])
+        if not self.orders.fault:
+            self.widths.publish(JointState(header=state.header, name=STATE, position=[self.orders.width]))
+
+    def _health(self) -> Health:
+        settings, orders = self.settings, self.orders
+        values = {"order": orders.said, "width": orders.width, "action": settings.action}
+        if self.silent:
+            return Health(ERROR, f"no joint '{settings.joint}' on {settings.states}. Start the gripper's driver, or set "
+                          "gripper.joint and gripper.states", values)
+        return Health(ERROR, orders.fault, values) if orders.fault else Health(OK, orders.said, values)
+
+
+def main() -> None:
+    """Entry point."""
+    run(GripperNode, listens=False)
+
+
+if __name__ == "__main__":
+    main()

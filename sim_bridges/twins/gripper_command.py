@@ -1,0 +1,69 @@
+"""The twin of a gripper behind control_msgs/GripperCommand: its action, its joint, and fingers that move and grasp.
+
+What goes wrong is its parameter ``inject``; ``object_m`` is what is between the fingers.
+"""
+
+from __future__ import annotations
+
+from control_msgs.action import GripperCommand
+from rcl_interfaces.msg import ParameterDescriptor, SetParametersResult
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import JointState
+
+from rlinf.spinning import ControlNode, run
+from rlinf_core.errors import nearest
+from rlinf_core.grippers.gripper_command import Gripper
+from sim_bridges.twins.orders import Orders
+
+TICK_S, SPEED = 0.02, 0.1  # [m/s]
+SILENT, GONE = "no_answer", "no_joint"
+KNOWN = ("", SILENT, GONE)
+
+
+class Twin(ControlNode):
+    """One gripper. An order ends where it was sent, or where something is between the fingers."""
+
+    def __init__(self) -> None:
+        super().__init__("gripper_twin", parameters=True)
+        self.settings = Gripper.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.width, self.orders = self.settings.width, Orders()
+        self.server = self.orders.serve(self, GripperCommand, self.settings.action)
+        self.states = self.create_publisher(JointState, self.settings.states, 10)
+        self.declare_parameter("inject", "", ParameterDescriptor(description="what goes wrong now: one of "
+                               f"{', '.join(KNOWN[1:])}; empty for nothing"))
+        self.declare_parameter("object_m", 0.0, ParameterDescriptor(description="how wide what is between the fingers is"))
+        self.add_on_set_parameters_callback(self._known)
+        self.create_timer(TICK_S, self._tick)
+
+    def _known(self, parameters: list[Parameter]) -> SetParametersResult:
+        for each in parameters:
+            if each.name == "inject" and each.value not in KNOWN:
+                return SetParametersResult(successful=False, reason=f"inject: expected nothing or one of "
+                                           f"{', '.join(KNOWN[1:])}; got '{each.value}'{nearest(str(each.value), KNOWN)}")
+        return SetParametersResult(successful=True)
+
+    def _tick(self) -> None:
+        injected = self.get_parameter("inject").value
+        if self.orders.order is not None and injected != SILENT:
+            self._advance(self.settings.opening(self.orders.order[1].request.command.position))
+        if injected != GONE:
+            state = JointState(name=[self.settings.joint], position=[self.settings.position(self.width)])
+            state.header.stamp = self.get_clock().now().to_msg()
+            self.states.publish(state)
+
+    def _advance(self, wanted: float) -> None:
+        between = self.get_parameter("object_m").value
+        way = max(wanted, between) - self.width
+        self.width += min(max(way, -SPEED * TICK_S), SPEED * TICK_S)
+        if abs(way) < 1e-4:
+            reached = wanted >= between
+            self.orders.end(reached, position=self.settings.position(self.width), stalled=not reached, reached_goal=reached)
+
+
+def main() -> None:
+    """Entry point."""
+    run(Twin, listens=False)
+
+
+if __name__ == "__main__":
+    main()

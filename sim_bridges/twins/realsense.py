@@ -1,0 +1,72 @@
+"""The twin of a RealSense: librealsense's software device, which a thread fills with moving pictures."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pyrealsense2 as rs
+
+SPEED = 4              # pixels that the picture moves at each image
+NEAR, FAR = 300, 1500  # [mm] from the left to the right
+
+
+class Twin:
+    """Colours, and depth, at a rate, stamped by a clock of its own that began with it.
+
+    The number of an image is its first pixel's three bytes, the least first.
+
+    Args:
+        serial: its serial number.
+        size: height and width.
+        fps: images a second.
+        depth: whether it has that sensor too.
+    """
+
+    def __init__(self, serial: str, size: tuple[int, int], fps: float, depth: bool) -> None:
+        self.device, self.fps, self.over = rs.software_device(), fps, threading.Event()
+        for key, value in ((rs.camera_info.serial_number, serial), (rs.camera_info.name, "software device")):
+            self.device.register_info(key, value)
+        height, width = size
+        ramp = np.arange(width, dtype=np.uint8)
+        self.colours = np.ascontiguousarray(np.broadcast_to(ramp[None, :, None], (height, width, 3)))
+        metres = np.linspace(NEAR, FAR, width).astype(np.uint16)
+        self.sensors = [(self._sensor("RGB Camera", rs.stream.color, rs.format.rgb8, 3, size), self.colours, 3)]
+        if depth:
+            millimetres = np.ascontiguousarray(np.broadcast_to(metres, (height, width)))
+            self.sensors.append((self._sensor("Stereo Module", rs.stream.depth, rs.format.z16, 2, size), millimetres, 2))
+            straight = rs.extrinsics()
+            straight.rotation, straight.translation = list(np.eye(3).ravel()), [0.0, 0.0, 0.0]
+            self.sensors[1][0][1].register_extrinsics_to(self.sensors[0][0][1], straight)
+        self.device.create_matcher(rs.matchers.default)
+        threading.Thread(target=self._go, daemon=True).start()
+
+    def _sensor(self, name: str, stream: object, kind: object, size_b: int, size: tuple[int, int]) -> tuple:
+        sensor, video, lens = self.device.add_sensor(name), rs.video_stream(), rs.intrinsics()
+        lens.height, lens.width = size
+        lens.fx = lens.fy = float(lens.width)
+        lens.ppx, lens.ppy, lens.model, lens.coeffs = lens.width / 2, lens.height / 2, rs.distortion.none, [0.0] * 5
+        video.type, video.fmt, video.bpp, video.fps, video.intrinsics = stream, kind, size_b, round(self.fps), lens
+        video.height, video.width, video.index, video.uid = lens.height, lens.width, 0, size_b
+        profile = sensor.add_video_stream(video).as_video_stream_profile()
+        if kind == rs.format.z16:
+            sensor.add_read_only_option(rs.option.depth_units, 0.001)
+        return sensor, profile
+
+    def _go(self) -> None:
+        began, number = time.monotonic(), 0
+        while not self.over.wait(max(0.0, began + number / self.fps - time.monotonic())):
+            number += 1
+            self.colours[:] = np.roll(self.colours, SPEED, axis=1)
+            self.colours[0, 0] = number & 255, number >> 8 & 255, number >> 16 & 255
+            for (sensor, profile), pixels, size_b in self.sensors:
+                frame = rs.software_video_frame()
+                frame.pixels, frame.bpp, frame.stride = pixels, size_b, pixels.shape[1] * size_b
+                frame.timestamp, frame.domain = (time.monotonic() - began) * 1000, rs.timestamp_domain.hardware_clock
+                frame.frame_number, frame.profile = number, profile
+                sensor.on_video_frame(frame)
+
+    def close(self) -> None:
+        """Pulled out: nothing comes any more."""
+        self.over.set()

@@ -1,0 +1,109 @@
+"""The twin of a Robotiq 2F-85: Modbus RTU on a pseudo-terminal, as the gripper's manual has it, and fingers that move.
+
+Its words beside those of every twin: ``object 0.03`` is so wide and between the fingers [m], ``fault 14`` is its fault
+status, ``power 0`` takes its power, and ``power 1`` gives it back: not activated, as after every power-up.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+from rlinf_core.operators.serial_twins import Serial
+
+ID, IN, OUT, REGISTERS = 9, 0x07D0, 0x03E8, 3
+READ, WRITE = (0x03, 0x04), 0x10
+OPEN, CLOSED, WIDEST_M = 3, 230, 0.085
+COUNTS_S = (50.0, 400.0)  # of the slowest and the quickest
+ACTIVATION_S = 0.3        # of a gripper's own some seconds
+
+
+def checksum(data: bytes) -> bytes:
+    """CRC-16 of Modbus: polynomial 0xA001, reflected, from 0xFFFF; the low byte first."""
+    value = 0xFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ 0xA001 if value & 1 else value >> 1
+    return struct.pack("<H", value)
+
+
+class Robotiq(Serial):
+    """One at address 9.
+
+    Args:
+        path: a link to the pseudo-terminal.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.out, self.fault, self.between, self.powered = [0, 0, 0], 0, float(CLOSED), True
+        self.position, self.blocked, self.activated_at, self.moved_at = float(OPEN), 0, 0.0, time.monotonic()
+        super().__init__(path)
+
+    def deflect(self, values: dict[str, float]) -> None:
+        if unknown := values.keys() - {"object", "fault", "power"}:
+            raise KeyError(f"no {unknown}")
+        self.fault = int(values.get("fault", self.fault))
+        self.powered = bool(values.get("power", self.powered))
+        if not self.powered:
+            self.out = [0, 0, 0]
+        self.between = CLOSED - values["object"] / WIDEST_M * (CLOSED - OPEN) if "object" in values else self.between
+
+    # The registers
+    @property
+    def active(self) -> bool:
+        return bool(self.out[0] & 0x0100) and time.monotonic() - self.activated_at > ACTIVATION_S
+
+    def _advance(self) -> None:
+        """The fingers, since they were last looked at."""
+        now = time.monotonic()
+        seconds, self.moved_at, self.blocked = now - self.moved_at, now, 0
+        if not (self.active and self.out[0] & 0x0800) or self.fault:
+            return
+        slowest, quickest = COUNTS_S
+        step = (slowest + (self.out[2] >> 8) / 255 * (quickest - slowest)) * seconds
+        way = self.out[1] - self.position
+        towards = self.position + min(max(way, -step), step)
+        self.position = min(max(towards, OPEN), self.between)
+        self.blocked = 2 if towards > self.between and self.between < CLOSED else 0
+
+    def _status(self) -> list[int]:
+        self._advance()
+        there = abs(self.position - min(max(self.out[1], OPEN), CLOSED)) < 1
+        state = 3 if self.active else int(bool(self.out[0] & 0x0100))
+        found = (self.blocked or (3 if there else 0)) if self.out[0] & 0x0800 else 0
+        flags = self.out[0] >> 8 & 9 | state << 4 | found << 6
+        return [flags << 8, self.fault << 8 | self.out[1] & 255, round(self.position) << 8]
+
+    def _write(self, values: list[int]) -> None:
+        self._advance()
+        if values[0] & 0x0100 and not self.out[0] & 0x0100:
+            self.activated_at = time.monotonic()
+        if not values[0] & 0x0100:
+            self.fault = 0
+        self.out = values
+
+    # Modbus RTU
+    def _answer(self, asked: bytes) -> bytes:
+        if len(asked) < 8:
+            return asked
+        function, address, count = asked[1], *struct.unpack(">HH", asked[2:6])
+        size = 9 + asked[6] if function == WRITE else 8
+        if len(asked) < size:
+            return asked if size <= 9 + 2 * REGISTERS else b""
+        packet, rest = asked[:size], asked[size:]
+        if checksum(packet[:-2]) == packet[-2:] and packet[0] == ID and self.powered and not self.mute:
+            self._do(function, address, count, packet)
+        return rest if checksum(packet[:-2]) == packet[-2:] else b""
+
+    def _do(self, function: int, address: int, count: int, packet: bytes) -> None:
+        if function in READ and address == IN and count <= REGISTERS:
+            body = struct.pack(f">BBB{count}H", ID, function, 2 * count, *self._status()[:count])
+        elif function == WRITE and address == OUT and count == REGISTERS == packet[6] // 2:
+            self._write(list(struct.unpack(">3H", packet[7:13])))
+            body = packet[:6]
+        else:
+            body = struct.pack(">BBB", ID, function | 0x80, 2)  # no such address
+        end = checksum(body)
+        self.write(body + (bytes(2) if self.broken else end))

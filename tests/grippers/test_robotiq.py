@@ -1,0 +1,130 @@
+"""A Robotiq by Modbus RTU: against the frames of its instruction manual, and what is said where it is not there."""
+
+import os
+import select
+import time
+
+import pytest
+
+from rlinf_core.errors import DeviceError, RecipeError
+from rlinf_core.grippers.robotiq import Gripper, Robotiq
+from rlinf_core.robot import load_robot
+from sim_bridges.twins.robotiq import ACTIVATION_S
+from sim_bridges.twins.robotiq import Robotiq as Twin
+
+RESET, RESET_SAID = "09 10 03 E8 00 03 06 00 00 00 00 00 00 73 30", "09 10 03 E8 00 03 01 30"
+ACTIVATE = "09 10 03 E8 00 03 06 01 00 00 00 00 00 72 E1"
+ASK, ACTIVATING, ACTIVE = "09 03 07 D0 00 01 85 CF", "09 03 02 11 00 55 D5", "09 03 02 31 00 4C 15"
+CLOSE = "09 10 03 E8 00 03 06 09 00 00 FF FF FF 42 29"
+
+
+class Heard(Twin):
+    """Keeps what it was asked."""
+
+    def __init__(self, path):
+        self.asked = []
+        super().__init__(path)
+
+    def _answer(self, asked):
+        if len(asked) in (8, 15):
+            self.asked.append(asked.hex(" ").upper())
+        return super()._answer(asked)
+
+
+@pytest.fixture
+def twin(tmp_path):
+    twin = Heard(tmp_path / "tty")
+    yield twin
+    twin.unplug()
+
+
+def robotiq(twin, **changes):
+    return Robotiq(Gripper(**({"kind": "robotiq", "device": str(twin.path), "speed": 1.0, "force": 1.0} | changes)))
+
+
+def answer(port, asked, expected):
+    """What comes for a frame of the manual."""
+    os.write(port, bytes.fromhex(asked))
+    got, wanted = b"", bytes.fromhex(expected)
+    while len(got) < len(wanted) and select.select([port], [], [], 2)[0]:
+        got += os.read(port, 64)
+    assert got.hex(" ").upper() == expected
+
+
+def test_the_twin_answers_the_manuals_frames_as_the_manual_has_it(twin):
+    port = os.open(twin.path, os.O_RDWR | os.O_NOCTTY)
+    answer(port, RESET, RESET_SAID)
+    answer(port, ACTIVATE, RESET_SAID)
+    answer(port, ASK, ACTIVATING)
+    time.sleep(ACTIVATION_S)
+    os.write(port, bytes.fromhex(ASK)[:-1] + b"\0")  # damaged on the way: no answer
+    assert not select.select([port], [], [], 0.2)[0]
+    answer(port, ASK, ACTIVE)
+    os.close(port)
+
+
+def test_the_driver_says_the_manuals_frames(twin):
+    gripper = robotiq(twin)
+    assert gripper.status().trouble == "not activated since it has power"
+    gripper.activate()
+    assert twin.asked[-2:] == [RESET, ACTIVATE] and gripper.status().trouble == "it is being activated"
+    time.sleep(ACTIVATION_S)
+    gripper.go(255)
+    assert twin.asked[-1] == CLOSE and not gripper.status().trouble
+    gripper.close()
+
+
+def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
+    settings = Gripper(kind="robotiq", device="x")
+    assert [round(settings.position(width)) for width in (0.085, 0.0, 1.0, -1.0)] == [3, 230, 3, 230]
+    assert settings.opening(0) == 0.085 and settings.opening(255) == 0 and settings.opening(116.5) == 0.0425
+    gripper = robotiq(twin)
+    gripper.activate()
+    twin.say("object 0.0425")
+    time.sleep(ACTIVATION_S)
+    gripper.go(230)
+    while gripper.status().object == 0:
+        pass
+    status = gripper.status()
+    assert status.object == 2 and settings.opening(status.position) == pytest.approx(0.0425, abs=0.0004)
+    twin.say("fault 14")
+    assert gripper.status().trouble == "fault 0x0E (overcurrent)"
+    gripper.close()
+
+
+@pytest.mark.parametrize("words", ["silent", "garbage", "power 0", "unplug"])
+def test_one_that_does_not_answer_is_said_in_its_time(twin, words):
+    gripper = robotiq(twin, timeout_s=0.15)
+    gripper.status()
+    twin.say(words)
+    with pytest.raises(DeviceError, match="unplugged or silent: expected an answer of Robotiq gripper 9 .* within 0.15 s"):
+        gripper.status()
+    gripper.close()
+
+
+def test_what_is_no_gripper_is_refused_with_the_rule(twin, monkeypatch):
+    with pytest.raises(DeviceError, match="expected a gripper at /dev/none, got: No such file.*71-rlinf-devices.rules"):
+        robotiq(twin, device="/dev/none")
+    with pytest.raises(DeviceError, match="expected a serial port at /dev/null, got one that does not open"):
+        robotiq(twin, device="/dev/null")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may all
+    with pytest.raises(DeviceError, match="permission refused: expected to read a gripper .*71-rlinf-devices.rules"):
+        robotiq(twin)
+
+
+@pytest.mark.parametrize("said, expected", [
+    ("gripper: {kind: robotic, device: /dev/x}", "expected one of gripper_command, robotiq, .* got 'robotic' .did you"),
+    ("gripper: {kind: robotiq}", "'gripper.device' is missing"),
+    ("gripper: {kind: robotiq, device: /dev/x, closed_at: 3.0}", "expected another position than closed_at, got 3"),
+    ("gripper: {kind: robotiq, device: /dev/x, joint: a}", "unknown key 'gripper.joint'"),
+    ("gripper: robotiq", "'gripper': expected a mapping, got str 'robotiq'"),
+    ("arms: {l: {limits: a}, r: {limits: a}}\ngripper: {kind: robotiq, device: /dev/x}", "expected it of each arm"),
+    ("driver: franka\ngripper: {kind: robotiq, device: /dev/x}", "beside the one that driver: franka tells.*hand: false"),
+    ("driver: simulator\nsimulator: gym_hil\ngripper: {kind: robotiq, device: /dev/x}", "expected none with driver: sim")])
+def test_a_robot_that_says_it_wrongly_is_refused_by_line(tmp_path, said, expected):
+    head = "" if "driver:" in said else "driver: external\n"
+    tail = "" if "arms:" in said else "limits: limits.yaml\n"
+    (tmp_path / "limits.yaml").touch()
+    (tmp_path / "robot.yaml").write_text(f"{head}{tail}{said}\n")
+    with pytest.raises(RecipeError, match=expected):
+        load_robot(str(tmp_path))

@@ -1,0 +1,168 @@
+"""Grippers that a node of the station tells what to do, beside their twins and an interlock: silence holds."""
+
+from pathlib import Path
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rlinf_msgs.msg import ActionChunk
+from sensor_msgs.msg import JointState
+from std_srvs.srv import SetBool, Trigger
+
+from rlinf.stamps import NS, to_ns
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.recipes import load_recipe
+from sim_bridges.twins.robotiq import Robotiq
+from tests.ros.conftest import peer_in
+from tests.ros.stand import Arm, listen, start
+from tests.ros.test_station_client import rlinf
+
+pytest.importorskip("control_msgs.action", reason="rlinf messages builds control_msgs")
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
+ACTIVE, HOLD = 2, 3
+OK, ERROR = b"\0", b"\2"
+SILENT = "silent:gripper/state"
+LIMITS = f"extends: {Path('robots/franka_fr3/limits.yaml').resolve()}\ngripper_width: 0.08\ngripper_speed: 0.2\n"
+
+
+class Bench(Arm):
+    """An arm that follows, whose gripper's process is fitted by each test."""
+
+    def __init__(self, peer, folder):
+        self.folder, self.grip, self.fitted, self.health, self.widths = folder, 0.0, (), None, []
+        super().__init__(peer)
+        peer.node.create_subscription(JointState, "gripper/state", self.widths.append, 10)
+        peer.node.create_subscription(DiagnosticArray, "/diagnostics", self.on_health, 10)
+
+    def on_health(self, array):
+        self.health = next((each for each in array.status if each.name == "station_a/gripper"), self.health)
+
+    def send(self, *_, **__):
+        self.seq += 1
+        self.say["policy/action"].publish(ActionChunk(
+            source="policy", session="policy", seq=self.seq, dt=0.1, control_mode="tcp_delta", horizon=1, dim=4, execute=1,
+            data=[0.0, 0.0, 0.0, self.grip], observation_stamp=self.peer.node.get_clock().now().to_msg()))
+
+    def fit(self, gripper, *processes):
+        for name in self.fitted:
+            child = self.peer.supervisor.children.pop(name)
+            child.popen.terminate()
+            child.popen.wait(20)
+        (self.folder / "robot.yaml").write_text(f"driver: external\nlimits: limits.yaml\ngripper: {gripper}\n")
+        self.health, self.fitted = None, processes
+        self.start(*processes)
+
+    def start(self, *processes, **parameters):
+        for name in processes:
+            start(self.peer, name, f"station.robot={self.folder}", "station.lockstep=false", **parameters)
+
+    def width(self):
+        return self.widths[-1].position[0] if self.widths else None
+
+    def says(self, level, words):
+        self.peer.spin(lambda: self.health and (self.health.level, words in self.health.message) == (level, True),
+                       what=lambda: f"{words}: {self.health}")
+
+    def closes_to(self, width):
+        self.grip = -0.02
+        self.peer.spin(lambda: abs(self.width() - width) < 0.003, what=lambda: f"{width}, lately {self.width()}")
+        self.grip = 0.0
+
+    def stands_still_while(self, what):
+        before = self.widths[-1]
+        what()
+        self.reach(HOLD, SILENT)
+        return before
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("grippers")
+    (folder / "limits.yaml").write_text(LIMITS)
+    (folder / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\n")
+    with peer_in(folder, 179) as peer:
+        bench = Bench(peer, folder)
+        bench.start("interlock", estops=["pendant"], latch_file="")
+        yield bench
+
+
+def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move(bench):
+    twin = Robotiq(bench.folder / "tty")
+    bench.fit(f"{{kind: robotiq, device: {twin.path}, width: 0.08, speed: 1.0}}", "gripper")
+    bench.says(ERROR, "not activated since it has power. Keep clear of its fingers")
+    assert not bench.widths and not bench.ask(bench.arming, SetBool.Request(data=True)).success
+    activating = bench.peer.node.create_client(Trigger, "gripper/activate")
+    assert "call /station_a/gripper/activate std_srvs/srv/Trigger)" in bench.health.message
+    code, said = rlinf(bench.peer, "gripper", "activate", domain=179)
+    assert code == 0 and said.startswith("its fingers open and close")
+    bench.says(OK, "where it was sent")
+    assert bench.width() == pytest.approx(0.08) and "is active" in bench.ask(activating, Trigger.Request()).message
+    bench.arm()
+    bench.reach(ACTIVE)
+    twin.say("object 0.03")
+    bench.closes_to(0.03)
+    bench.says(OK, "holds something")
+
+    bench.stands_still_while(twin.silent)
+    bench.says(ERROR, "unplugged or silent: expected an answer of Robotiq gripper 9")
+    twin.rest()
+    bench.reach(ACTIVE)
+    bench.stands_still_while(lambda: twin.say("fault 14"))
+    bench.says(ERROR, "fault 0x0E (overcurrent)")
+    assert bench.ask(activating, Trigger.Request()).success
+    bench.reach(ACTIVE)
+    bench.stands_still_while(lambda: twin.say("power 0"))
+    twin.say("power 1")
+    bench.says(ERROR, "not activated since it has power")
+    log = (bench.folder / "logs/gripper.log").read_text()
+    assert all(line.startswith("[") and "Traceback" not in line for line in log.splitlines()), log
+    bench.ask(bench.arming, SetBool.Request(data=False))
+    twin.unplug()
+
+
+def test_a_gripper_command_that_is_not_answered_holds_until_it_is(bench):
+    bench.fit("{kind: gripper_command, joint: knuckle, states: /gripper/joints, open_at: 0.0, closed_at: 0.8, width: 0.08, "
+              "timeout_s: 1.0, twin: true}", "gripper_twin", "gripper")
+    setting = bench.peer.node.create_client(SetParameters, "gripper_twin/set_parameters")
+
+    def inject(name, **value):
+        said = Parameter(name=name, value=ParameterValue(**value))
+        assert bench.ask(setting, SetParameters.Request(parameters=[said])).results[0].successful
+
+    bench.says(OK, "no order yet")
+    bench.arm()
+    bench.reach(ACTIVE)
+    joints = listen(bench.peer, JointState, "gripper/state")
+    inject("object_m", type=3, double_value=0.04)
+    bench.closes_to(0.04)
+    bench.says(OK, "stalled")
+    assert joints[-1].name == ["gripper_opening"]
+    inject("inject", type=4, string_value="no_answer")
+    bench.grip = 0.02
+    bench.reach(HOLD, SILENT)
+    bench.grip = 0.0
+    bench.says(ERROR, "gripper (no answer to move")
+    last = to_ns(joints[-1].header.stamp)
+    inject("inject", type=4, string_value="")
+    bench.reach(ACTIVE)
+    bench.peer.spin(lambda: to_ns(joints[-1].header.stamp) > last + NS // 5, what="its state again")
+    bench.says(OK, "done")
+    bench.stands_still_while(lambda: inject("inject", type=4, string_value="no_joint"))
+    bench.says(ERROR, "no joint 'knuckle' on /gripper/joints")
+
+
+def test_each_arm_has_a_gripper_of_its_own_below_its_name(tmp_path):
+    (tmp_path / "limits.yaml").write_text(LIMITS)
+    (tmp_path / "robot.yaml").write_text("""
+driver: external
+arms:
+  left: {limits: limits.yaml, gripper: {kind: robotiq, device: /dev/left}}
+  right: {limits: limits.yaml, gripper: {kind: gripper_command, joint: knuckle, open_at: 0.8, twin: true}}
+""")
+    recipe = load_recipe("demo", [f"station.robot={tmp_path}", "station.task=reach_both", "station.operator.kind=keyboard"])
+    found = {each.name: (each.namespace, each.parameters["module"]) for each in station_processes(recipe, tmp_path)
+             if "gripper" in each.name}
+    assert found == {"gripper_left": ("/station_a/left", "rlinf.robotiq"),
+                     "gripper_right": ("/station_a/right", "rlinf.gripper_command"),
+                     "gripper_twin_right": ("/station_a/right", "sim_bridges.twins.gripper_command")}
