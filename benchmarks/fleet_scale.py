@@ -37,7 +37,7 @@ from bridge_peers import free_port  # noqa: E402
 from rlinf_core.cli.fleet_up import GONE, Station  # noqa: E402
 from rlinf_core.episodes.journal import ARRIVED  # noqa: E402
 from rlinf_core.launching.fleet import Member, members  # noqa: E402
-from rlinf_core.launching.graph import RESPAWN  # noqa: E402
+from rlinf_core.launching.graph import trainer_process  # noqa: E402
 from rlinf_core.launching.supervisor import Supervisor  # noqa: E402
 from rlinf_core.recipes import resolved  # noqa: E402
 
@@ -84,8 +84,7 @@ def play(run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     same = [Member(member.recipe.but(seed=recipe.seed), member.folder) for member in found]
     with Supervisor(run_dir, recipe.station.domain) as trainer:
-        trainer.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out",
-                                str(run_dir)], RESPAWN)
+        trainer.start(trainer_process(run_dir))
         stations = [Station(member, False, print) for member in same]
         try:
             for station in stations:

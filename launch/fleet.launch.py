@@ -31,6 +31,7 @@ def generate_launch_description() -> LaunchDescription:
 
 def _start(context: LaunchContext) -> list:
     from rlinf_core.launching.fleet import members
+    from rlinf_core.launching.graph import trainer_process
     from rlinf_core.recipes import resolved
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
@@ -38,9 +39,9 @@ def _start(context: LaunchContext) -> list:
     recipe, found = members(value["recipe"], value["set"].split(), value["stations"].split(), run_dir)
     prepared = [(member, member.prepare()) for member in found]
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
-    trainer = ExecuteProcess(
-        cmd=[sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out", str(run_dir)],
-        name="trainer", respawn=True, respawn_delay=1.0, output="screen", sigterm_timeout="30")  # it writes a checkpoint
+    trains = trainer_process(run_dir)
+    trainer = ExecuteProcess(cmd=trains.parameters["command"], name=trains.name, respawn=True, respawn_delay=1.0,
+                             output="screen", sigterm_timeout=str(trains.stop_s))
     playing = {member.name for member in found}
     return [trainer, *(action for member, processes in prepared for action in _station(member, processes, playing)),
             LogInfo(msg=f"how they are: rlinf fleet status {run_dir}")]

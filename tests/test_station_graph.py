@@ -14,7 +14,7 @@ import pytest
 
 from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.errors import RecipeError, RlinfError
-from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, station_processes
+from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process, station_processes, trainer_process
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_station
 from rlinf_core.recipes import load_recipe
 
@@ -139,6 +139,24 @@ def test_what_keeps_a_station_up_is_started_again_however_it_ended(tmp_path):
             poll(supervisor)
     assert "recorder ended (exit code 0) and was started again" in supervisor.events
     assert not [event for event in supervisor.events if "director" in event]
+
+
+def test_whoever_is_asked_to_end_has_the_time_that_it_needs_and_no_more(tmp_path):
+    """A trainer writes a checkpoint; a second word within that time would cut it short."""
+    deaf = "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); "
+    slow = ("import signal, time; told = []; signal.signal(2, lambda *_: told.append(2)); "
+            "signal.signal(15, lambda *_: told.append(15)); ")
+    begun, goes_on = "print('begun', flush=True); ", "\nwhile True: time.sleep(0.1)"
+    ends = "\nwhile not told: time.sleep(0.01)\ntime.sleep(2)\nprint(told)"
+    with Supervisor(tmp_path, 90) as supervisor:
+        for name, code, stop_s in (("deaf", deaf + begun + goes_on, 0.4), ("slow", slow + begun + ends, 30.0)):
+            supervisor.start(Process(name, "", "", "", "", {"command": [sys.executable, "-c", code]}, stop_s=stop_s))
+        logs = [tmp_path / f"logs/{name}.log" for name in ("deaf", "slow")]
+        while not all("begun" in log.read_text() for log in logs):
+            time.sleep(0.02)
+    assert [child.popen.returncode for child in supervisor.children.values()] == [-signal.SIGKILL, 0]
+    assert logs[1].read_text().splitlines()[-1] == "[2]"
+    assert trainer_process(tmp_path).stop_s > Process("node", "", "", "", "").stop_s
 
 
 def poll(supervisor, seconds=30):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -14,12 +13,12 @@ from rlinf_core import extras
 from rlinf_core.cli.display import Display
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.graph import (
-    RESPAWN,
     Process,
     check_operator,
     director_process,
     operator_process,
     station_processes,
+    trainer_process,
     write_plan,
 )
 from rlinf_core.launching.next_steps import next_steps
@@ -43,8 +42,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
     say_where(recipe)
     station = recipe.station
     with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
-        supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
-                                   str(run_dir / "recipe.yaml"), "--out", str(run_dir)], RESPAWN)
+        supervisor.start(trainer_process(run_dir))
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
         direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from rlinf_core.cli.display import PHASES, Display
 from rlinf_core.cli.fleet_status import table
 from rlinf_core.errors import BridgeError, RlinfError, printable
 from rlinf_core.launching.fleet import FOLDER, Member, members
-from rlinf_core.launching.graph import RESPAWN
+from rlinf_core.launching.graph import trainer_process
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, ending, only_station
 from rlinf_core.recipes import Recipe, resolved
 from rlinf_core.reports.curves import read_events
@@ -157,8 +156,7 @@ class FleetDisplay(Display):
 def _together(recipe: Recipe, run_dir: Path, display: FleetDisplay) -> bool:
     """Trainer and stations, to their end; whether they were stopped before it. The stations end first."""
     with Supervisor(run_dir, recipe.station.domain) as trainer:
-        trainer.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out",
-                                str(run_dir)], RESPAWN)
+        trainer.start(trainer_process(run_dir))
         try:
             with display:
                 _play(trainer, display, recipe.online.settle_s)

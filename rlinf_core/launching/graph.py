@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from rlinf_core.specs import ActionSpec
 RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
 ONCE = "once"          # its end is somebody's business, and not to be undone
+STOP_S, TRAINER_STOP_S = 5.0, 30.0
 OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode")  # heard by the interlock of each arm
 TO_OTHERS = "safety/to_others"
 
@@ -41,6 +43,7 @@ class Process:
         remappings: (from, to) names.
         restart: RESPAWN, SHUTDOWN when its death must end the station, or ONCE.
         terminal: it reads the terminal of whoever starts it.
+        stop_s: how long it may take to end, each time that it is asked to [s].
     """
 
     name: str
@@ -52,6 +55,7 @@ class Process:
     remappings: tuple[tuple[str, str], ...] = ()
     restart: str = RESPAWN
     terminal: bool = False
+    stop_s: float = STOP_S
 
 
 def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
@@ -165,6 +169,12 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
 def director_process(recipe: Recipe, run_dir: Path) -> Process:
     """The director, which drives a station through the recipe's phases and then ends."""
     return _node(recipe, "director", "rlinf.director", ONCE, plan_file=str(run_dir / "plan.json"), run_dir=str(run_dir))
+
+
+def trainer_process(run_dir: Path) -> Process:
+    """The trainer of the recipe in ``run_dir``, which it trains there; asked to end, it writes a checkpoint first."""
+    command = [sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out", str(run_dir)]
+    return Process("trainer", "", "", "", "", {"command": command}, stop_s=TRAINER_STOP_S)
 
 
 def write_plan(recipe: Recipe, run_dir: Path, **collect: Any) -> None:

@@ -22,10 +22,10 @@ from pathlib import Path
 import yaml
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.launching.graph import ONCE, SHUTDOWN, Process
+from rlinf_core.launching.graph import ONCE, SHUTDOWN, STOP_S, Process
 from rlinf_core.ros import ros_environment
 
-STOP_S = 5.0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
 _PR_SET_PDEATHSIG = 1
 
@@ -61,7 +61,7 @@ class Supervisor:
         return child
 
     def run(self, name: str, command: list[str], restart: str) -> Child:
-        """Start any other command under the same care, e.g. the trainer."""
+        """Start any other command under the same care."""
         return self.start(Process(name, "", "", "", "", {"command": command}, (), restart))
 
     def poll(self) -> list[str]:
@@ -92,7 +92,7 @@ class Supervisor:
     def stop(self) -> None:
         """First whoever commands and records, then interlock and robot side: they bring the arm to rest meanwhile."""
         for last in (False, True):
-            _end([child.popen for child in reversed(self.children.values()) if (child.process.restart == SHUTDOWN) == last])
+            _end([child for child in reversed(self.children.values()) if (child.process.restart == SHUTDOWN) == last])
         if self.events or any(child.popen.returncode == -signal.SIGKILL for child in self.children.values()):
             _free_shared_memory(self.environment)
 
@@ -142,15 +142,17 @@ def command_line(process: Process, folder: Path) -> list[str]:
             *remappings, "--params-file", str(parameters)]
 
 
-def _end(processes: list[subprocess.Popen]) -> None:
-    """SIGINT, then SIGTERM, then SIGKILL to whole process groups, until all have ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        alive = [popen for popen in processes if popen.poll() is None]
-        for popen in alive:
-            _signal(popen, number)
-        deadline = time.monotonic() + STOP_S
-        while any(popen.poll() is None for popen in alive) and time.monotonic() < deadline:
-            time.sleep(0.05)
+def _end(children: list[Child]) -> None:
+    """SIGINT, then SIGTERM, then SIGKILL to whole process groups, each after its patience, until all have ended."""
+    begun, told = time.monotonic(), dict.fromkeys((child.popen.pid for child in children), 0)
+    end = begun + len(ENDING) * max((child.process.stop_s for child in children), default=0.0)
+    while (alive := [child for child in children if child.popen.poll() is None]) and time.monotonic() < end:
+        for child in alive:
+            at = told[child.popen.pid]
+            if at < len(ENDING) and time.monotonic() - begun >= at * child.process.stop_s:
+                _signal(child.popen, ENDING[at])
+                told[child.popen.pid] += 1
+        time.sleep(0.05)
 
 
 def _free_shared_memory(environment: dict[str, str]) -> None:

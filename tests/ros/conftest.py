@@ -66,6 +66,18 @@ def peer_in(folder, domain):
         peer.close()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """What failed shows the last words of its processes."""
+    report = yield
+    if report.when == "call" and report.failed:
+        peers = {id(peer): peer for each in item.funcargs.values() if isinstance(peer := getattr(each, "peer", each), Peer)}
+        for peer in peers.values():
+            for log in sorted((peer.supervisor.run_dir / "logs").iterdir()):
+                report.sections.append((log.name, log.read_text(errors="replace")[-2000:]))
+    return report
+
+
 @pytest.fixture
 def peer(tmp_path, request):
     with peer_in(tmp_path, request.node.get_closest_marker("domain").args[0]) as peer:

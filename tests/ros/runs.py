@@ -4,12 +4,11 @@ import json
 import os
 import signal
 import socket
-import sys
 import time
 
 from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
-from rlinf_core.launching.graph import RESPAWN, director_process, station_processes
+from rlinf_core.launching.graph import director_process, station_processes, trainer_process
 from rlinf_core.launching.supervisor import Supervisor
 from rlinf_core.recipes import load_recipe
 
@@ -32,8 +31,7 @@ class Run:
 
     def __enter__(self):
         if self.trains:
-            self.supervisor.run("trainer", [sys.executable, "-m", "rlinf_core.cli.main", "train",
-                                            str(self.folder / "recipe.yaml"), "--out", str(self.folder)], RESPAWN)
+            self.supervisor.start(trainer_process(self.folder))
         for process in station_processes(self.recipe, self.folder):
             self.supervisor.start(process)
         self.director = self.supervisor.start(director_process(self.recipe, self.folder))

@@ -26,7 +26,7 @@ from rlinf_core.interlock import Mode
 from rlinf_core.operators.homing import Homes, next_action
 from rlinf_core.specs import StationSpec
 
-GOES_ON = ("stale_command", "stale_state", "silent:", "clock", "realigning", "handing_back")  # holds that pass
+GOES_ON = ("stale_command", "stale_state", "silent:", "clock", "stalled", "realigning", "handing_back")  # holds that pass
 SETTLED_S = 1.5  # at home without a command, so that an episode begins with none: more than the recorder's EARLY_S
 STUCK_S, LONGEST_S = 3.0, 60.0
 NEARER = 0.05    # of the task's largest action
