@@ -56,7 +56,9 @@ class Supervisor:
             (run_dir / name).mkdir(parents=True, exist_ok=True)
 
     def start(self, process: Process) -> Child:
-        """Start one process of a station."""
+        """Start one process of a station; RlinfError where one of this name runs."""
+        if process.name in self.children and self.children[process.name].popen.poll() is None:
+            raise RlinfError(f"{process.name} runs already, under this supervisor: end it first")
         child = self.children[process.name] = Child(process, self._spawn(process), time.monotonic())
         return child
 

@@ -184,6 +184,7 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
         peer.for_s(0.2)
         assert time.monotonic() < end
     assert labels[0].data == "success"
+    peer.supervisor.stop()
     missing = load_recipe("demo", ["station.operator={kind: spacemouse, device: /dev/hidraw99}"])
     peer.supervisor.start(operator_process(missing))
     log = peer.supervisor.run_dir / "logs/operator.log"
