@@ -9,14 +9,14 @@ import pytest
 
 rclpy = pytest.importorskip("rclpy")
 
-from rlinf_core.launching.supervisor import Supervisor  # noqa: E402
+from tests.ros.nursery import Quick  # noqa: E402
 
 
 class Peer:
     """A test's own node, and the processes that it supervises, in one ROS domain."""
 
     def __init__(self, folder, domain):
-        self.supervisor = Supervisor(folder, domain)
+        self.supervisor = Quick(folder, domain)
         self.context = rclpy.Context()
         rclpy.init(context=self.context, domain_id=domain)
         self.node = rclpy.create_node("peer", namespace="/station_a", context=self.context)

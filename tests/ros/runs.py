@@ -9,8 +9,8 @@ import time
 from rlinf_core.cli.demo import prepare
 from rlinf_core.episodes import read_episode
 from rlinf_core.launching.graph import director_process, station_processes, trainer_process
-from rlinf_core.launching.supervisor import Supervisor
 from rlinf_core.recipes import load_recipe
+from tests.ros.nursery import Quick
 
 
 def free_port():
@@ -22,12 +22,12 @@ def free_port():
 class Run:
     """A tiny demo under a supervisor, as ``rlinf demo`` runs it, of the task with the shortest episodes."""
 
-    def __init__(self, folder, *overrides, domain, trains=True):
+    def __init__(self, folder, *overrides, domain, trains=True, supervisor=Quick):
         self.folder, self.trains = folder, trains
         self.recipe = load_recipe("demo_tiny", [f"bridge.port={free_port()}", f"station.domain_id={domain}",
                                                 "station.task=reach", *overrides])
         prepare(self.recipe, folder)
-        self.supervisor = Supervisor(folder, domain)
+        self.supervisor = supervisor(folder, domain)
 
     def __enter__(self):
         if self.trains:

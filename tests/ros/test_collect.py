@@ -35,8 +35,8 @@ ACTION = [f"reset_scene/_action/{part}" for part in ("send_goal", "cancel_goal",
 class Unreset:
     """A robot in real time whose side has no ``reset_scene``; the test is its operator and arms it."""
 
-    def __init__(self, peer, task, *more):
-        said = ("station.lockstep=false", f"station.task={task}", *more)
+    def __init__(self, peer, task, *more, records=True):
+        self.said = said = ("station.lockstep=false", f"station.task={task}", *more)
         robot, *_ = station_processes(load_recipe("demo", [*said, "station.operator.kind=keyboard"]), task.parent)
         elsewhere = tuple((f"/station_a/{name}", f"/elsewhere/{name}") for name in ACTION)
         self.peer, self.seq, self.idle, self.spec = peer, 0, False, station_task(load_recipe("demo", said)).spec
@@ -48,7 +48,7 @@ class Unreset:
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.supervisor.start(replace(robot, remappings=robot.remappings + elsewhere))
-        for name in ("interlock", "recorder"):
+        for name in ("interlock", "recorder")[:1 + records]:
             start(peer, name, *said)
         start(peer, "environment", *said, person=True, external=True, retries=1)
         peer.spin(lambda: self.runner.server_is_ready() and self.arming.service_is_ready(), 60, "the station")
@@ -98,10 +98,15 @@ def task_without_end(folder):
 
 @pytest.mark.domain(180)
 def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_discards_it(peer, tmp_path):
-    at = Unreset(peer, task_without_end(tmp_path))
+    at = Unreset(peer, task_without_end(tmp_path), records=False)
     at.arm()
     at.say("ready")  # before it is asked: it counts for nothing
-    handle = at.ask(count=2, mode="demonstration", first_seed=7)
+    asked = at.runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration", first_seed=7))
+    peer.for_s(1.0)
+    assert asked.done() and not any(each.data for each in at.prompts), "nobody would record it"
+    start(peer, "recorder", *at.said)
+    peer.spin(lambda: at.prompts[-1].data, 30, "the question")
+    handle = asked.result()
     peer.for_s(0.5)
     assert not at.started and "say that it is ready" in at.prompts[-1].data
     at.arm(False)

@@ -12,7 +12,7 @@ import pytest
 from rlinf_msgs.msg import EpisodeEvent
 
 from rlinf_core.launching.graph import station_processes
-from rlinf_core.launching.supervisor import command_line
+from rlinf_core.launching.supervisor import Supervisor, command_line
 from rlinf_core.recipes import load_recipe
 from tests.ros.runs import Run, free_port
 from tests.ros.stand import listen
@@ -50,7 +50,7 @@ def all_at_once(run, number):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, peer, number):
     events = listen(peer, EpisodeEvent, "episode")
-    with Run(tmp_path, "collect.episodes=50", domain=60, trains=False) as run:
+    with Run(tmp_path, "collect.episodes=50", domain=60, trains=False, supervisor=Supervisor) as run:
         peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, 90, "two episodes")
         before = len(events)
         peer.spin(lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]), 60, "an episode's end")
@@ -66,7 +66,7 @@ def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, 
 @pytest.mark.domain(61)
 def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
     events = listen(peer, EpisodeEvent, "episode")
-    with Run(tmp_path, "collect.episodes=50", domain=61, trains=False) as run:
+    with Run(tmp_path, "collect.episodes=50", domain=61, trains=False, supervisor=Supervisor) as run:
         peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, 90, "an episode")
         peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED, 60, "the next")
         codes = all_at_once(run, signal.SIGINT)
@@ -92,7 +92,7 @@ def test_a_process_that_the_middleware_holds_for_ever_ends_all_the_same(code):
 
 @pytest.mark.parametrize("after_s", [0.05, 0.5, 1.5, 3.0])
 def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
-    with Run(tmp_path, domain=62, trains=False) as run:
+    with Run(tmp_path, domain=62, trains=False, supervisor=Supervisor) as run:
         time.sleep(after_s)
         codes = all_at_once(run, signal.SIGINT)
     assert set(codes.values()) == {0}, codes

@@ -36,6 +36,7 @@ from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.task import load_task, observe
 
 MODES = ("demonstration", "train", "evaluate")
+UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
 STALE_CAMERA_NS, HELD_S = NS // 5, 2.0
 
 
@@ -172,6 +173,7 @@ class Environment(ControlNode):
         self.seed, self.outcome, self.total, self.begun = seed, StepResult(), 0.0, self.begun + 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
         for ready, what in ((lambda: self.scene.client.server_is_ready() or (self.person and self.external), GONE),
+                            (lambda: self.count_publishers("episode") > 1, UNHEARD),
                             (self.may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
             deadline = time.monotonic() + 2 * self.patience_s
             while not ready():

@@ -51,7 +51,6 @@ class Recorder(StationNode):
         self.box = BlackBox(self.spool.root.parent / "faults")
         self.faults: dict[str, str] = {}  # by the topic that told of it
         self.recording = Recording(self.spool, self._tell, max(len(arms), 1))
-        self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.losing, self.lost, self.trouble = False, 0, ""
         self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
@@ -63,6 +62,7 @@ class Recorder(StationNode):
         for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
             for topic in of_arms(row, arms):
                 self._listen(topic)
+        self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))  # last: it is waited for
 
     def finish(self) -> bool:
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
