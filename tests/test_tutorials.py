@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(900)
 
 def station(test):
     """Marks a test that takes a whole station through its phases."""
-    return pytest.mark.ros(pytest.mark.slow(test))
+    return pytest.mark.ros(pytest.mark.lockstep(pytest.mark.slow(test)))
 
 
 def follow(page, tmp_path, **environment):

@@ -18,12 +18,14 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from rlinf_core.launching.supervisor import Supervisor, _die_with_parent, command_line
 
 NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "rlinf.environment", "rlinf.interlock",
          "rlinf.operator", "rlinf.page", "rlinf.recorder", "rlinf.uplink", "sim_bridges.ros_bridge"]
 LEARNING = ["rlinf.policy", "rlinf_core.cli.main", "rlinf_core.trainer.train"]  # with torch
+SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
 OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST"}
 
 
@@ -59,7 +61,8 @@ class Nursery:
         self.heard = b""
 
     def start(self, argv, environment, log, blocked):
-        wanted = {"argv": argv, "environment": environment, "log": str(log), "folder": os.getcwd(), "blocked": blocked}
+        wanted = {"argv": argv, "environment": environment, "log": str(log), "folder": os.getcwd(), "blocked": blocked,
+                  "last": os.environ.get("LAST", "")}
         with self.lock:
             self.ours.sendall(json.dumps(wanted).encode() + b"\n")
             return Forked(self, next(said["began"] for said in self.said(None) if "began" in said), argv)
@@ -148,6 +151,8 @@ def become(wanted):
     """What ``python -m`` would have begun with."""
     _die_with_parent()
     os.setsid()
+    if wanted["last"]:
+        SHARE.write_text(wanted["last"])
     blocked = signal.SIG_BLOCK if wanted["blocked"] else signal.SIG_UNBLOCK
     signal.pthread_sigmask(blocked, (signal.SIGINT, signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,7 +27,7 @@ from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach")
 SCENES = range(1_000_000, 1_000_004)
 SMALL = tanh_gaussian.Config(hidden=(32,), horizon=8)

@@ -21,7 +21,7 @@ from rlinf_core.rollouts.simulated import stations
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")
 FIRST, COUNT, SEED = 1_000_000, 3, 5  # a station draws anew with each version
 

@@ -12,7 +12,7 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import newest_policy
 from tests.ros.runs import Run, check_nothing_lost, online
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(600)]
 
 
 @pytest.mark.domain(70)

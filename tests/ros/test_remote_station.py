@@ -15,7 +15,7 @@ from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.stand import listen, start
 from tests.serving.test_serving import Served, policy_of
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")
 KILLED_AT, COUNT = 6, 2  # a time step in the middle of a chunk, of which 4 are played
 

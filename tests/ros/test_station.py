@@ -13,6 +13,7 @@ from tests.ros.runs import Run, check_nothing_lost, free_port, online
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
 
+@pytest.mark.lockstep
 def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
     with Run(tmp_path, domain=81) as run:
         run.finish()
@@ -49,6 +50,7 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     assert np.median(periods) == pytest.approx(0.1, abs=0.02), "fixed rate; single steps may be late on a busy machine"
 
 
+@pytest.mark.lockstep
 def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
     """``rlinf train``, ``rlinf up`` and ``rlinf direct`` in three terminals, the trainer last."""
     settings = ["--set", f"bridge.port={free_port()}", "station.domain_id=79", "collect.episodes=2", "sft.steps=50",

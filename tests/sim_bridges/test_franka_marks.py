@@ -61,6 +61,7 @@ def test_what_is_asked_for_goes_with_every_time_step_to_whoever_learns():
 
 
 @pytest.mark.ros
+@pytest.mark.lockstep
 @pytest.mark.timeout(180)
 def test_over_ros_each_recording_says_what_its_scene_asked_for(tmp_path):
     from rlinf_core.cli.main import main

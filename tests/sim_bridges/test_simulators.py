@@ -43,6 +43,7 @@ def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name
 
 
 @pytest.mark.ros
+@pytest.mark.lockstep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["gymnasium_robotics", *(pytest.param(name, marks=SLOW) for name in HERE
                                                           if name != "gymnasium_robotics"), *APART])
