@@ -21,8 +21,8 @@ pass() {  # NAME SHARE MARKERS OPTIONS...: beside this script, with less than it
     beside+=($!)
 }
 
-pass others 19 "not ros" -n logical --maxprocesses 8 --dist worksteal
-pass lockstep 5 "ros and lockstep"
+pass others 8 "not ros" -n logical --maxprocesses 8 --dist worksteal
+pass lockstep 3 "ros and lockstep"
 echo "stations in real time below; all other tests beside them, in $results"
 failed=0
 scripts/run_tests.sh -m "${only}ros and not lockstep" --junitxml="$results/stations.xml" || failed=$?
