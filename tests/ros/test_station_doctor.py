@@ -14,7 +14,7 @@ from rlinf.station_doctor import findings
 from rlinf_core.recipes import load_recipe
 from tests.ros.test_controller import UR5E, Driver
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)
