@@ -1,4 +1,4 @@
-"""Where a camera is: a hand-eye file beside ``robot.yaml``, and how it is found from views of a board and poses of an arm."""
+"""Where a camera is: a hand-eye file beside ``robot.yaml``, found from views of a board and the poses of an arm."""
 
 from __future__ import annotations
 

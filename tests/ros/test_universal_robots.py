@@ -91,7 +91,8 @@ class Bench(Arm):
         self.seq += 1
         self.say["policy/action"].publish(ActionChunk(
             source="policy", session="policy", seq=self.seq, dt=0.1, control_mode="joint_delta", horizon=1, dim=6,
-            execute=1, data=[0.0, 0.0, self.turn, 0.0, 0.0, 0.0], observation_stamp=self.peer.node.get_clock().now().to_msg()))
+            execute=1, data=[0.0, 0.0, self.turn, 0.0, 0.0, 0.0],
+            observation_stamp=self.peer.node.get_clock().now().to_msg()))
 
     def inject(self, what, name="inject"):
         value = ParameterValue(type=3, double_value=what) if isinstance(what, float) else \
