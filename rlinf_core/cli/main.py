@@ -189,6 +189,14 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--out", type=Path, default=Path("calibration.png"), metavar="PNG", help="the picture (default: "
                      "calibration.png)")
     own.add_argument("--write", action="store_true", help="write the lines into the robot's own files")
+    first = command(commands, "first-motion", "cli.station:first_motion", "a real arm's first motion, at a tenth of its "
+                    "speeds", ("Lowers the interlock's speeds to a tenth, asks a person for one thing after the other "
+                               "(move, let go, disarm, press each stop), and measures what interlock and arm make of it. "
+                               "It commands and arms nothing."))
+    first.add_argument("name", **STATIONS_RECIPE)
+    first.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
+    first.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
+    first.add_argument("--json", **JSON, help="write each row there")
     camera = command(commands, "camera", "cli.station:camera", "where a camera is, and whether it is where it was", (
         "Looks through a camera of a station that runs, and commands nothing. locate: from views of a chessboard with the "
         "arm tilted in many ways, into the robot's hand-eye file. align: against a picture that was taken with --write."))

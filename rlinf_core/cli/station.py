@@ -44,6 +44,15 @@ def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Pat
     return subprocess.call([*command, *(["--write"] if write else [])], env=ros_environment(recipe.station.domain))
 
 
+def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
+    """The drill of a real arm's first motion (``rlinf.first_motion``); returns its exit code."""
+    recipe = load_recipe(name, overrides)
+    check_recipe(recipe)
+    command = [sys.executable, "-m", "rlinf.first_motion", name, *overrides, f"--arm={arm}",
+               *([f"--json={json_file}"] if json_file else [])]
+    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+
+
 def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on: str, board: str, square: float,
            reference: Path | None, out: Path, write: bool) -> int:
     """Look through a camera of the recipe's station (``rlinf.camera_client``); returns its exit code."""

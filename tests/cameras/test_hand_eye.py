@@ -95,7 +95,7 @@ def test_the_file_keeps_other_cameras_and_says_what_is_wrong_by_line(tmp_path):
     save(path, "front", mount.but(on="base"))
     assert load(path).cameras == {"wrist": mount, "front": mount.but(on="base")}
     path.write_text("cameras:\n  wrist: {on: tool, position: [0, 0, 0], orientation: [0, 0, 0, 2]}\n")
-    with pytest.raises(RecipeError, match="hand_eye.yaml:2.*length 1"):
+    with pytest.raises(RecipeError, match="hand_eye.yaml, line 2.*length 1"):
         load(path)
 
 

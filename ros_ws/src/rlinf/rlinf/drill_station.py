@@ -288,6 +288,6 @@ def make_policy(spec: StationSpec, path: Path) -> None:
     with torch.no_grad():
         actor.head.weight.zero_()
         actor.head.bias.zero_()
-        actor.head.bias[2] = 0.15
+        actor.head.bias[2:spec.action.dim:3] = 0.15  # of each arm
     save_policy(actor, path)
 

@@ -77,8 +77,8 @@ class TwoArmDrill(Drill):
         expect, within = scenario.get("others"), scenario.get("others_within_ms", scenario.get("within_ms", 0) + 20)
         if expect is None:
             return True, ""
-        took = 1e3 * (next((at for at, safety in self.others if at >= began and reached(safety, expect)), math.inf) - began)
         self.spin_for(0.6)  # it brakes
+        took = 1e3 * (next((at for at, safety in self.others if at >= began and reached(safety, expect)), math.inf) - began)
         at = self.their_targets[-1][2]
         self.spin_for(0.3)
         moved = math.dist(self.their_targets[-1][2], at)
