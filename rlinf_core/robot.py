@@ -257,8 +257,8 @@ def load_robot(name: str) -> Robot:
     urdf = folder / robot.urdf if robot.urdf else None
     cameras: dict[str, CameraSettings] = robot.cameras | {
         name: each.beside(folder) for name, each in robot.devices.items()}
-    hand_eye, limits = (folder / path if path else None for path in (robot.hand_eye, robot.limits))
-    return robot.but(urdf=urdf, hand_eye=hand_eye, cameras=cameras, limits=limits, options=options, task=task,
+    hand_eye, own = (folder / path if path else None for path in (robot.hand_eye, robot.limits))
+    return robot.but(urdf=urdf, hand_eye=hand_eye, cameras=cameras, limits=own, options=options, task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
 
 

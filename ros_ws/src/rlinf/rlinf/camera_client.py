@@ -85,6 +85,12 @@ class Looker:
                              "first, and say its 'lens' in robot.yaml")
 
     @property
+    def newest(self) -> np.ndarray:
+        """The picture (H, W, 3)."""
+        assert self.pixels is not None, "meet() has waited for it"
+        return self.pixels
+
+    @property
     def rests(self) -> bool:
         """Whether the arm has, since before the picture was taken."""
         places = np.array([pose[:3] for _, pose in self.poses])
@@ -139,7 +145,7 @@ def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: 
     """One view, or why there is none."""
     if not looker.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
-    if looker.pixels is None or (board := board_in(looker.pixels, looker.lens, columns, rows, square_m)) is None:
+    if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
         return f"no view: the board is not seen whole in this picture (expected {columns} x {rows} inner corners)"
     views.append(View(looker.poses[-1][1], board))
     return f"{len(views)} views; the board is {np.linalg.norm(board[:3, 3]):.3f} m away"
@@ -153,7 +159,7 @@ def align(looker: Looker, said: argparse.Namespace) -> None:
         if not said.write:
             raise RlinfError(f"no reference: expected {path}. When the camera is where it shall be: the same with --write")
         path.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(path), cv2.cvtColor(looker.pixels, cv2.COLOR_RGB2BGR))
+        cv2.imwrite(str(path), np.ascontiguousarray(looker.newest[..., ::-1]))
         print(f"written: {path}, the view to come back to")
         return
     if (read := cv2.imread(str(path))) is None:
@@ -161,10 +167,8 @@ def align(looker: Looker, said: argparse.Namespace) -> None:
     reference = cv2.cvtColor(read, cv2.COLOR_BGR2RGB)
     print(f"{said.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
     for word in looker.lines():
-        if looker.pixels is None:
-            continue
-        how = moved(reference, looker.pixels)
-        cv2.imwrite(str(said.out), cv2.cvtColor(shown(reference, looker.pixels), cv2.COLOR_RGB2BGR))
+        how = moved(reference, looker.newest)
+        cv2.imwrite(str(said.out), np.ascontiguousarray(shown(reference, looker.newest)[..., ::-1]))
         print(how.words, flush=True)
         if word == "d":
             if how.aligned:

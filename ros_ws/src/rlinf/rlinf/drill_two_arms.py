@@ -45,11 +45,16 @@ class TwoArmDrill(Drill):
         super()._interfaces()
         self.others: list[tuple[float, SafetyState]] = []
         self.their_targets: list[tuple[float, int, Pose]] = []
-        self.node.create_subscription(SafetyState, f"{self.other}/safety", lambda m: self.others.append(
-            (to_ns(m.header.stamp) / 1e9, m)), witnessed(f"{self.other}/safety"))
-        self.node.create_subscription(PoseStamped, f"{self.other}/target_pose", lambda m: self.their_targets.append(
-            (time.time(), to_ns(m.header.stamp), to_pose(m.pose))), witnessed(f"{self.other}/target_pose"))
+        for kind, topic, take in ((SafetyState, f"{self.other}/safety", self._on_their_safety),
+                                  (PoseStamped, f"{self.other}/target_pose", self._on_their_target)):
+            self.node.create_subscription(kind, topic, take, witnessed(topic))
         self.theirs = self._clients(self.other)
+
+    def _on_their_safety(self, m: SafetyState) -> None:
+        self.others.append((to_ns(m.header.stamp) / 1e9, m))
+
+    def _on_their_target(self, m: PoseStamped) -> None:
+        self.their_targets.append((time.time(), to_ns(m.header.stamp), to_pose(m.pose)))
 
     def _through(self, process: Process) -> tuple[tuple[str, str], ...]:
         if process.executable != "interlock":

@@ -139,6 +139,11 @@ def disarmed(state: SafetyState) -> bool:
     return bool(state.state == SafetyState.DISARMED)
 
 
+def latched(cause: str, state: SafetyState) -> bool:
+    """Whether the interlock is, for a cause that begins so."""
+    return bool(state.state == SafetyState.FAULT and state.cause.startswith(cause))
+
+
 def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     """One thing after the other, each with what to do."""
     yield _moves(watcher, speeds["speed"])
@@ -150,13 +155,12 @@ def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     for name in watcher.robot.estops:
         cause = f"estop:{name}"
         yield _stops(watcher, "S14", f"while the arm moves, press the e-stop '{name}'", f"e-stop {name} pressed",
-                     lambda cause=cause: watcher.asked.get(cause),
-                     lambda state, cause=cause: state.state == SafetyState.FAULT and state.cause == cause, 135.0)
+                     partial(watcher.asked.get, cause), partial(latched, cause), 135.0)
         _reset(watcher, cause)
     yield _stops(watcher, "S17", "while the arm moves, press the robot's own stop (or touch it until it stops by itself)",
                  "the robot stopped by itself", lambda: next((at for name, at in watcher.asked.items()
                                                               if name.startswith("robot:")), None),
-                 lambda state: state.state == SafetyState.FAULT and state.cause.startswith("robot:"), 55.0)
+                 partial(latched, "robot:"), 55.0)
     _reset(watcher, watcher.states[-1][1].cause)
 
 
@@ -201,7 +205,7 @@ def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Cal
 
     watcher.spin(lambda: math.isfinite(begun()), PATIENCE_S, do)
     at = begun()
-    watcher.spin(lambda: math.isfinite(watcher.first(watcher.begun, expected)), 2.0, f"the interlock to answer: {do}")
+    watcher.spin(lambda: math.isfinite(watcher.first(at - 0.05, expected)), 2.0, f"the interlock to answer: {do}")
     took = 1e3 * max(watcher.first(at - 0.05, expected) - at, 0.0)
     watcher.spin(lambda: watcher.rests, 5.0, "the arm to rest")
     moved = [pose for _, pose in watcher.since(watcher.poses, at)]

@@ -106,8 +106,6 @@ class PhaseLockedTimer:
         if at is None and not self._done_early and self.lock.due_s - time.monotonic() <= self.early_s:
             self._done_early = True
             self._callback()
-        elif at is None and self._waits:
-            self._tick(time.monotonic())
 
     def until_next(self) -> float:
         """How long it is to the next tick [s]; called from within one, early or not, to the one after it."""
