@@ -156,7 +156,7 @@ ROBOTS = [
      "'kind', got int 64"),
     ("distance: 1", "'distance': expected true or false, got int 1"),
     ("limits: limit.yaml", "'limits': expected a file in"),
-    ("driver: simulated", "'driver': expected one of external, franka, simulator, or package.module:name"),
+    ("driver: simulated", "'driver': expected one of external, franka, simulator, universal_robots, or package.module:name"),
     ("driver: frnka", "did you mean 'franka'"),
     ("driver: franka", "'simulator': expected none with driver: franka"),
     ("driver: rlinf_core.robot:Arm", "expected a class that extends rlinf_core.drivers.DriverSettings"),
