@@ -110,7 +110,7 @@ def ros(tmp_path_factory):
 def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tmp_path):
     with ros.launched(f"realworld.launch.py recipe:=franka_twin run_dir:={tmp_path}/run", tmp_path / "log") as launch:
         launch.until("now waits for you; next, each in a terminal")
-        launch.until("operator.*armed")
+        launch.until("mode: ARMED")
         topics = ros.ros2("topic list --no-daemon --spin-time 3 -t").splitlines()
         assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/tf [tf2_msgs/msg/TFMessage]",
                 "/station_a/target_pose [geometry_msgs/msg/PoseStamped]",
