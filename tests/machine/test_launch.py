@@ -111,17 +111,17 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
     with ros.launched(f"realworld.launch.py recipe:=franka_twin run_dir:={tmp_path}/run", tmp_path / "log") as launch:
         launch.until("now waits for you; next, each in a terminal")
         launch.until("mode: ARMED")
-        topics = ros.ros2("topic list --no-daemon --spin-time 3 -t").splitlines()
+        topics = ros.ros2("topic list --no-daemon --spin-time 2 -t").splitlines()
         assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/tf [tf2_msgs/msg/TFMessage]",
                 "/station_a/target_pose [geometry_msgs/msg/PoseStamped]",
                 "/station_a/franka_robot_state_broadcaster/robot_state [franka_msgs/msg/FrankaRobotState]"} <= set(topics)
         assert "frame_id: base_link" in ros.ros2("topic echo --once --no-daemon /station_a/current_pose")
-        info = ros.ros2("topic info -v --no-daemon --spin-time 3 /station_a/target_pose")
+        info = ros.ros2("topic info -v --no-daemon --spin-time 2 /station_a/target_pose")
         assert re.search(r"Publisher count: 1\n\nNode name: interlock", info)
-        assert "active [3]" in ros.ros2("lifecycle get --no-daemon --spin-time 3 /station_a/interlock")
-        described = ros.ros2("param describe --no-daemon --spin-time 3 /station_a/interlock limits.speed")
+        assert "active [3]" in ros.ros2("lifecycle get --no-daemon --spin-time 2 /station_a/interlock")
+        described = ros.ros2("param describe --no-daemon --spin-time 2 /station_a/interlock limits.speed")
         assert "Type: double" in described and "Max value" in described and "m/s" in described
-        refused = subprocess.run(["ros2", "param", "set", "--no-daemon", "--spin-time", "3",
+        refused = subprocess.run(["ros2", "param", "set", "--no-daemon", "--spin-time", "2",
                                   "/station_a/interlock", "limits.speed", "99.0"], env=ros.environment |
                                  {"ROS_DOMAIN_ID": str(DOMAIN)}, capture_output=True, text=True)
         assert "limits.speed" in refused.stdout + refused.stderr and "successful" not in refused.stdout
