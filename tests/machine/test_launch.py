@@ -177,7 +177,8 @@ def test_the_demos_training_at_a_station_with_all_devices_and_no_hardware(ros, t
         trainer = subprocess.Popen([*rlinf, "train", str(recipe), "--out", str(run)], cwd=ROOT, env=environment,
                                    stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     try:
-        with ros.launched(f"realworld.launch.py recipe:={recipe} director:=true run_dir:={run}", tmp_path / "log") as launch:
+        words = f"realworld.launch.py recipe:={recipe} director:=true run_dir:={run}"
+        with ros.launched(words, tmp_path / "log") as launch:
             events, taken_over, end = [], False, time.monotonic() + 700
             while not any(event["event"] == "result" for event in events):
                 assert time.monotonic() < end and trainer.poll() is None, launch.log.read_text()[-4000:]
