@@ -144,7 +144,7 @@ def test_all_others_come_up_and_end_with_ctrl_c(ros, tmp_path):
         with ros.launched(f"{name}.launch.py {words}{said}", tmp_path / f"{name}.log", domain) as launch:
             launch.until(sign)
             if name in ("sim", "collect"):
-                heard = ros.ros2("topic echo --once --no-daemon /station_a/safety", domain)
+                heard = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
                 assert "state: " in heard and "limits_hash" in heard
 
 
