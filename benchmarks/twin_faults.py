@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-DOMAIN, HAND_S = 56, 1.0
+DOMAIN, HAND_S = 56, 2.0
 STATES = ("DISARMED", "ARMED", "ACTIVE", "HOLD", "FAULT")
 # what is injected, how, what must be heard, within [ms], and the requirement
 FAULTS = (
@@ -52,7 +52,7 @@ class Bench:
         from rlinf_msgs.action import RunEpisodes
         from rlinf_msgs.msg import ActionChunk, SafetyState, TimeStep
         from rlinf_msgs.srv import ResetFault
-        from std_msgs.msg import Bool
+        from std_msgs.msg import Bool, String
         from std_srvs.srv import SetBool
 
         from rlinf.qos import profile
@@ -86,6 +86,7 @@ class Bench:
         hear(DiagnosticArray, "/diagnostics", self._on_health, 50)
         hear(TimeStep, "timestep", self._answer, profile("timestep"))
         self.actions = self.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+        self.labels = self.node.create_publisher(String, "label", profile("label"))
         self.seq = 0
         self.enable = self.node.create_publisher(Bool, "enable", profile("enable"))
         self.node.create_timer(0.1, lambda: self.enable.publish(Bool(data=True)))
@@ -123,6 +124,7 @@ class Bench:
                                  f"{self.supervisor.run_dir}")
 
     def ask(self, client: Any, request: Any) -> Any:
+        self.spin(client.service_is_ready, 30, client.srv_name)
         future = client.call_async(request)
         self.spin(future.done, 15, client.srv_name)
         return future.result()
@@ -156,6 +158,7 @@ class Bench:
     def mend(self) -> None:
         """As it was, disarmed or armed, with nothing playing."""
         from rlinf_msgs.srv import ResetFault
+        from std_msgs.msg import String
 
         for name, value in (("inject", ""), ("clock_offset_s", 0.0)):
             self.set(name, value)
@@ -164,12 +167,16 @@ class Bench:
         if self.handle.accepted:
             ended = self.handle.get_result_async()
             self.handle.cancel_goal_async()
+            again = self.node.create_timer(0.2, lambda: self.labels.publish(String(data="discard")))
             self.spin(ended.done, 60, "the episode's end")
+            self.node.destroy_timer(again)
 
         def clear() -> bool:
             state, _, cause = self.states[-1][1].partition(" ")
             return state != "FAULT" or bool(self.ask(self.clearing, ResetFault.Request(cause=cause)).success)
 
+        end = time.monotonic() + 0.8  # a hold that is about to be a fault
+        self.spin(lambda: time.monotonic() > end, 5, "a while")
         self.spin(clear, 60, "the reset")
 
     def once(self, how: tuple[str, Any], expect: str) -> float:
@@ -188,6 +195,8 @@ class Bench:
         while found() is None and time.monotonic() < end:
             self.executor.spin_once(timeout_sec=0.01)
         took = 1e3 * ((found() or float("inf")) - begun)
+        if took == float("inf"):
+            print(f"never '{expect}': " + ", ".join(f"{1e3 * (at - begun):.0f} ms {said}" for at, said in heard[-8:]))
         self.mend()
         return took
 
