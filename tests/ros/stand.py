@@ -61,7 +61,7 @@ class Arm:
 
     def hundred_hertz(self):
         self.pose.header.stamp = self.peer.node.get_clock().now().to_msg()
-        self.pose.pose = self.targets[-1].pose if self.targets else self.pose.pose
+        self.pose.pose = self.follow(self.targets[-1].pose) if self.targets else self.pose.pose
         if self.known:
             self.say["current_pose"].publish(self.pose)
             self.say["joint_states"].publish(self.joints)
@@ -70,6 +70,10 @@ class Arm:
         if self.heard:
             self.say["estop/pendant"].publish(Bool(data=self.pressed))
         self.say["enable"].publish(Bool(data=self.enabled))
+
+    def follow(self, target):
+        """Where the arm is then."""
+        return target
 
     def ten_hertz(self):
         if self.streams:
