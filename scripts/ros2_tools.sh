@@ -4,7 +4,7 @@
 # tests are skipped and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-tools=${RLINF_ROS2_TOOLS:-../shared/ros2_tools}
-if [ -n "${ROS_DISTRO:-}" ] || [ ! -x "$tools/install.sh" ] || [ .venv/ros2/setup.sh -nt "$tools/install.sh" ]; then exit 0; fi
+tools=${RLINF_ROS2_TOOLS:-}
+if [ -n "${ROS_DISTRO:-}" ] || [ -z "$tools" ] || [ ! -x "$tools/install.sh" ] || [ .venv/ros2/setup.sh -nt "$tools/install.sh" ]; then exit 0; fi
 rm -rf .venv/ros2
 "$tools/install.sh" .venv .venv/ros2

@@ -18,7 +18,9 @@ from rlinf_core.recipes import load_recipe, station_task
 def start(peer, name, *overrides, **parameters):
     recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
-    asked = {"person": False} if name == "environment" else {}  # the test is the person, and does not wait to be asked
+    asked = {"environment": {"person": False},       # the test is the person, and does not wait to be asked
+             "interlock": {"lockstep_guard_s": 5.0}  # a busy machine may keep an answer from coming for a second
+             }.get(name, {})
     process.parameters.update(asked | parameters)
     peer.supervisor.start(process)
     return station_task(recipe).spec

@@ -21,7 +21,7 @@ from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from tests.ros.stand import Arm, listen, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 
 

@@ -18,7 +18,7 @@ from tests.messages import record
 from tests.ros.stand import listen, start
 from tests.ros.test_scene import RobotSide
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 
 
 @pytest.mark.domain(46)
