@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
     not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, let RLINF_ROS_SETUP name its setup.sh, or run "
     "scripts/ros2_tools.sh")]
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
+TRAINER_INTERRUPTED = re.compile(r"\[trainer-1\]: process has died \[pid \d+, exit code 130,")  # as of any command
 SIGNS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|process has died")
 
 
@@ -68,14 +69,15 @@ class Workspace:
         try:
             yield Launched(launch, log)
             os.killpg(launch.pid, signal.SIGINT)  # as a terminal does
-            launch.wait(60)
+            launch.wait(90)
         finally:
             left = marked(mark)
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             launch.wait(20)
         assert not left and launch.returncode == 0, f"{left} {log.read_text()[-3000:]}"
-        assert not SIGNS.search(log.read_text()), log.read_text()[-6000:]
+        text = TRAINER_INTERRUPTED.sub("", log.read_text())
+        assert not SIGNS.search(text), text[-6000:]
 
 
 class Launched:
@@ -132,20 +134,21 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
         answer = ros.ros2(["service", "call", "/station_a/interlock/reset_fault", "rlinf_msgs/srv/ResetFault",
                            "{cause: nothing}"])
         assert "success=False" in answer and "message=" in answer
-        assert {"/station_a/run_episodes", "/station_a/reset_scene"} <= set(ros.ros2("action list --no-daemon --spin-time 2").split())
+        actions = ros.ros2("action list --no-daemon --spin-time 2").split()
+        assert {"/station_a/run_episodes", "/station_a/reset_scene"} <= set(actions)
 
 
-def test_all_others_come_up_and_end_with_ctrl_c(ros, tmp_path):
-    begun = {"sim": ("lockstep:=true", "now waits for you", 209), "collect": ("", "now waits for you", 210),
-             "safety_drill": (f"json:={tmp_path}/drill.json", r"held +S2", 211),
-             "fleet": ("recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "how they are: rlinf fleet status", 212)}
-    for name, (words, sign, domain) in begun.items():
-        said = f" run_dir:={tmp_path / name}" if name != "safety_drill" else ""
-        with ros.launched(f"{name}.launch.py {words}{said}", tmp_path / f"{name}.log", domain) as launch:
-            launch.until(sign)
-            if name in ("sim", "collect"):
-                heard = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
-                assert "state: " in heard and "limits_hash" in heard
+@pytest.mark.parametrize("name, words, sign, domain", [
+    ("sim", "lockstep:=true", "now waits for you", 209), ("collect", "", "now waits for you", 210),
+    ("safety_drill", "json:={out}.json", r"held +S2", 211),
+    ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)])
+def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign, domain):
+    said = words.format(out=tmp_path / name) + ("" if name == "safety_drill" else f" run_dir:={tmp_path / name}")
+    with ros.launched(f"{name}.launch.py {said}", tmp_path / f"{name}.log", domain) as launch:
+        launch.until(sign, 150)
+        if name in ("sim", "collect"):
+            heard = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
+            assert "state: " in heard and "limits_hash" in heard
 
 
 def mapped(pid):

@@ -39,6 +39,8 @@ REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 class Drill(DrilledStation):
     """Runs scenarios on its station and keeps the table."""
 
+    requirements = tuple(REQUIREMENTS)
+
     def __init__(self, run_dir: Path, domain_id: int) -> None:
         super().__init__(run_dir, domain_id)
         self.rows: list[Row] = []
@@ -174,7 +176,7 @@ class Drill(DrilledStation):
               flush=True)
 
     def result(self) -> dict[str, Any]:
-        held = [name for name in REQUIREMENTS if _all_held(row for row in self.rows if row.requirement == name)]
+        held = [name for name in self.requirements if _all_held(row for row in self.rows if row.requirement == name)]
         traps = [number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)]
         return {"requirements_held": len(held), "traps_held": len(traps),
                 "longest_silence_ms": round(self.longest_silence_ms, 1),

@@ -13,7 +13,7 @@ from rlinf_msgs.msg import SafetyState
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
-from rlinf.drill import Drill, reached
+from rlinf.drill import REQUIREMENTS, Drill, reached
 from rlinf.drill_station import ROUTES
 from rlinf.qos import witnessed
 from rlinf.safety_messages import to_pose
@@ -26,6 +26,7 @@ from rlinf_core.paths import shared
 class TwoArmDrill(Drill):
     """At a station with two arms: what goes wrong at the left one, or for both, stops the right one too (S27)."""
 
+    requirements = (*REQUIREMENTS, "S27")
     arm, other, task_name = "left", "right", "reach_both"
     routes = {"policy/action": ROUTES["policy/action"], **{
         f"left/{name}": ROUTES[name] for name in ("current_pose", "wrench")}}
