@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.chunks import arm_of, played_chunks, steps_of
-from rlinf_core.episodes.messages import PACKAGE, store_for, to_ns
+from rlinf_core.episodes.messages import LIBRARY, PACKAGE, store_for, to_ns
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
 
@@ -22,6 +21,7 @@ TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Appli
          "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
 MAX_MESSAGES = 200_000
 MAX_DEFINITIONS = 1 << 16  # characters
+HEADER_BYTES = 256          # of an MCAP file, within which it says who has written it
 MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
 
 ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")  # between the station's name and that of a topic of one of several arms
@@ -41,7 +41,7 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     try:
         if sealed or (folder / SUMS).exists():
             verify(folder)
-        return _episode(folder, _read(_recorded(folder) if sealed else _anybodys(folder)))
+        return _episode(folder, _read(_recorded(folder) if sealed or _ours(folder) else _anybodys(folder)))
     except EpisodeError:
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
@@ -95,6 +95,15 @@ def _recorded(folder: Path) -> Iterator[Raw]:
                     yield channel.topic, schema.name, schema.data.decode(), record.data
 
 
+def _ours(folder: Path) -> bool:
+    """Whether its seal fits and a recorder of ours has written it: then no metadata are needed, which take long to parse."""
+    files = list(folder.glob("*.mcap"))
+    if len(files) != 1 or not (folder / SUMS).exists():
+        return False
+    with open(files[0], "rb") as file:
+        return LIBRARY.encode() in file.read(HEADER_BYTES)
+
+
 def _anybodys(folder: Path) -> Iterator[Raw]:
     """The messages of any rosbag2 recording."""
     from rosbags.rosbag2 import Reader
@@ -106,7 +115,7 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 def _read(raws: Iterator[Raw]) -> Messages:
     """What is on the topics that make an episode, once each."""
-    messages: dict[str, dict[bytes, Any]] = {topic: {} for topic in TYPES}
+    messages: dict[str, dict[tuple[str, bytes], Any]] = {topic: {} for topic in TYPES}
     stations: set[str] = set()
     appliers: set[str] = set()  # the station, or its arms
     for name, kind, definition, raw in raws:
@@ -117,7 +126,7 @@ def _read(raws: Iterator[Raw]) -> Messages:
         (appliers if topic == "applied" else stations).add(whose)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
-        key = blake2b(whose.encode() + raw).digest()
+        key = whose, raw  # its arrays are views of it, so that it stays in any case
         if key not in messages[topic]:
             messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
             messages[topic][key].arm = whose

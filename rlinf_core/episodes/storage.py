@@ -10,6 +10,8 @@ from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
 
+from rlinf_core.episodes.messages import LIBRARY
+
 if TYPE_CHECKING:
     from rosbags.rosbag2.writer import StorageWriter
 
@@ -21,7 +23,7 @@ class CheckedMcap:
         self.path = path / f"{path.name}.mcap"
         self._file = self.path.open("xb")
         self._mcap = McapWriter(self._file, compression=CompressionType.NONE, enable_data_crcs=True)
-        self._mcap.start(profile="ros2", library="rlinf")
+        self._mcap.start(profile="ros2", library=LIBRARY)
         self._schemas: dict[str, int] = {}
         self._channels: dict[int, int] = {}
 
