@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import array
+import contextlib
 import json
 import os
 import subprocess
@@ -24,14 +25,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
 DOMAIN, KINDS, PATIENCE_S = 59, ("raw", "jpeg"), 60.0
-DEPTH = 10  # of the bare subscriber
+DEPTH = 10       # of the bare subscriber
+AHEAD_S = 0.005  # of its time step is an image: an environment has received it before it says the time step
 
 
 class Station:
@@ -79,6 +79,7 @@ class Station:
                 image.header.stamp = stamp
                 if kind == "jpeg":
                     publisher.publish(image)
+            time.sleep(AHEAD_S)
             step = TimeStep(step_index=k, episode_id=episode, mode="demonstration", discount=1.0,
                             step_type=TimeStep.FIRST if not k else TimeStep.MID if k < steps else TimeStep.LAST,
                             vectors=[NamedVector(name="state", data=array.array("f", [float(k)]))],
@@ -116,10 +117,8 @@ def bare(namespace: str, out: Path) -> None:
             node.create_subscription(kind, topic, lambda raw, topic=topic: take(topic, raw), QoSProfile(depth=DEPTH),
                                      raw=True)
         threading.Thread(target=lambda: (sys.stdin.read(), rclpy.shutdown()), daemon=True).start()
-        try:
+        with contextlib.suppress(Exception):  # it was shut down
             rclpy.spin(node)
-        except Exception:  # it was shut down
-            pass
     print(json.dumps(counts))
 
 
@@ -210,7 +209,8 @@ def main() -> None:
                  "the recorder")
             time.sleep(1.0)
             for kind in KINDS:
-                for key, value in of_the_recorder(station, child.popen.pid, kind, options.seconds, folder / "spool").items():
+                found = of_the_recorder(station, child.popen.pid, kind, options.seconds, folder / "spool")
+                for key, value in found.items():
                     result[f"{kind}_{key}"] = round(value, 4)
     print(f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'bare: lost':>13}{'share':>8}")
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""A VR controller by two ROS topics: where it is (``vr/pose``) and what is pressed on it (``vr/joy``), as headsets' bridges say."""
+"""A VR controller by two topics of a headset's bridge: where it is (``vr/pose``), what is pressed on it (``vr/joy``)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Vr(Device):
 
     topics = ("vr/pose", "vr/joy")
 
-    def __init__(self, *, x: Way = "x", y: Way = "y", z: Way = "z", clutch: str = "grip", buttons: dict[Button, Role] = ASKS,
-                 button_names: tuple[str, ...] = NAMES, scale: Scale = 1.0,
+    def __init__(self, *, x: Way = "x", y: Way = "y", z: Way = "z", clutch: str = "grip",
+                 buttons: dict[Button, Role] = ASKS, button_names: tuple[str, ...] = NAMES, scale: Scale = 1.0,
                  silence_s: Annotated[Seconds, Field(le=1.0)] = 0.2) -> None:
         """Settings.
 
@@ -54,8 +54,8 @@ class Vr(Device):
 
     def attach(self, action: ActionSpec, control_hz: float) -> None:
         if action.control_mode != "tcp_delta":
-            raise DeviceError(f"expected a task that moves the tool (tcp_delta), got {action.control_mode}, which a hand in "
-                              "the air cannot do. Take a leader arm")
+            raise DeviceError(f"expected a task that moves the tool (tcp_delta), got {action.control_mode}, which a hand "
+                              "in the air cannot do. Take a leader arm")
         self.action = action
 
     def open(self) -> None:
@@ -79,8 +79,8 @@ class Vr(Device):
         if not all(map(math.isfinite, values)) or abs(norm - 1.0) > 0.01:
             self.garbage = f"vr/pose: expected a finite pose with a quaternion of length 1, got {values}"
             return
-        turned = self.turn @ np.array(values[3:6]) / norm  # a signed permutation turns the axis of a rotation, too
-        now: Place = self.turn @ np.array(values[:3]), (turned[0], turned[1], turned[2], values[6] / norm)
+        x, y, z = (self.turn @ np.array(values[3:6]) / norm).tolist()  # a rotation's axis is turned as any vector
+        now: Place = self.turn @ np.array(values[:3]), (x, y, z, values[6] / norm)
         if self.at is not None and self._holds() and self._jumped(now, self.at):
             self.garbage = "vr/pose: expected a hand's movement, got a jump. Has the headset lost the controller?"
         self.at, self.pose_at = now, time.monotonic()
@@ -108,8 +108,8 @@ class Vr(Device):
         silent = time.monotonic() - min(self.pose_at, self.joy_at)
         if self.pressed and silent > self.silence_s:
             self.given = None
-            raise DeviceError(f"silent: something is held on it, and vr/pose or vr/joy was not heard for {self.silence_s:g} s. "
-                              "Let go of it; if that does not help, look at the headset's bridge")
+            raise DeviceError(f"silent: something is held on it, and vr/pose or vr/joy was not heard for "
+                              f"{self.silence_s:g} s. Let go of it; if that does not help, look at the headset's bridge")
         asked, self.asked = self.asked, []
         return tuple(asked or (["enable"] if self._holds() else []))
 
@@ -118,11 +118,12 @@ class Vr(Device):
 
     def motion(self) -> dict[str, float] | None:
         roles = {self.buttons.get(name) for name in self.pressed}
-        grip = {"grip": HELD[role] for role in sorted(HELD) if role in roles}
+        grip = {"grip": -1.0 if "close" in roles else 1.0} if roles & HELD.keys() else {}
         if not self._holds() or self.at is None:
             self.given = None
             return grip if grip or "intervene" in roles else None
-        return dict(zip(("x", "y", "z", "rx", "ry", "rz"), self._steps(self.at, self.given or self.at), strict=False)) | grip
+        steps = self._steps(self.at, self.given or self.at)
+        return dict(zip(("x", "y", "z", "rx", "ry", "rz"), steps, strict=False)) | grip
 
     def _steps(self, now: Place, given: Place) -> list[float]:
         """Of the task's largest; what does not fit into them is owed, up to AHEAD of them."""
@@ -151,6 +152,6 @@ def _frame(*ways: str) -> np.ndarray:
     for row, way in enumerate(ways):
         rows[row, "xyz".index(way[-1])] = -1.0 if way.startswith("-") else 1.0
     if round(float(np.linalg.det(rows))) != 1:
-        raise DeviceError(f"expected axes of a right-handed frame, each once, got x: {ways[0]}, y: {ways[1]}, z: {ways[2]}. "
-                          "OpenXR's are x: -z, y: -x, z: y")
+        raise DeviceError(f"expected axes of a right-handed frame, each once, got x: {ways[0]}, y: {ways[1]}, z: {ways[2]}"
+                          ". OpenXR's are x: -z, y: -x, z: y")
     return rows
