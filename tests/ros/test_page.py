@@ -11,7 +11,7 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from tests.ros.conftest import peer_in
 from tests.ros.paged import Client, Paged, ready, visitor
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.conftest import peer_in
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 URDF = '<robot name="two_links"><link name="base_link"/><link name="tool0"/></robot>'
 
 

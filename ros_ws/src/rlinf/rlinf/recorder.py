@@ -3,7 +3,7 @@
 An episode is closed once its last time step is written and the actions it holds are accounted for. The node only takes
 messages in; a thread writes them (``rlinf_core.episodes.recording``), so that a disk that takes its time loses none.
 Problems with the disk never reach the control loop: they are reported as ABORTED events and the recorder goes on with the
-next episode.
+next episode. To whoever shows the station it also says where things are: ``robot_description``, ``/tf``, ``/tf_static``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.sampled import Sampled, sampled
 from rlinf.spinning import BACKGROUND, StationNode, run
+from rlinf.transforms import Transforms
 from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.spool import MAX_GB, Spool
-from rlinf_core.episodes.standard import standard
+from rlinf_core.episodes.standard import TOOL, standard
 from rlinf_core.errors import SpoolError
 from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
@@ -61,6 +62,8 @@ class Recorder(StationNode):
         self.sampled = Sampled(self, sampled(arms, cameras))
         self.description: Message | None = None  # said once, recorded with each episode
         self.describing = self._describe(self.declare_parameter("urdf", "").value)
+        self.transforms = Transforms(self, arms, self.declare_parameter("tool_frame", TOOL).value,
+                                     self.declare_parameter("mounts", "").value)
         lockstep = self.declare_parameter("lockstep", False).value
         for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
             for topic in of_arms(row, arms):
