@@ -132,7 +132,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
         answer = ros.ros2(["service", "call", "/station_a/interlock/reset_fault", "rlinf_msgs/srv/ResetFault",
                            "{cause: nothing}"])
         assert "success=False" in answer and "message=" in answer
-        assert {"/station_a/run_episodes", "/station_a/reset_scene"} <= set(ros.ros2("action list").split())
+        assert {"/station_a/run_episodes", "/station_a/reset_scene"} <= set(ros.ros2("action list --no-daemon --spin-time 2").split())
 
 
 def test_all_others_come_up_and_end_with_ctrl_c(ros, tmp_path):
