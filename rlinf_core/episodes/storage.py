@@ -10,8 +10,12 @@ from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
 
+from rlinf_core.episodes.messages import LIBRARY
+
 if TYPE_CHECKING:
     from rosbags.rosbag2.writer import StorageWriter
+
+MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
 
 
 class CheckedMcap:
@@ -21,7 +25,7 @@ class CheckedMcap:
         self.path = path / f"{path.name}.mcap"
         self._file = self.path.open("xb")
         self._mcap = McapWriter(self._file, compression=CompressionType.NONE, enable_data_crcs=True)
-        self._mcap.start(profile="ros2", library="rlinf")
+        self._mcap.start(profile="ros2", library=LIBRARY)
         self._schemas: dict[str, int] = {}
         self._channels: dict[int, int] = {}
 
@@ -34,6 +38,11 @@ class CheckedMcap:
         """A topic."""
         self._channels[connection.id] = self._mcap.register_channel(
             connection.topic, "cdr", self._schemas[connection.msgtype], {"offered_qos_profiles": offered_qos_profiles})
+
+    def attach(self, name: str, data: bytes, at_ns: int) -> None:
+        """A file that belongs to it, as ``mcap get attachment`` gives it back."""
+        kind = MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
+        self._mcap.add_attachment(create_time=at_ns, log_time=at_ns, name=name, media_type=kind, data=data)
 
     def write(self, connection: Any, timestamp: int, data: bytes | memoryview) -> None:
         """A message."""

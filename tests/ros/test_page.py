@@ -49,6 +49,7 @@ def goes_on(station, page):
 def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, page):
     takes_over(station, page)
     station.peer.spin(lambda: page.said["state"]["safety"]["source"] == "operator", 10, "the page to say so")
+    assert page.said["state"]["safety"]["takeover"] == "CORRECTING"
     assert page.said["state"]["arms"][0]["pose"]
     goes_on(station, page)
     before = station.at

@@ -133,7 +133,8 @@ function describe(here, mine) {
   for (const each of $("labels").children) each.disabled ||= each.dataset.label === "ready" ? !last.prompt : !episode.playing;
   $("start").disabled ||= last.director || episode.playing;
   $("start").title = last.director ? "A director runs: it starts the episodes" : "";
-  write("hand", !mine ? "watching" : hands.held.size ? "you command" : safety.source === "operator" ? "operator commands" : "hold to command");
+  const takeover = here && last.heard ? safety.takeover.toLowerCase() : "unknown";
+  write("hand", `${takeover} · ${!mine ? "watching" : hands.held.size ? "you command" : "hold to command"}`);
   learning();
 }
 

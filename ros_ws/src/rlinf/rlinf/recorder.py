@@ -46,6 +46,9 @@ class Recorder(StationNode):
         spool = self.declare_parameter("spool", "spool").value
         self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value,
                            max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
+        self.specs = self.declare_parameter("specs", "").value
+        self.attached = [said.partition("=") for said in self.declare_parameter("attached", [""]).value if said]
+        self.spool.attachments = self._attachments
         for left in self.spool.recover():
             self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
         arms = arms_of(self)
@@ -71,6 +74,11 @@ class Recorder(StationNode):
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
         return self.recording.writer is None and self.worker.idle
 
+    def _attachments(self) -> dict[str, bytes]:
+        """Of each recording: recipe, limits and full specs, of which messages have hashes; what is not there is not."""
+        specs = {"specs.json": self.specs.encode()} if self.specs else {}
+        return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
+
     def _describe(self, urdf: str) -> Any:
         """Tell the robot's URDF to whoever shows it, and to the recordings, which hear it like everybody else."""
         publisher = self.create_publisher(String, "robot_description", profile("robot_description")) if urdf else None
@@ -88,7 +96,7 @@ class Recorder(StationNode):
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))
         if topic == "timestep":  # before it: the last one may close the episode
-            shown = list(self.sampled.of(message.raw, message.at_ns))
+            shown = list(self.sampled.at(message.raw, message.at_ns))
             self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
         taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
         if not taken and not self.losing:
