@@ -59,10 +59,10 @@ class Lab:
         self.command.stdin.flush()
 
     def told(self, words):
-        self.peer.spin(lambda: words in self.out.read_text(), 40, lambda: f"{words}: {self.out.read_text()}")
+        self.peer.spin(lambda: words in self.out.read_text(), 90, lambda: f"{words}: {self.out.read_text()}")
 
     def end(self):
-        self.peer.spin(lambda: self.command.poll() is not None, 30, lambda: f"its end: {self.out.read_text()}")
+        self.peer.spin(lambda: self.command.poll() is not None, 90, lambda: f"its end: {self.out.read_text()}")
         assert "Traceback" not in self.out.read_text()
         return self.command.returncode
 

@@ -65,14 +65,14 @@ class Unreset:
             self.peer.for_s(0.3)
             return self.states and (self.states[-1].state != SafetyState.DISARMED) == value
 
-        self.peer.spin(done, 30, lambda: f"arming {value}: {self.states[-1:]}")
+        self.peer.spin(done, 90, lambda: f"arming {value}: {self.states[-1:]}")
 
     def say(self, word):
         self.word.publish(String(data=word))
 
     def ask(self, **goal):
         sent = self.runner.send_goal_async(RunEpisodes.Goal(**goal))
-        self.peer.spin(lambda: sent.done() and self.prompts and self.prompts[-1].data, 30, "the question")
+        self.peer.spin(lambda: sent.done() and self.prompts and self.prompts[-1].data, 90, "the question")
         return sent.result()
 
     @property
@@ -81,9 +81,9 @@ class Unreset:
 
     def ready(self):
         before = len(self.started)
-        self.peer.spin(lambda: self.prompts and self.prompts[-1].data, 30, "the question")
+        self.peer.spin(lambda: self.prompts and self.prompts[-1].data, 90, "the question")
         self.say("ready")
-        self.peer.spin(lambda: len(self.started) > before, 20, "the episode")
+        self.peer.spin(lambda: len(self.started) > before, 90, "the episode")
         own = self.started[-1].episode_id
         self.peer.spin(lambda: self.steps and (self.steps[-1].episode_id, self.prompts[-1].data) == (own, "")
                        and self.steps[-1].step_index > 2, 20, "time steps, and the question taken back")
@@ -105,7 +105,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     peer.for_s(1.0)
     assert asked.done() and not any(each.data for each in at.prompts), "nobody would record it"
     start(peer, "recorder", *at.said)
-    peer.spin(lambda: at.prompts[-1].data, 30, "the question")
+    peer.spin(lambda: at.prompts[-1].data, 90, "the question")
     handle = asked.result()
     peer.for_s(0.5)
     assert not at.started and "say that it is ready" in at.prompts[-1].data
@@ -118,7 +118,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
         at.ready()
         at.say(word)
     result = handle.get_result_async()
-    peer.spin(result.done, 30, "the end of the request")
+    peer.spin(result.done, 90, "the end of the request")
     got = result.result().result
     assert (got.success, got.episodes, got.successes) == (True, 2, 1)
     assert [each.seed for each in at.started] == [7, 8, 8, 9], "once more is the same scene, a discarded one is left behind"
@@ -142,14 +142,14 @@ def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_n
         at.ready()
         at.say("failure")
         own = at.started[-1].episode_id
-        peer.spin(lambda: any(each.kind == EpisodeEvent.ABORTED and each.episode_id == own for each in at.events), 20,  # noqa: B023
+        peer.spin(lambda: any(each.kind == EpisodeEvent.ABORTED and each.episode_id == own for each in at.events), 90,  # noqa: B023
                   "the recorder's word")
         assert "applied no action: nobody commanded the arm" in at.events[-1].detail
     at.idle = False
     at.ready()
     at.say("success")
     result = handle.get_result_async()
-    peer.spin(result.done, 30, "the end of the request")
+    peer.spin(result.done, 90, "the end of the request")
     got = result.result().result
     assert (got.success, got.episodes, got.message) == (True, 1, "") and {each.seed for each in at.started} == {7}
 

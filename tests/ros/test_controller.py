@@ -69,7 +69,7 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
     arming = peer.node.create_client(SetBool, "interlock/arm")
 
     def armed():
-        peer.spin(arming.service_is_ready, 40, "the interlock")
+        peer.spin(arming.service_is_ready, 90, "the interlock")
         answer = arming.call_async(SetBool.Request(data=True))
         peer.spin(answer.done, what="the answer")
         return answer.result().success
@@ -79,9 +79,9 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
                                    execute=1, control_mode="joint_delta", data=[0.0, 0.0, 0.02, 0.0, 0.0, 0.0],
                                    observation_stamp=peer.node.get_clock().now().to_msg()))
 
-    peer.spin(armed, 40, "arming")
+    peer.spin(armed, 90, "arming")
     peer.node.create_timer(0.1, step)
-    peer.spin(lambda: driver.angles["elbow_joint"] > 1.62, 30, lambda: f"motion: {states[-1:]}, {driver.angles}")
+    peer.spin(lambda: driver.angles["elbow_joint"] > 1.62, 90, lambda: f"motion: {states[-1:]}, {driver.angles}")
     others = {name: angle for name, angle in driver.angles.items() if name != "elbow_joint"}
     assert others == pytest.approx({name: HOME[name] for name in others}, abs=1e-6)
     _, newest = driver.sent[-1]
@@ -103,7 +103,7 @@ def test_forward_position_is_told_the_joints_as_they_are(peer):
     got, say = [], peer.node.create_publisher(JointState, "target_joints", profile("target_joints"))
     peer.node.create_subscription(Float64MultiArray, "/forward_position_controller/commands", got.append, 10)
     controller(peer, "forward_position", "/forward_position_controller/commands")
-    peer.spin(say.get_subscription_count, 40, "the controller")
+    peer.spin(say.get_subscription_count, 90, "the controller")
     say.publish(JointState(name=["a", "b"], position=[0.25, -0.5]))
     peer.spin(lambda: got, what="the command")
     assert list(got[0].data) == [0.25, -0.5]
@@ -115,7 +115,7 @@ def test_a_twist_goes_and_turns_the_shorter_way_to_the_target_and_says_nothing_b
     targets = peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
     poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
     controller(peer, "twist", "/servo_node/delta_twist_cmds")
-    peer.spin(lambda: targets.get_subscription_count() and poses.get_subscription_count(), 40, "the controller")
+    peer.spin(lambda: targets.get_subscription_count() and poses.get_subscription_count(), 90, "the controller")
     target, pose = PoseStamped(), PoseStamped()
     target.header.frame_id = "base"
     target.pose.position.x, target.pose.orientation.z, target.pose.orientation.w = 0.41, 0.0499792, 0.9987503  # 0.1 rad

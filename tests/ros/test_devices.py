@@ -139,7 +139,7 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     manned.peer.spin(lambda: well(manned), 5, "it to be well again")
     manned.pedal.press("c", True)
     manned.pedal.press("c", False)
-    manned.peer.spin(done.done, 20, "the end of the episode")
+    manned.peer.spin(done.done, 90, "the end of the episode")
     assert done.result().result.successes == 1, "the pedal said so"
 
 
@@ -155,7 +155,7 @@ def test_a_pedal_labels_a_failure_and_asks_for_an_episode_once_more(manned):
     manned.peer.for_s(0.3)
     manned.pedal.press("a", True)
     manned.pedal.press("a", False)
-    manned.peer.spin(done.done, 20, "the end of the episode")
+    manned.peer.spin(done.done, 90, "the end of the episode")
     ended = [each for each in manned.episodes if each.kind == EpisodeEvent.ENDED][-1]
     assert ended.failure and not ended.success and done.result().result.successes == 0
 
@@ -177,7 +177,7 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     peer.supervisor.start(operator_process(load_recipe("demo", ["station.operator={kind: joy, clutch: ''}"])))
     buttons = [0] * 11
     peer.node.create_timer(0.05, lambda: joy.publish(Joy(axes=[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons)))
-    peer.spin(lambda: joy.get_subscription_count(), 30, "the operator")
+    peer.spin(lambda: joy.get_subscription_count(), 90, "the operator")
     end = time.monotonic() + 20
     while not labels:
         buttons[3] = 1 - buttons[3]
@@ -188,7 +188,7 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     missing = load_recipe("demo", ["station.operator={kind: spacemouse, device: /dev/hidraw99}"])
     peer.supervisor.start(operator_process(missing))
     log = peer.supervisor.run_dir / "logs/operator.log"
-    peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), 30, "its word")
+    peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), 90, "its word")
     assert "Traceback" not in log.read_text()
 
 

@@ -52,7 +52,7 @@ class Station:
         self._publish(policy)
         self.episodes("train", 1)  # and at first, nodes may still be finding each other
         self._publish(policy)
-        self.peer.spin(lambda: self.statuses[-1].version == self.version, 30, "the policy")
+        self.peer.spin(lambda: self.statuses[-1].version == self.version, 90, "the policy")
         return self.version
 
     def _publish(self, policy):

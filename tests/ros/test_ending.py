@@ -107,7 +107,7 @@ def test_a_node_ends_with_whoever_started_it(tmp_path, peer):
     launcher = subprocess.Popen([sys.executable, "-c", code, *command_line(environment, tmp_path)], stdout=subprocess.PIPE,
                                 text=True, env=peer.supervisor.environment)
     node = int(launcher.stdout.readline())
-    peer.spin(lambda: peer.node.count_publishers("timestep"), 40, "the environment")
+    peer.spin(lambda: peer.node.count_publishers("timestep"), 90, "the environment")
     launcher.kill()
     launcher.wait()
     peer.spin(lambda: not peer.node.count_publishers("timestep"), 10, "its end, in order")

@@ -30,7 +30,7 @@ class Person(Arm):
         self.fault, self.moving, self.up, self.out = "", False, 0.004, folder / "said.txt"
         self.faults = peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
         peer.node.create_timer(0.1, self.command_it)
-        peer.spin(lambda: self.states and self.targets, 40, "the interlock")
+        peer.spin(lambda: self.states and self.targets, 90, "the interlock")
         command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--json", str(folder / "rows.json"),
                    "--set", f"station.robot={folder}", "station.task=reach", "station.operator.kind=keyboard",
                    f"station.domain_id={domain}"]
@@ -59,7 +59,7 @@ class Person(Arm):
         self.arm()
         begun, self.moving = self.targets[-1].pose.position.z, True
         self.up = 0.004 if begun < 0.25 else -0.004
-        self.peer.spin(lambda: abs(self.targets[-1].pose.position.z - begun) > 0.012, 30,
+        self.peer.spin(lambda: abs(self.targets[-1].pose.position.z - begun) > 0.012, 90,
                        lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
 
     def lets_go(self):

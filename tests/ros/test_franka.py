@@ -102,7 +102,7 @@ class Bench(Arm):
         self.arm()
         begun = self.poses[-1].pose.position.z
         self.up = 0.004 if begun < 0.2 else -0.004
-        self.peer.spin(lambda: abs(self.poses[-1].pose.position.z - begun) > 0.01, 20,
+        self.peer.spin(lambda: abs(self.poses[-1].pose.position.z - begun) > 0.01, 90,
                        lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
         self.up = 0.0
 

@@ -99,7 +99,7 @@ def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(p
         second = peer.node.create_publisher(Bool, "enable", profile("enable"))
         for name in ("sim_bridge", "interlock"):
             start(peer, name, "station.lockstep=false")
-        peer.spin(lambda: "the interlock is there" in said() and "disarmed; arm it again: rlinf arm" in said(), 40, said)
+        peer.spin(lambda: "the interlock is there" in said() and "disarmed; arm it again: rlinf arm" in said(), 90, said)
         pressed(peer, terminal, b"e", said, "cannot arm: this is missing: two_publishers:enable")
         assert "): the interlock is DISARMED\n" in said()
         peer.node.destroy_publisher(second)

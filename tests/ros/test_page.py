@@ -34,7 +34,7 @@ def takes_over(station, page, **axes):
     station.reach(SafetyState.ACTIVE)
     page.hold(**(axes or {"y": 1.0}))
     before = station.at
-    station.peer.spin(lambda: station.state.source == "operator" and station.at[1] > before[1] + 0.004, 30,
+    station.peer.spin(lambda: station.state.source == "operator" and station.at[1] > before[1] + 0.004, 90,
                       lambda: f"motion: {station.state} {page.said['state']}")
 
 
@@ -42,7 +42,7 @@ def goes_on(station, page):
     """What ended has been let go of, and somebody is there again."""
     page.let_go()
     page.silent = False
-    station.peer.spin(lambda: station.state.source == "policy", 30,
+    station.peer.spin(lambda: station.state.source == "policy", 90,
                       lambda: f"the policy: {station.state} {page.said['state']}")
 
 
@@ -53,7 +53,7 @@ def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, pa
     assert page.said["state"]["arms"][0]["pose"]
     goes_on(station, page)
     before = station.at
-    station.peer.spin(lambda: station.at[2] > before[2] + 0.002, 30, "the policy's drift")
+    station.peer.spin(lambda: station.at[2] > before[2] + 0.002, 90, "the policy's drift")
 
 
 def test_a_held_takeover_that_falls_silent_holds_the_arm_though_the_policy_goes_on(station, page):
@@ -73,7 +73,7 @@ def test_a_held_takeover_that_falls_silent_holds_the_arm_though_the_policy_goes_
 def test_whatever_ends_the_connection_of_a_takeover_holds_the_arm_and_disarms_nothing(station, page, how):
     takes_over(station, page)
     other = Client(station.url)
-    station.peer.spin(lambda: "state" in other.said, 20, "the other page")
+    station.peer.spin(lambda: "state" in other.said, 90, "the other page")
     if how == "garbage":
         page.send("\x00garbage")
         station.peer.spin(lambda: page.closed == 1008, 10, "the end of the connection")
@@ -106,7 +106,7 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     ready(station, page)
     assert page.ask(station.peer, "disarm")["well"]
     station.reach(SafetyState.DISARMED)
-    station.peer.spin(lambda: page.ask(station.peer, "arm")["well"], 20, "arming")  # a state that is late forbids it
+    station.peer.spin(lambda: page.ask(station.peer, "arm")["well"], 90, "arming")  # a state that is late forbids it
     station.reach(SafetyState.ACTIVE)
 
     async def stop():
@@ -136,7 +136,7 @@ def test_a_disarm_goes_before_an_arm_that_was_asked_for_earlier_and_is_still_on_
         before, states = len(page.notes), len(station.states)
         page.send('{"kind": "ask", "what": "arm"}')
         page.send('{"kind": "ask", "what": "disarm"}')
-        station.peer.spin(lambda: len(page.notes) == before + 2, 20, "both answers")  # noqa: B023
+        station.peer.spin(lambda: len(page.notes) == before + 2, 90, "both answers")  # noqa: B023
         station.peer.for_s(0.3)
         assert {note["what"]: note["well"] for note in page.notes[before:]} == {"arm": False, "disarm": True}
         assert {each.state for each in station.states[states:]} == {SafetyState.DISARMED}
@@ -150,13 +150,13 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
     assert page.ask(station.peer, label)["well"]
     aside = label in ("rerecord", "discard")
     wanted = EpisodeEvent.ABORTED if aside else EpisodeEvent.ENDED
-    station.peer.spin(lambda: any(each.kind == wanted for each in station.episodes[before:]), 20, "its end")
+    station.peer.spin(lambda: any(each.kind == wanted for each in station.episodes[before:]), 90, "its end")
     ended = next(each for each in station.episodes[before:] if each.kind == wanted)
     assert (ended.success, ended.failure) == (label == "success", label == "failure")
     if aside:
-        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 30, "another one")
+        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 90, "another one")
     else:
-        station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 30, "it on the disk")
+        station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 90, "it on the disk")
         station.peer.spin(lambda: page.said["state"]["episode"]["last"]["id"] == ended.episode_id, 10, "it on the page")
         station.peer.spin(lambda: page.said["history"]["success"], 10, "and in its curve")
 
@@ -164,14 +164,14 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
 def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(station, page):
     ready(station, page)
     assert page.ask(station.peer, "success")["well"]
-    station.peer.spin(lambda: not page.said["state"]["episode"]["playing"], 20, "the end of the one before")
-    station.peer.spin(lambda: page.ask(station.peer, "start", mode="demonstration")["well"], 20, "the start of another")
-    station.peer.spin(lambda: "say that it is ready" in page.said["state"]["prompt"], 30, "the question")
+    station.peer.spin(lambda: not page.said["state"]["episode"]["playing"], 90, "the end of the one before")
+    station.peer.spin(lambda: page.ask(station.peer, "start", mode="demonstration")["well"], 90, "the start of another")
+    station.peer.spin(lambda: "say that it is ready" in page.said["state"]["prompt"], 90, "the question")
     assert not page.said["state"]["episode"]["playing"]
     assert page.ask(station.peer, "ready")["well"]
-    station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 30, "the episode")
+    station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 90, "the episode")
     assert page.ask(station.peer, "discard")["well"]
-    station.peer.spin(lambda: page.said["state"]["prompt"], 30, "the question of the next one")
+    station.peer.spin(lambda: page.said["state"]["prompt"], 90, "the question of the next one")
     assert page.ask(station.peer, "cancel")["well"]
     station.peer.spin(lambda: not page.said["state"]["prompt"], 10, "its end")
 
@@ -179,7 +179,7 @@ def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(stat
 def test_cameras_come_while_somebody_looks(station, page):
     ready(station, page)
     before = page.frames
-    station.peer.spin(lambda: page.frames > before + 10, 20, "frames")
+    station.peer.spin(lambda: page.frames > before + 10, 90, "frames")
     assert page.said["station"]["cameras"] == ["front", "wrist"]
 
 

@@ -49,7 +49,7 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         served.end()
         again = Served(tmp_path, port=served.port)
         served = again
-        peer.spin(lambda: not statuses[-1].error, 30, "the connection again")
+        peer.spin(lambda: not statuses[-1].error, 90, "the connection again")
         assert decided(10) == 1
     finally:
         served.end()

@@ -56,7 +56,7 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
 
         served.end()
         served = Served(tmp_path, port=served.port)
-        peer.spin(lambda: not statuses[-1].error, 30, "the connection again")
+        peer.spin(lambda: not statuses[-1].error, 90, "the connection again")
         peer.spin(answer.done, 120, lambda: f"the episodes: {states[-1]}")
     finally:
         served.end()

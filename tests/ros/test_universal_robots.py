@@ -108,7 +108,7 @@ class Bench(Arm):
         self.arm()
         begun = self.elbow
         self.turn = 0.02 if begun < 1.6 else -0.02
-        self.peer.spin(lambda: abs(self.elbow - begun) > 0.03, 20,
+        self.peer.spin(lambda: abs(self.elbow - begun) > 0.03, 90,
                        lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}, {self.fault()}")
         self.turn = 0.0
 
@@ -156,7 +156,7 @@ def test_s17_a_protective_stop_is_unlocked_with_a_reset_by_name_and_never_by_its
     station.held = True
     station.peer.for_s(0.3)
     before = station.elbow
-    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 30, lambda: f"the reset: {station.fault()}")
+    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 90, lambda: f"the reset: {station.fault()}")
     station.reach(DISARMED)
     assert station.fault() == "" and abs(station.elbow - before) < 1e-3, "a reset moves nothing"
     assert "recovering" in [each.data for each in station.faults]
@@ -171,10 +171,10 @@ def test_a_stop_that_is_locked_still_is_waited_for_and_says_what_stands(station)
     station.reach(FAULT, "robot:protective_stop")
     refused, begun = station.clear("robot:protective_stop"), time.monotonic()
     assert not refused.success
-    station.peer.spin(lambda: station.fault() == "protective_stop" and time.monotonic() - begun > 1.0, 30,
+    station.peer.spin(lambda: station.fault() == "protective_stop" and time.monotonic() - begun > 1.0, 90,
                       lambda: f"the recovery to have given up: {station.fault()}")
     station.inject(0.0, "locked_s")
-    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 30, lambda: f"the reset: {station.fault()}")
+    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 90, lambda: f"the reset: {station.fault()}")
     station.moves()
 
 
@@ -200,7 +200,7 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
                       and station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
     cause = station.states[-1].cause
     station.inject("")
-    station.peer.spin(lambda: station.fault() == "" and station.clear(cause).success, 20,
+    station.peer.spin(lambda: station.fault() == "" and station.clear(cause).success, 90,
                       lambda: f"the reset: {station.fault()} {station.states[-1].cause}")
     station.moves()
     station.inject("safeguard_stop")
@@ -210,6 +210,6 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
     station.peer.spin(lambda: told in station.health and station.health[told].message == "safeguard_stop",
                       what=lambda: f"diagnostics: {station.health.get(told)}")
     station.inject("")
-    station.peer.spin(lambda: station.fault() == "" and station.clear("robot:safeguard_stop").success, 20,
+    station.peer.spin(lambda: station.fault() == "" and station.clear("robot:safeguard_stop").success, 90,
                       lambda: f"the reset: {station.fault()}")
     station.moves()
