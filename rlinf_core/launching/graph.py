@@ -30,6 +30,7 @@ RESPAWN = "respawn"
 SHUTDOWN = "shutdown"  # the station cannot go on without it
 ONCE = "once"          # its end is somebody's business, and not to be undone
 STOP_S, TRAINER_STOP_S = 5.0, 30.0
+CONTROLLER = 25  # real-time priority of what stands for a robot's own controller
 OF_THE_STATION = ("enable", "policy/action", "teleop/action", "timestep", "episode")  # heard by the interlock of each arm
 TO_OTHERS = "safety/to_others"
 
@@ -85,7 +86,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
                                control_hz=spec.control_hz, **cameras))
     if robot.twin:
         processes.append(_node(recipe, "twin", "rlinf.driver", SHUTDOWN, module=robot.twin.node, lockstep=False,
-                               simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
+                               priority=CONTROLLER, simulator=robot.twin.simulator, options=json.dumps(robot.twin.options),
                                control_hz=spec.control_hz, **rendered))
     if driver := robot.driver_node:
         node = _node(recipe, "driver", "rlinf.driver", SHUTDOWN, module=driver.node, settings=driver.model_dump_json())

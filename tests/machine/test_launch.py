@@ -3,7 +3,6 @@
 Where ROS 2 is: sourced, named by RLINF_ROS_SETUP, or beside this environment's wheels (scripts/ros2_tools.sh).
 """
 
-import json
 import os
 import re
 import shutil
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core.episodes import read_episode
 from rlinf_core.paths import built_messages, message_packages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,60 +147,3 @@ def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign,
         if name in ("sim", "collect"):
             heard = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
             assert "state: " in heard and "limits_hash" in heard
-
-
-def mapped(pid):
-    """Whether a process has a simulator in its memory."""
-    try:
-        return "mujoco" in Path(f"/proc/{pid}/maps").read_text()
-    except OSError:
-        return False
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_the_demos_training_at_a_station_with_all_devices_and_no_hardware(ros, tmp_path):
-    """Franka, RealSense and SpaceMouse are twins; a person takes over with the last. Only the Franka's has a simulator."""
-    pytest.importorskip("pyrealsense2")
-    run, mouse, recipe = tmp_path / "run", tmp_path / "mouse", tmp_path / "devices.yaml"
-    recipe.write_text(
-        "defaults: franka_twin_devices\nname: devices\n"
-        f"station: {{beside: {{kind: spacemouse, device: {mouse}}}}}\nbridge: {{port: 50774}}\n"
-        "collect: {episodes: 3}\npolicy: {hidden: [64, 64]}\nsft: {steps: 200, batch_size: 64}\n"
-        "algorithm: {batch_size: 64, critic_hidden: [64, 64]}\n"
-        "online: {max_env_steps: 250, slice_episodes: 3, min_transitions: 50, publish_every_updates: 50}\n"
-        "evaluate: {episodes: 3, filmed: 1}\n")
-    rlinf = [sys.executable, "-m", "rlinf_core.cli.main"]
-    environment = ros.environment | {"ROS_DOMAIN_ID": str(DOMAIN)}
-    device = subprocess.Popen([*rlinf, "twin", "spacemouse", "--path", mouse], stdin=subprocess.PIPE, text=True,
-                              cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
-    with open(tmp_path / "train.log", "wb") as file:
-        trainer = subprocess.Popen([*rlinf, "train", str(recipe), "--out", str(run)], cwd=ROOT, env=environment,
-                                   stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-    try:
-        words = f"realworld.launch.py recipe:={recipe} director:=true run_dir:={run}"
-        with ros.launched(words, tmp_path / "log") as launch:
-            events, taken_over, end = [], False, time.monotonic() + 700
-            while not any(event["event"] == "result" for event in events):
-                assert time.monotonic() < end and trainer.poll() is None, launch.log.read_text()[-4000:]
-                if (run / "progress.jsonl").exists():
-                    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
-                if not taken_over and any(event.get("mode") == "train" for event in events):
-                    for word in ("ty -0.6 tx 0.3", "rest"):
-                        device.stdin.write(f"{word}\n")
-                        device.stdin.flush()
-                        time.sleep(2.0)
-                    taken_over = True
-                time.sleep(0.5)
-            with_simulator = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[1] for pid in
-                              marked(str(launch.log)) if mapped(pid)]
-            assert [Path(name).name for name in with_simulator] == ["twin"], with_simulator
-    finally:
-        device.kill()
-        trainer.send_signal(signal.SIGINT)
-        trainer.wait(60)
-    recordings = [read_episode(path) for path in sorted((run / "spool/sent").iterdir())]
-    assert len(recordings) >= 3 + 3 + 3 and all({"wrist", "front"} <= set(each.observations) for each in recordings)
-    sources = [set(each.sources) for each in recordings]
-    assert {"operator", "policy"} in sources, "a person took over from the policy"
-    assert not list(run.glob("faults/closed/*")), "and nothing was a fault"
