@@ -42,7 +42,7 @@ class Station:
     def __init__(self, peer):
         self.peer, self.statuses, self.version = peer, listen(peer, PolicyStatus, "policy/status"), 0
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
-            start(peer, name, *REACH)
+            start(peer, name, *REACH, **({"lockstep_guard_s": 15.0} if name == "interlock" else {}))
         self.updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(lambda: self.statuses and self.runner.server_is_ready(), 60, "the station")

@@ -67,7 +67,7 @@ def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
     director = terminal("direct", "--quiet", "--out", str(tmp_path / "run"))
     trainer = terminal("train", "--out", str(tmp_path / "trainer"))
     try:
-        assert director.wait(200) == 0, [log.read_text()[-1500:] for log in logs.values()]
+        assert director.wait(280) == 0, [log.read_text()[-1500:] for log in logs.values()]
     finally:
         for process in (director, station, trainer):
             process.terminate()
