@@ -81,7 +81,8 @@ class Version:
 
     def _in_play(self, requests: Sequence[Request]) -> Continuation:
         action, horizon, device = self.policy.spec.action, self.policy.config.horizon, self.policy.device
-        each = [Continuation.of(action.from_si(request.left), request.frozen, horizon, device) for request in requests if request.left is not None]
+        each = [Continuation.of(action.from_si(request.left), request.frozen, horizon, device)
+                for request in requests if request.left is not None]
         return Continuation(*(torch.cat([getattr(one, name) for one in each]) for name in ("actions", "weights")))
 
     def kind(self, request: Request) -> tuple[Version, bool, bool]:
