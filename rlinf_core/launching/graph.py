@@ -12,6 +12,7 @@ from typing import Any
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
+from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
 from rlinf_core.operators.homing import homes_of
 from rlinf_core.page.access import token_of
@@ -103,7 +104,9 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               lockstep=lockstep, cameras=cameras["cameras"],
               urdf=str(robot.urdf or "")),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              policies=policies, address=recipe.bridge.address, credentials=str(credentials or "")),
+              policies=policies, address=recipe.bridge.address, credentials=str(credentials or ""),
+              specs=json.dumps(spec.to_dict()),
+              limits_hash="+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))),
         *([_page(recipe, robot, run_dir)] if web.port else []),
     ]
     return processes
