@@ -5,7 +5,7 @@ STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
 APART := genesis libero calvin lerobot
-.PHONY: help setup station simulators browser $(APART) demo test test-all mutants lint clean
+.PHONY: help setup station simulators browser ros2 $(APART) demo test test-all mutants lint clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -26,6 +26,9 @@ $(SIMULATORS): $(STAMP) scripts/simulators.sh
 browser:         ## Chromium, in which the tests open the operator's page
 	scripts/browser.sh
 
+ros2: setup      ## ROS's own launch and command line beside the wheels, for the tests of launch files
+	scripts/ros2_tools.sh
+
 genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin
 $(APART): setup
 	scripts/isolated.sh $@
@@ -33,10 +36,10 @@ $(APART): setup
 demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
 	$(VENV)/bin/rlinf demo $(DEMO)
 
-test: simulators browser ## the test suite without the slow runs
+test: simulators browser ros2 ## the test suite without the slow runs
 	scripts/test_all.sh "not slow"
 
-test-all: simulators browser $(APART)  ## everything, the simulators of their own environments included
+test-all: simulators browser ros2 $(APART)  ## everything, the simulators of their own environments included
 	scripts/test_all.sh
 
 mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)

@@ -66,6 +66,7 @@ def _station(member, processes: list, playing: set) -> list:
         return [LogInfo(msg=said), *others, *([] if playing else [EmitEvent(event=Shutdown(reason="no station plays"))])]
 
     ends = [RegisterEventHandler(OnProcessExit(
-        target_action=node, on_exit=lambda event, _, process=process: end(process, event.returncode)))
+        target_action=node, on_exit=lambda event, context, process=process:
+        [] if context.is_shutdown else end(process, event.returncode)))
         for process, node in zip(processes, nodes, strict=True) if process.restart in (ONCE, SHUTDOWN)]
     return [*ends, *nodes]

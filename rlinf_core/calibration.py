@@ -93,7 +93,8 @@ def publish(path: Path, text: str) -> None:
     """Replace a file's text; it is the old one or the new one, whatever happens meanwhile."""
     aside = path.with_name(f".{path.name}.new")
     aside.write_text(text)
-    aside.chmod(path.stat().st_mode)
+    if path.exists():
+        aside.chmod(path.stat().st_mode)
     publish_file(aside, path)
 
 

@@ -66,8 +66,14 @@ class Twin(Settings):
 
     node: str = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
                       description="the module whose main runs it: sim_bridges.twins.franka")
-    simulator: str = Field(description="which one is inside")
+    simulator: str = Field("", description="which one is inside, where there is one")
     options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
+
+    @model_validator(mode="after")
+    def _options_of_something(self) -> Twin:
+        if self.options and not self.simulator:
+            raise ValueError("options: expected 'simulator', whose they are, or none")
+        return self
 
 
 class Robot(Settings):
@@ -103,6 +109,10 @@ class Robot(Settings):
         None, description="what follows the interlock, where it is no impedance controller on target_pose")
     urdf: Path | None = Field(None, strict=False, description="its URDF, beside it: published as `robot_description`, and "
                               "recorded with each episode")
+    hand_eye: Path | None = Field(None, strict=False, description="where its cameras are, a file beside it (rlinf "
+                                  "calibrate --camera): on `/tf_static`")
+    tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `/tf`: another name "
+                            "where the driver's robot_state_publisher has this one, empty for none")
     distance: bool = Field(
         False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
         "stops the arm")
@@ -238,7 +248,7 @@ def load_robot(name: str) -> Robot:
         if robot.grippers and driver(robot.driver)(**options).has_gripper:
             raise RecipeError(f"{said.place(('driver',))}: 'gripper': expected none beside the one that driver: "
                               f"{robot.driver} tells. Leave it out, or say options: {{hand: false}}")
-    if robot.twin:
+    if robot.twin and robot.twin.simulator:
         inside = _options(robot.twin.simulator, said.place(("twin", "simulator")), said.below(("twin", "options")))
         robot = robot.but(twin=robot.twin.but(options=inside))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
@@ -247,8 +257,8 @@ def load_robot(name: str) -> Robot:
     urdf = folder / robot.urdf if robot.urdf else None
     cameras: dict[str, CameraSettings] = robot.cameras | {
         name: each.beside(folder) for name, each in robot.devices.items()}
-    return robot.but(urdf=urdf, cameras=cameras, limits=folder / robot.limits if robot.limits else None, options=options,
-                     task=task,
+    hand_eye, own = (folder / path if path else None for path in (robot.hand_eye, robot.limits))
+    return robot.but(urdf=urdf, hand_eye=hand_eye, cameras=cameras, limits=own, options=options, task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
 
 

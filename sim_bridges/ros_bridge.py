@@ -37,11 +37,10 @@ class SimBridge(ControlNode):
 
     Args:
         name: of the node.
-        parameters: whether others may set its parameters.
     """
 
-    def __init__(self, name: str = "sim_bridge", parameters: bool = False) -> None:
-        super().__init__(name, parameters)
+    def __init__(self, name: str = "sim_bridge") -> None:
+        super().__init__(name)
         options = json.loads(self.declare_parameter("options", "{}").value)
         self.simulator = arms_of(self.around(make(self.declare_parameter("simulator", "franka_mujoco").value, **options)))
         self.lockstep = self.declare_parameter("lockstep", True).value

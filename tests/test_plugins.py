@@ -205,4 +205,5 @@ def test_a_vendors_driver_is_gone_with_its_files(tmp_path):
     load = "from rlinf_core.robot import load_robot; print(load_robot('ur5e').driver); load_robot('franka_fr3')"
     ran = subprocess.run([sys.executable, "-c", load], cwd=tmp_path, capture_output=True, text=True,
                          env=os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
-    assert ran.stdout == "external\n" and "'driver': expected one of external, simulator" in ran.stderr, ran.stderr
+    assert ran.stdout == "universal_robots\n", ran.stdout
+    assert "'driver': expected one of external, simulator, universal_robots" in ran.stderr, ran.stderr

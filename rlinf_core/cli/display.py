@@ -80,7 +80,8 @@ class Display:
         rows += [("updates", f"{trainer['updates']} ({trainer['update_ratio']:.2f} per step)"),
                  ("policy", f"version {status['policy_version']}{held}, {status['inference_p50_ms']:.1f} ms"),
                  ("interlock", f"{safety['state']} {safety['cause']} ({safety['limited']} limited, {safety['holds']} "
-                               f"held, {safety['refused']} refused)")]
+                               f"held, {safety['refused']} refused)"),
+                 ("in command", safety.get("takeover", "PAUSED"))]
         for key, title in (("waiting_for", "waiting for you"), ("operator", "operator")):
             if status.get(key):
                 rows.append((title, status[key]))

@@ -175,6 +175,7 @@ def _parser() -> argparse.ArgumentParser:
                     "the safety drill: what can go wrong goes wrong, and is measured")
     drill.add_argument("--only", default="", metavar="WORDS", help="scenarios of configs/drill.yaml by their name")
     drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row there")
+    drill.add_argument("--two-arms", action="store_true", help="at a station with two arms, configs/drill_two_arms.yaml")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
     drill.add_argument("--domain", type=int, default=42, help="ROS_DOMAIN_ID")
     own = command(commands, "calibrate", "cli.station:calibrate", "a real arm's box and home, as a hand guides it", (
@@ -188,6 +189,30 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--out", type=Path, default=Path("calibration.png"), metavar="PNG", help="the picture (default: "
                      "calibration.png)")
     own.add_argument("--write", action="store_true", help="write the lines into the robot's own files")
+    first = command(commands, "first-motion", "cli.station:first_motion", "a real arm's first motion, at a tenth of its "
+                    "speeds", ("Lowers the interlock's speeds to a tenth, asks a person for one thing after the other "
+                               "(move, let go, disarm, press each stop), and measures what interlock and arm make of it. "
+                               "It commands and arms nothing."))
+    first.add_argument("name", **STATIONS_RECIPE)
+    first.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
+    first.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
+    first.add_argument("--json", **JSON, help="write each row there")
+    camera = command(commands, "camera", "cli.station:camera", "where a camera is, and whether it is where it was", (
+        "Looks through a camera of a station that runs, and commands nothing. locate: from views of a chessboard with the "
+        "arm tilted in many ways, into the robot's hand-eye file. align: against a picture that was taken with --write."))
+    camera.add_argument("what", choices=["locate", "align"])
+    camera.add_argument("name", **STATIONS_RECIPE)
+    camera.add_argument("camera", help="its name in robot.yaml")
+    camera.add_argument("--set", **SET, help="as given to the station, e.g. station.robot=robots/mine")
+    camera.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
+    camera.add_argument("--on", default="tool", choices=["tool", "base"], help="what it is fixed to (default: tool, "
+                        "the board stands; base: the tool holds the board)")
+    camera.add_argument("--board", default="8x5", metavar="COLUMNSxROWS", help="inner corners of the board (default: 8x5)")
+    camera.add_argument("--square", type=float, default=0.03, metavar="METRES", help="edge of its squares (default: 0.03)")
+    camera.add_argument("--reference", type=Path, metavar="PNG", help="align: another than views/<camera>.png of the robot")
+    camera.add_argument("--out", type=Path, default=Path("alignment.png"), metavar="PNG", help="align: the picture "
+                        "(default: alignment.png)")
+    camera.add_argument("--write", action="store_true", help="write the file, or the reference")
     check = command(commands, "check", "cli.check:check_command", "whether a simulator conforms to the robot interface")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")
     check.add_argument("simulator", metavar="name", help="its name, e.g. maniskill")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,32 @@ def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Pat
     return subprocess.call([*command, *(["--write"] if write else [])], env=ros_environment(recipe.station.domain))
 
 
-def drill(only: str, json_file: Path | None, out: Path | None, domain: int) -> int:
+def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
+    """The drill of a real arm's first motion (``rlinf.first_motion``); returns its exit code."""
+    recipe = load_recipe(name, overrides)
+    check_recipe(recipe)
+    command = [sys.executable, "-m", "rlinf.first_motion", name, *overrides, f"--arm={arm}",
+               *([f"--json={json_file}"] if json_file else [])]
+    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+
+
+def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on: str, board: str, square: float,
+           reference: Path | None, out: Path, write: bool) -> int:
+    """Look through a camera of the recipe's station (``rlinf.camera_client``); returns its exit code."""
+    recipe = load_recipe(name, overrides)
+    check_recipe(recipe)
+    if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:
+        raise RecipeError(f"--board: expected the inner corners of a chessboard, 3x3 at least, e.g. 8x5, got '{board}'")
+    if not 0.001 <= square <= 1.0:
+        raise RecipeError(f"--square: expected 0.001 to 1 m, got {square}")
+    command = [sys.executable, "-m", "rlinf.camera_client", what, name, camera, *overrides, f"--arm={arm}", f"--on={on}",
+               f"--board={board}", f"--square={square}", f"--out={out}",
+               *([f"--reference={reference}"] if reference else []), *(["--write"] if write else [])]
+    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+
+
+def drill(only: str, json_file: Path | None, two_arms: bool, out: Path | None, domain: int) -> int:
     """Run the safety drill (``rlinf.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
     options = [f"--{name}={value}" for name, value in (("only", only), ("json", json_file), ("out", out)) if value]
-    return subprocess.call([sys.executable, "-m", "rlinf.drill", *options], env=ros_environment(domain))
+    return subprocess.call([sys.executable, "-m", "rlinf.drill", *options, *(["--two-arms"] if two_arms else [])],
+                           env=ros_environment(domain))

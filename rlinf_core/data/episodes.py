@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from rlinf_core.recipes.station import station_task
 from rlinf_core.reports.recordings import recordings
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
-LONGEST = 10**9
+LONGEST, READERS = 10**9, 2  # time steps; episodes that are read at once: hashes and copies leave the interpreter free
 Say = Callable[[str], None]
 
 
@@ -32,10 +34,9 @@ def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, 
     """
     first: tuple[Path, Episode] | None = None
     seen: dict[str, Path] = {}
-    for folder in recordings(paths):
+    for folder, reading in _ahead(recordings(paths)):
         try:
-            episode = read_episode(folder)
-            check_values(episode)
+            episode = reading.result()
         except EpisodeError as error:
             if (folder / SUMS).exists():
                 raise EpisodeError(f"{error}. `rlinf data check` lists all such, `rlinf data repair` keeps what "
@@ -51,6 +52,23 @@ def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, 
         yield folder, episode
     if first is None:
         raise EpisodeError(f"{', '.join(map(str, paths))}: expected a whole episode, got none. `rlinf data check` says why")
+
+
+def _ahead(folders: list[Path]) -> Iterator[tuple[Path, Future[Episode]]]:
+    """Each with its episode, in their order; the next ones are read meanwhile."""
+    with ThreadPoolExecutor(READERS) as pool:
+        waiting: deque[tuple[Path, Future[Episode]]] = deque()
+        for folder in folders:
+            waiting.append((folder, pool.submit(_whole, folder)))
+            if len(waiting) > READERS:
+                yield waiting.popleft()
+        yield from waiting
+
+
+def _whole(folder: Path) -> Episode:
+    episode = read_episode(folder)
+    check_values(episode)
+    return episode
 
 
 def check_values(episode: Episode, spec: StationSpec | None = None) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError
 from rlinf_core.settings.base import Settings
@@ -23,6 +25,9 @@ class DriverSettings(Settings):
     """
 
     node: ClassVar[str] = ""
+
+    address: str = Field("", pattern=r"^[A-Za-z0-9.:-]*$", description="of the robot's controller, which `rlinf doctor "
+                         "station` pings; empty for none")
 
     @property
     def has_gripper(self) -> bool:

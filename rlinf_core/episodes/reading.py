@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
-from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.chunks import arm_of, played_chunks, steps_of
-from rlinf_core.episodes.messages import PACKAGE, store_for, to_ns
+from rlinf_core.episodes.messages import LIBRARY, PACKAGE, store_for, to_ns
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError
+
+if TYPE_CHECKING:
+    from mcap.records import Chunk, McapRecord
 
 LAST = 2
 ENDED = 1
@@ -22,6 +27,8 @@ TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Appli
          "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
 MAX_MESSAGES = 200_000
 MAX_DEFINITIONS = 1 << 16  # characters
+RECORD, MESSAGE = Struct("<BQ"), Struct("<HIQQ")  # of MCAP: a record's kind and length; what a message begins with
+HEADER_BYTES = 256          # of an MCAP file, within which it says who has written it
 MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message is at most 64
 
 ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")  # between the station's name and that of a topic of one of several arms
@@ -41,7 +48,7 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     try:
         if sealed or (folder / SUMS).exists():
             verify(folder)
-        return _episode(folder, _read(_recorded(folder) if sealed else _anybodys(folder)))
+        return _episode(folder, _read(_recorded(folder) if sealed or _ours(folder) else _anybodys(folder)))
     except EpisodeError:
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
@@ -67,12 +74,12 @@ def _episode(folder: Path, messages: Messages) -> Episode:
 
 
 def _recorded(folder: Path) -> Iterator[Raw]:
-    """What a recorder has written: one MCAP file, from its beginning to its end, with every checksum compared.
+    """What a recorder has written: one MCAP file, from its beginning to its end, with the checksum of every chunk compared.
 
     No index is followed and nothing is decompressed, either of which could make little data into any amount.
     """
     from mcap.records import Channel, Chunk, Message, Schema
-    from mcap.stream_reader import StreamReader, breakup_chunk
+    from mcap.stream_reader import StreamReader
 
     files = list(folder.glob("*.mcap"))
     if len(files) != 1:
@@ -80,11 +87,11 @@ def _recorded(folder: Path) -> Iterator[Raw]:
     schemas: dict[int, Schema] = {}
     channels: dict[int, Channel] = {}
     with open(files[0], "rb") as stream:
-        reader = StreamReader(stream, emit_chunks=True, validate_crcs=True, record_size_limit=MAX_CHUNK_BYTES)
+        reader = StreamReader(stream, emit_chunks=True, record_size_limit=MAX_CHUNK_BYTES)  # its seal has been compared
         for outer in reader.records:
             if isinstance(outer, Chunk) and outer.compression:
                 raise ValueError(f"compression {outer.compression}, which no recorder here uses")
-            for record in breakup_chunk(outer, validate_crc=True) if isinstance(outer, Chunk) else [outer]:
+            for record in _records(outer) if isinstance(outer, Chunk) else [outer]:
                 if isinstance(record, Schema):
                     schemas[record.id] = record
                 elif isinstance(record, Channel):
@@ -93,6 +100,37 @@ def _recorded(folder: Path) -> Iterator[Raw]:
                     channel = channels[record.channel_id]
                     schema = schemas[channel.schema_id]
                     yield channel.topic, schema.name, schema.data.decode(), record.data
+
+
+def _records(chunk: Chunk) -> Iterator[McapRecord]:
+    """What is in a chunk, as ``mcap.stream_reader.breakup_chunk`` says it, but without two copies of every message."""
+    from mcap.data_stream import ReadDataStream
+    from mcap.opcode import Opcode
+    from mcap.records import Channel, Message, Schema
+
+    if chunk.uncompressed_crc not in (0, zlib.crc32(chunk.data)):
+        raise ValueError("a chunk whose checksum (CRC) does not fit")
+    view, at = memoryview(chunk.data), 0
+    while at < len(view):
+        opcode, length = RECORD.unpack_from(view, at)
+        content, at = view[at + RECORD.size:at + RECORD.size + length], at + RECORD.size + length
+        if len(content) < length or (opcode == Opcode.MESSAGE and length < MESSAGE.size):
+            raise ValueError("a record that is cut short")
+        if opcode == Opcode.MESSAGE:
+            channel, number, logged, published = MESSAGE.unpack_from(content)
+            yield Message(channel_id=channel, sequence=number, log_time=logged, publish_time=published,
+                          data=content[MESSAGE.size:])  # type: ignore[arg-type]  # read-only bytes, all the same
+        elif opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
+            yield (Schema if opcode == Opcode.SCHEMA else Channel).read(ReadDataStream(BytesIO(content)))
+
+
+def _ours(folder: Path) -> bool:
+    """Whether it is sealed and written by a recorder of ours: then no metadata are needed, which take long to parse."""
+    files = list(folder.glob("*.mcap"))
+    if len(files) != 1 or not (folder / SUMS).exists():
+        return False
+    with open(files[0], "rb") as file:
+        return LIBRARY.encode() in file.read(HEADER_BYTES)
 
 
 def _anybodys(folder: Path) -> Iterator[Raw]:
@@ -106,7 +144,7 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 def _read(raws: Iterator[Raw]) -> Messages:
     """What is on the topics that make an episode, once each."""
-    messages: dict[str, dict[bytes, Any]] = {topic: {} for topic in TYPES}
+    messages: dict[str, dict[tuple[str, bytes], Any]] = {topic: {} for topic in TYPES}
     stations: set[str] = set()
     appliers: set[str] = set()  # the station, or its arms
     for name, kind, definition, raw in raws:
@@ -117,7 +155,7 @@ def _read(raws: Iterator[Raw]) -> Messages:
         (appliers if topic == "applied" else stations).add(whose)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
-        key = blake2b(whose.encode() + raw).digest()
+        key = whose, raw  # its arrays are views of it, so that it stays in any case
         if key not in messages[topic]:
             messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
             messages[topic][key].arm = whose

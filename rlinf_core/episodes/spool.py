@@ -16,7 +16,8 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class Spool:
     def __init__(self, root: str | Path, min_free_mb: float = 200.0, keep_sent: int = 10_000,
                  max_gb: float = MAX_GB) -> None:
         self.root, self.min_free_mb, self.keep_sent, self.max_gb = Path(root), min_free_mb, keep_sent, max_gb
+        self.attachments: Callable[[], dict[str, bytes]] = dict  # by name, of each new episode
         self._sizes: dict[str, dict[Path, int]] = {}  # bytes by folder; those of an episode change only while it is open
         try:
             for name in (*KEPT, "sent"):
@@ -127,6 +129,9 @@ class EpisodeWriter:
         self._bag = CheckedWriter(spool.root / "open" / episode_id)
         with _disk_errors(spool.root):
             self._bag.open()
+            storage: Any = self._bag.storage
+            for name, data in spool.attachments().items():
+                storage.attach(name, data, time.time_ns())
 
     def write(self, topic: str, message_type: str, stamp_ns: int, raw: bytes) -> None:
         """Append one serialised message; ``message_type`` like "rlinf_msgs/msg/TimeStep"."""

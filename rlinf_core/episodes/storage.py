@@ -13,9 +13,13 @@ from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.rosbag2.metadata import dump_qos_v8
 
+from rlinf_core.episodes.messages import LIBRARY
+
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection, Qos
     from rosbags.rosbag2.writer import StorageWriter
+
+MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
 
 
 class CheckedMcap:
@@ -25,7 +29,7 @@ class CheckedMcap:
         self.path = path / f"{path.name}.mcap"
         self._file = self.path.open("xb")
         self._mcap = McapWriter(self._file, compression=CompressionType.NONE, enable_data_crcs=True)
-        self._mcap.start(profile="ros2", library="rlinf")
+        self._mcap.start(profile="ros2", library=LIBRARY)
         self._schemas: dict[str, int] = {}
         self._channels: dict[int, int] = {}
 
@@ -39,6 +43,11 @@ class CheckedMcap:
         self._channels[connection.id] = self._mcap.register_channel(
             connection.topic, "cdr", self._schemas[connection.msgtype],
             {"offered_qos_profiles": connection.owner.qos[connection.topic]})
+
+    def attach(self, name: str, data: bytes, at_ns: int) -> None:
+        """A file that belongs to it, as ``mcap get attachment`` gives it back."""
+        kind = MEDIA_TYPES.get(Path(name).suffix, "application/octet-stream")
+        self._mcap.add_attachment(create_time=at_ns, log_time=at_ns, name=name, media_type=kind, data=data)
 
     def write(self, connection: Any, timestamp: int, data: bytes | memoryview) -> None:
         """A message."""

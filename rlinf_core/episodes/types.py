@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlinf_core.interlock.takeover import takeover
+
 
 @dataclass(frozen=True)
 class PlayedChunks:
@@ -88,3 +90,8 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+    @property
+    def takeovers(self) -> np.ndarray:
+        """Who had the arm in each transition (T,): the numbers of ``interlock.takeover.Takeover``."""
+        return np.array([takeover(source) for source in self.sources], int)

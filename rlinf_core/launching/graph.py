@@ -12,7 +12,9 @@ from typing import Any
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
-from rlinf_core.interlock.limits_file import load_limits
+from rlinf_core.hand_eye import TOOL
+from rlinf_core.hand_eye import load as load_hand_eye
+from rlinf_core.interlock import load_limits
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
 from rlinf_core.operators.homing import homes_of
 from rlinf_core.page.access import token_of
@@ -101,8 +103,10 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               lockstep=lockstep, **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              lockstep=lockstep, cameras=cameras["cameras"],
-              urdf=str(robot.urdf or "")),
+              lockstep=lockstep, cameras=cameras["cameras"], urdf=str(robot.urdf or ""), tool_frame=robot.tool_frame,
+              mounts=_mounts(robot), specs=json.dumps(spec.to_dict()),
+              attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",
+                        *(f"{f'{arm}_' if arm else ''}limits.yaml={path}" for arm, path in robot.interlocks.items())]),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
               policies=policies, address=recipe.bridge.address, credentials=str(credentials or ""),
               specs=json.dumps(spec.to_dict()),
@@ -194,6 +198,22 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
     """What a policy node with a server is told."""
     policy = recipe.station.policy
     return {"remote": policy.model_dump_json(exclude={"backend"})} if policy.backend == "remote" else {}
+
+
+def _mounts(robot: Robot) -> str:
+    """Where the cameras are, as the transforms have it; RecipeError where their file names one that is not there."""
+    if robot.hand_eye is None:
+        return ""
+    found: dict[str, Any] = {}
+    for name, mount in load_hand_eye(robot.hand_eye).cameras.items():
+        if name not in robot.cameras or mount.arm not in robot.interlocks:
+            raise RecipeError(f"{robot.hand_eye}: cameras.{name}: expected a camera, and an arm, of robot.yaml: "
+                              f"{', '.join(robot.cameras)}; {', '.join(filter(None, robot.interlocks)) or 'one arm'}; got "
+                              f"'{name}', arm '{mount.arm}'")
+        tool = f"{mount.arm}_{robot.tool_frame}" if mount.arm else robot.tool_frame
+        frame = tool if mount.on == TOOL else load_limits(robot.interlocks[mount.arm]).frame
+        found[name] = {"frame": frame, "position": mount.position, "orientation": mount.orientation}
+    return json.dumps(found)
 
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:

@@ -17,7 +17,8 @@ SCRIPTED, KEYBOARD, PAGE = "scripted", "keyboard", "page"
 OURS = {"scripted": "rlinf_core.operators.scripted:Scripted", "keyboard": "rlinf_core.operators.keyboard:Keyboard",
         "spacemouse": "rlinf_core.operators.spacemouse:SpaceMouse", "gamepad": "rlinf_core.operators.gamepad:Gamepad",
         "joy": "rlinf_core.operators.joy:Joy", "pedal": "rlinf_core.operators.pedal:Pedal",
-        "leader": "rlinf_core.operators.leader:Leader", "page": "rlinf_core.operators.page:Page"}
+        "leader": "rlinf_core.operators.leader:Leader", "page": "rlinf_core.operators.page:Page",
+        "vr": "rlinf_core.operators.vr:Vr"}
 
 
 def operators() -> list[str]:

@@ -25,14 +25,17 @@ class Chunking:
         """Nothing is in play any more."""
         self.chunks.clear()
 
-    def merge(self, actions: np.ndarray, start: int, frozen: int) -> np.ndarray:
-        """What is sent of ``actions`` (H, A); the first ``frozen`` have begun by now, as the last chunk has them."""
+    def merge(self, actions: np.ndarray, start: int, frozen: int, continues: bool = False) -> np.ndarray:
+        """What is sent of ``actions`` (H, A); the first ``frozen`` have begun by now, as the last chunk has them.
+
+        Where they ``continue`` the last chunk, nothing else of it is blended in: they were made to follow it.
+        """
         sent = actions[:self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
             self.chunks = [*[each for each in self.chunks if each[0] + len(each[1]) > start], (start, actions)]
             return self._mean(start, len(actions))
         if self.mode == REAL_TIME and self.chunks:
-            sent = self._blended(actions, start, frozen)
+            sent = self._blended(actions, start, frozen, 0.0 if continues else 1.0)
         self.chunks = [(start, sent)]
         return sent
 
@@ -45,13 +48,27 @@ class Chunking:
             total, weights = total + weight * own, weights + weight
         return total / weights
 
-    def _blended(self, actions: np.ndarray, start: int, frozen: int) -> np.ndarray:
-        """The last chunk where it has begun, then less and less of it (Black et al. 2025, arXiv 2506.07339, equation 5)."""
-        begun, last = self.chunks[-1]
-        left = last[max(start - begun, 0):][:len(actions)]
-        frozen = min(frozen, len(left))
-        distance = (len(left) - np.arange(len(left))) / (len(left) - frozen + 1)
-        weight = np.where(np.arange(len(left)) < frozen, 1.0, distance * np.expm1(distance) / np.expm1(1.0))[:, None]
+    def _blended(self, actions: np.ndarray, start: int, frozen: int, soft: float) -> np.ndarray:
+        """The last chunk where it has begun, then less and less of it; ``soft`` is a factor of that."""
+        left = self.left(start)[:len(actions)]
+        weight = kept(len(left), frozen)[:, None]
+        weight[min(frozen, len(left)):] *= soft
         blended = actions.copy()
         blended[:len(left)] = weight * left + (1.0 - weight) * actions[:len(left)]
         return blended
+
+    def left(self, start: int) -> np.ndarray:
+        """What the last chunk has from time step ``start`` on, (L, A); nothing where there is none."""
+        if not self.chunks:
+            return np.zeros((0, 0))
+        begun, last = self.chunks[-1]
+        return last[max(start - begun, 0):]
+
+
+def kept(left: int, frozen: int) -> np.ndarray:
+    """How much each of the last chunk's actions counts, (left,): 1 while it is frozen, then less and less (Black et
+    al. 2025, arXiv 2506.07339, equation 5)."""
+    frozen = min(frozen, left)
+    distance = (left - np.arange(left)) / (left - frozen + 1)
+    soft = distance * np.expm1(distance) / np.expm1(1.0)
+    return np.where(np.arange(left) < frozen, 1.0, soft)

@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.policies import instructions
 from rlinf_core.policies.images import image_encoder
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import Batch
+from rlinf_core.policies.sentences import SentenceEncoder
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import StationSpec
 
@@ -19,7 +21,8 @@ class Encoder(Normalisation):
     """Vectors (B, V) and images {name: (B, H, W, 3) uint8} to features (B, F); vectors are normalised and clipped.
 
     With ``fine`` they come a second time, as asinh(fine x / deviation), scaled to 1 where x is one deviation: linear about
-    zero and logarithmic beyond, as the symlog of DreamerV3 (Hafner et al. 2023, arXiv 2301.04104).
+    zero and logarithmic beyond, as the symlog of DreamerV3 (Hafner et al. 2023, arXiv 2301.04104). With
+    ``sentence_features`` the instruction is read, too: its features stand among all, and say how pictures are looked at.
     """
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
@@ -28,14 +31,17 @@ class Encoder(Normalisation):
         looked_at = spec.images if config.image_features else ()
         self.image_names = [image.name for image in looked_at]
         self.cnns = nn.ModuleDict({image.name: image_encoder(image.shape, config) for image in looked_at})
-        self.size = spec.vector_size * (2 if self.fine else 1) + len(self.image_names) * config.image_features
+        self.sentence = SentenceEncoder(config.sentence_features) if config.sentence_features else None
+        self.size = (spec.vector_size * (2 if self.fine else 1) + len(self.image_names) * config.image_features
+                     + config.sentence_features)
 
     def forward(self, batch: Batch) -> Tensor:
         vectors = [self.normalised(batch["vectors"])]
         if self.fine:
             vectors.append(torch.asinh(self.fine * batch["vectors"] / self.std) / math.asinh(self.fine))
-        images = [self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0) for name in self.image_names]
-        return torch.cat([*vectors, *images], dim=-1)
+        sentence = None if self.sentence is None else self.sentence(batch[instructions.NAME])
+        images = [self.cnns[name](batch[name].permute(0, 3, 1, 2).float() / 255.0, sentence) for name in self.image_names]
+        return torch.cat([*vectors, *images, *([] if sentence is None else [sentence])], dim=-1)
 
 
 class Head(nn.Linear):

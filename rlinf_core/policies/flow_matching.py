@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from rlinf_core import sharding
 from rlinf_core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject
+from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
@@ -186,13 +188,23 @@ class FlowMatching(OnPolicyActor):
         off = ((point - mean)[..., :ours] / std) ** 2
         return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
 
-    def decode(self, batch: Batch, noise: Tensor) -> Tensor:
+    def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         """The actions (B, H A) that noise (B, H, as many as the network has) is carried to."""
         inputs = self.inputs(batch)
         prefix, point = self._prefix(inputs), noise
         for time in self._times(len(noise)):
-            point = point - self._velocity(inputs, prefix, point, time) / self.config.flow_steps
+            velocity = partial(self._velocity, inputs, prefix, time=time)
+            point = point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
         return point[..., :self.spec.action.dim].flatten(1).clamp(-1.0, 1.0)
+
+    def _drawn(self, velocity: Callable[[Tensor], Tensor], point: Tensor, time: Tensor,
+               continuation: Continuation | None) -> Tensor:
+        """The velocity, drawn to what is in play; numbers that are not ours are free."""
+        if continuation is None:
+            return velocity(point)
+        goal = F.pad(continuation.actions, (0, self.room[1] - self.spec.action.dim))
+        weights = self._own(continuation.weights.unsqueeze(-1).expand_as(goal))
+        return guided(velocity, point, float(time[0]), goal, weights)
 
     def noise(self, size: int, generator: torch.Generator | None) -> Tensor:
         """For so many chunks, also where the network has more numbers an action than we."""
@@ -222,6 +234,14 @@ class FlowMatching(OnPolicyActor):
             return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(self.decode(self.seen(observation), noise if self.draws(explore) else torch.zeros_like(noise)))
+
+    @torch.no_grad()
+    def continued(self, observation: Observation, continuation: Continuation,
+                  generator: torch.Generator | None = None) -> ActionChunk:
+        """See ``Continuing``."""
+        noise = self.noise(len(observation), generator)
+        noise = noise if self.draws(explore=False) else torch.zeros_like(noise)
+        return self.chunk(self.decode(self.seen(observation), noise, continuation))
 
 
 class WithExpert(FlowMatching):

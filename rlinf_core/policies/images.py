@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core.errors import PolicyFileError
+from rlinf_core.policies.sentences import Modulation
 
 if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
@@ -19,7 +21,7 @@ WIDTHS, EMBEDDINGS, GROUPS = (64, 128, 256, 512), 8, 4
 
 def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
     """The config's kind, for pictures of this shape (H, W, 3)."""
-    return {"cnn": Small, "resnet": ResNet10}[config.image_encoder](shape, config)
+    return {"cnn": Small, "keypoints": Keypoints, "resnet": ResNet10}[config.image_encoder](shape, config)
 
 
 class Small(nn.Sequential):
@@ -29,14 +31,51 @@ class Small(nn.Sequential):
         layers: list[nn.Module] = []
         inputs = 3
         for channels in config.channels:
-            layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), nn.ReLU()]
+            told = [Modulation(config.sentence_features, channels)] if config.sentence_features else []
+            layers += [nn.Conv2d(inputs, channels, 3, stride=2, padding=1), *told, nn.ReLU()]
             inputs = channels
         shrink = 2 ** len(config.channels)
         flat = inputs * -(-shape[0] // shrink) * -(-shape[1] // shrink)
         super().__init__(*layers, nn.Flatten(), *_features(flat, config.image_features))
 
-    def forward(self, pixels: Tensor) -> Tensor:
-        return super().forward(pixels - 0.5)
+    def forward(self, pixels: Tensor, sentence: Tensor | None = None) -> Tensor:
+        x = pixels - 0.5
+        for layer in self:
+            x = layer(x, sentence) if isinstance(layer, Modulation) else layer(x)
+        return x
+
+
+class Keypoints(nn.Module):
+    """Where in the picture each of so many channels is largest, softly (Finn et al. 2015, arXiv 1509.06113).
+
+    The first convolution has stride 2, the others none. A sentence says what the channels look for.
+    """
+
+    columns: Tensor
+    rows: Tensor
+
+    def __init__(self, shape: tuple[int, ...], config: PolicySettings) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, 3, 1 if index else 2, 1)
+            for index, (before, after) in enumerate(pairwise((3, *config.channels))))
+        self.modulation = Modulation(config.sentence_features, config.channels[-1]) if config.sentence_features else None
+        self.sharpness = nn.Parameter(torch.ones(()))
+        height, width = (-(-side // 2) for side in shape[:2])
+        self.register_buffer("rows", torch.linspace(-1.0, 1.0, height), persistent=False)
+        self.register_buffer("columns", torch.linspace(-1.0, 1.0, width), persistent=False)
+        self.out = nn.Sequential(*_features(2 * config.channels[-1], config.image_features))
+
+    def forward(self, pixels: Tensor, sentence: Tensor | None = None) -> Tensor:
+        maps = pixels - 0.5
+        for convolution in self.convolutions[:-1]:
+            maps = F.relu(convolution(maps))
+        maps = self.convolutions[-1](maps)
+        if self.modulation is not None and sentence is not None:
+            maps = self.modulation(maps, sentence)
+        there = (self.sharpness * maps).flatten(2).softmax(dim=-1).unflatten(-1, maps.shape[2:])
+        places = torch.cat([there.sum(dim=2) @ self.columns, there.sum(dim=3) @ self.rows], dim=-1)
+        return self.out(places)
 
 
 class ResNet10(nn.Module):
@@ -62,12 +101,16 @@ class ResNet10(nn.Module):
             height, width = self.stages(self.stem(torch.zeros(1, 3, *shape[:2]))).shape[2:]
         self.embeddings = nn.Parameter(torch.randn(EMBEDDINGS, WIDTHS[-1], height, width) / (height * width) ** 0.5)
         self.out = nn.Sequential(*_features(EMBEDDINGS * WIDTHS[-1], config.image_features))
+        if config.sentence_features:
+            self.modulation = Modulation(config.sentence_features, WIDTHS[-1])
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1), persistent=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, sentence: Tensor | None = None) -> Tensor:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             maps = self.stages(self.stem((pixels - self.mean) / self.std))
+        if sentence is not None:
+            maps = self.modulation(maps, sentence)
         return self.out(torch.einsum("bchw,kchw->bkc", maps, self.embeddings).flatten(1))
 
     def _load(self, file: str) -> None:

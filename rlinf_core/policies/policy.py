@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlinf_core.errors import SpecError
 from rlinf_core.policies import instructions
+from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import StationSpec
 
@@ -142,6 +143,16 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class Continuing(Protocol):
+    """A policy that can make the next chunk so that it goes on where the last one is: those of flows."""
+
+    def continued(self, observation: Observation, continuation: Continuation,
+                  generator: torch.Generator | None = None) -> ActionChunk:
+        """A chunk for each observation, without exploring, drawn to what is in play meanwhile."""
+        ...
+
+
 class NetworkPolicy(nn.Module):
     """What policies that are one network have in common."""
 
@@ -152,6 +163,8 @@ class NetworkPolicy(nn.Module):
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
         super().__init__()
         self.spec, self.config = spec, config
+        if config.sentence_features:
+            self.reads_instructions = self.needs_instruction = True
 
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """See ``Policy``."""

@@ -28,10 +28,15 @@ class PolicySettings(Settings):
     image_features: int = Field(
         64, ge=0, description="features kept of each camera image; 0 for a policy that does not look at images, though "
         "they are observed and recorded")
-    image_encoder: Literal["cnn", "resnet"] = Field("cnn", description="a small one, or a ResNet-10")
+    image_encoder: Literal["cnn", "keypoints", "resnet"] = Field(
+        "cnn", description="a small one; one that says where in the picture what it looks for is; or a ResNet-10")
     channels: Annotated[tuple[Count, ...], Field(max_length=8)] = Field(
-        (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2")
+        (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2, or of those of keypoints, "
+        "the first with stride 2")
     image_weights: str = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
+    sentence_features: int = Field(
+        0, ge=0, description="features kept of the instruction, which then also say how pictures are looked at (FiLM); 0 "
+        "for a policy that is told nothing. Of a small one: vision-language-action models read it in any case")
     sampled: bool = Field(
         False, description="draw actions where it does not explore, too, as in training: where an observation does not "
         "tell all, one that always does the same stays where it is stuck")

@@ -49,7 +49,7 @@ def recipes() -> list[str]:
     """Names of all that come with rlinf."""
     folder = shared() / "configs"
     found = [path.relative_to(folder) for part in ("*.yaml", "simulators/*.yaml") for path in folder.glob(part)]
-    return sorted(str(path.with_suffix("")) for path in found if path.stem != "drill")  # which lists scenarios
+    return sorted(str(path.with_suffix("")) for path in found if not path.stem.startswith("drill"))  # those list scenarios
 
 
 def _path(name: str | Path) -> Path:

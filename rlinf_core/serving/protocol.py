@@ -26,6 +26,9 @@ class Request:
         instruction: a sentence.
         explore: whether the policy explores; None where the client does not learn and need not know what was drawn.
         episode: what is played by one version; empty for the newest at each request.
+        left: (L, A) [SI] of the client's last chunk, from this observation on, which goes on meanwhile; None where it does
+            not ask for a chunk that goes on where that one is.
+        frozen: of them that will have begun when the answer comes.
     """
 
     vectors: np.ndarray
@@ -33,14 +36,17 @@ class Request:
     instruction: str
     explore: bool | None = None
     episode: str = ""
+    left: np.ndarray | None = None
+    frozen: int = 0
 
 
-def metadata(spec: StationSpec, version: int, horizon: int, execute: int) -> dict[str, Any]:
+def metadata(spec: StationSpec, version: int, horizon: int, execute: int, continues: bool) -> dict[str, Any]:
     """What a client is told when it connects: the observation in words, and for our own clients the specs."""
     observation = {item.name: f"{item.dtype}{list(item.shape)} {item.unit}".strip() for item in spec.observation}
     return {"policy": "rlinf", "observation": observation, "action": list(spec.action.names),
             "action_units": list(spec.action.units), "action_horizon": horizon,
-            OURS: {"version": version, "spec": spec.to_dict(), "execute": execute}}
+            OURS: {"version": version, "spec": spec.to_dict(), "execute": execute,
+                   "continues": continues}}
 
 
 def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instruction: bool) -> Request:
@@ -62,7 +68,7 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
     instruction = said.get(PROMPT, spec.instruction)
     if not isinstance(instruction, str) or (needs_instruction and not instruction.strip()):
         raise SpecError(f"{PROMPT}: expected an instruction in words, which this policy needs, got {instruction!r:.40}")
-    return Request(vectors, images, instruction, **_ours(said.get(OURS, {})))
+    return Request(vectors, images, instruction, **_ours(spec, said.get(OURS, {})))
 
 
 def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]) -> dict[str, Any]:
@@ -101,9 +107,24 @@ def _array(item: ArraySpec, said: Mapping[str, Any]) -> np.ndarray:
         raise SpecError(f"observation {error}") from error
 
 
-def _ours(said: Any) -> dict[str, Any]:
+def _ours(spec: StationSpec, said: Any) -> dict[str, Any]:
     """What only our own clients say."""
-    if not isinstance(said, dict) or not said.keys() <= {"explore", "episode"} \
+    if not isinstance(said, dict) or not said.keys() <= {"explore", "episode", "left", "frozen"} \
             or not isinstance(said.get("explore"), bool | None):
-        raise SpecError(f"{OURS}: expected a map of explore (a boolean) and episode, got {printable(said)[:80]}")
-    return {"explore": said.get("explore"), "episode": str(said.get("episode", ""))}
+        raise SpecError(f"{OURS}: expected a map of explore (a boolean), episode, left and frozen, got "
+                        f"{printable(said)[:80]}")
+    return {"explore": said.get("explore"), "episode": str(said.get("episode", ""))} | _in_play(spec, said)
+
+
+def _in_play(spec: StationSpec, said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of a client's last chunk, and how much of it will have begun."""
+    left, frozen = said.get("left"), said.get("frozen", 0)
+    if left is None:
+        return {}
+    if not isinstance(left, np.ndarray) or left.ndim != 2 or left.shape[1] != spec.action.dim or len(left) > 1000 \
+            or left.dtype.kind != "f" or not np.isfinite(left).all():
+        got = f"{left.dtype}{list(left.shape)}" if isinstance(left, np.ndarray) else type(left).__name__
+        raise SpecError(f"{OURS}.left: expected finite actions of shape (at most 1000, {spec.action.dim}), got {got}")
+    if not isinstance(frozen, int) or isinstance(frozen, bool) or not 0 <= frozen <= 1000:
+        raise SpecError(f"{OURS}.frozen: expected a number of actions, 0 to 1000, got {printable(frozen)[:40]}")
+    return {"left": left, "frozen": frozen}

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from rlinf_core.errors import PolicyFileError, RlinfError, SpecError
+from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.files import load_policy, newest_policy, policy_version
-from rlinf_core.policies.policy import ActionChunk, NetworkPolicy, Observation, Policy
+from rlinf_core.policies.policy import ActionChunk, Continuing, NetworkPolicy, Observation, Policy
 from rlinf_core.serving import protocol
 from rlinf_core.serving.protocol import Request
 
@@ -43,7 +44,8 @@ class Version:
     @property
     def metadata(self) -> dict[str, Any]:
         config = self.policy.config
-        return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed)
+        return protocol.metadata(self.policy.spec, self.number, config.horizon, config.executed,
+                                 isinstance(self.policy, Continuing))
 
     def answers(self, requests: Sequence[Request]) -> list[Answer]:
         """One answer each, computed together; those that are no finite numbers are SpecErrors."""
@@ -54,6 +56,8 @@ class Version:
                             "far from what it has learned")
         answers: list[Answer] = [{"actions": each, protocol.OURS: {"version": self.number}} for each in actions]
         for index, (request, answer) in enumerate(zip(requests, answers, strict=True)):
+            if self._continues(request):
+                answer[protocol.OURS]["continues"] = True
             if request.explore is not None:
                 answer[protocol.OURS]["drawn"] = chunk.drawn[index].numpy(force=True)
                 if chunk.log_probs is not None:
@@ -66,11 +70,23 @@ class Version:
                   for image in self.policy.spec.images}
         observation = Observation(_together([request.vectors for request in requests], device), images,
                                   tuple(request.instruction for request in requests))
+        if isinstance(self.policy, Continuing) and self._continues(requests[0]):
+            return self.policy.continued(observation, self._in_play(requests), self.generator)
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
 
-    def kind(self, request: Request) -> tuple[Version, bool]:
+    def _continues(self, request: Request) -> bool:
+        """Whether a chunk is made that goes on where the client's last one is; what explores has a density of its own."""
+        return isinstance(self.policy, Continuing) and request.left is not None and len(request.left) > 0 \
+            and not request.explore
+
+    def _in_play(self, requests: Sequence[Request]) -> Continuation:
+        action, horizon, device = self.policy.spec.action, self.policy.config.horizon, self.policy.device
+        each = [Continuation.of(action.from_si(request.left), request.frozen, horizon, device) for request in requests]
+        return Continuation(*(torch.cat([getattr(one, name) for one in each]) for name in ("actions", "weights")))
+
+    def kind(self, request: Request) -> tuple[Version, bool, bool]:
         """Requests of one kind are answered in one batch."""
-        return self, bool(request.explore)
+        return self, bool(request.explore), self._continues(request)
 
 
 class Weights:

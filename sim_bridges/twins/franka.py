@@ -40,7 +40,7 @@ class Twin(SimBridge):
 
     def __init__(self) -> None:
         self.control = Control(Errors.get_fields_and_field_types())
-        super().__init__("twin", parameters=True)
+        super().__init__("twin")
         self.hand = Hand(self, self.inside.gripper_width, lambda: self.control.injected != HAND_SILENT)
         self.state = FrankaRobotState(control_command_success_rate=1.0)
         names = {name: f"{BROADCASTER}/{name}" for name in ("current_pose", "external_wrench_in_base_frame")}

@@ -24,7 +24,7 @@ class Twin(ControlNode):
     """One gripper. An order ends where it was sent, or where something is between the fingers."""
 
     def __init__(self) -> None:
-        super().__init__("gripper_twin", parameters=True)
+        super().__init__("gripper_twin")
         self.settings = Gripper.model_validate_json(self.declare_parameter("settings", "{}").value)
         self.width, self.orders = self.settings.width, Orders()
         self.server = self.orders.serve(self, GripperCommand, self.settings.action)

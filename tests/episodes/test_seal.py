@@ -39,6 +39,20 @@ def test_sha256sum_itself_agrees_with_the_seal_and_other_readers_still_open_the_
         assert make_reader(file, validate_crcs=True).get_summary().statistics.message_count == 13
 
 
+def test_what_is_attached_is_read_back_bit_for_bit_and_changes_nothing_for_readers(spool, task):
+    attached = {"recipe.yaml": b"name: mine\n", "specs.json": b"{}", "blob": bytes(range(256))}
+    spool.attachments = lambda: attached
+    closed = record(spool, task.spec).close()
+    with open(closed / f"{closed.name}.mcap", "rb") as file:
+        read = list(make_reader(file, validate_crcs=True).iter_attachments())
+    found = {each.name: (each.data, each.media_type) for each in read}
+    assert {name: data for name, (data, _) in found.items()} == attached
+    assert [found[name][1] for name in attached] == ["application/yaml", "application/json", "application/octet-stream"]
+    with Reader(closed) as reader:
+        assert reader.message_count == 13
+    assert len(read_episode(closed, sealed=True)) == len(read_episode(closed)) > 0
+
+
 def test_every_chunk_and_the_summary_carry_a_checksum_that_readers_check(closed):
     file = closed / f"{closed.name}.mcap"
     data = bytearray(file.read_bytes())

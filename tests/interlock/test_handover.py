@@ -4,6 +4,8 @@ from random import Random
 
 import numpy as np
 
+from rlinf_core.interlock import Mode
+from rlinf_core.interlock.takeover import AUTONOMOUS, CORRECTING, PAUSED, TABLE, takeover
 from tests.interlock.conftest import HOME, S9, Rig, chunk, limits
 
 HANDOVERS, TICKS = 1000, 10  # each way; ticks of an action
@@ -15,6 +17,7 @@ class Hands:
     def __init__(self, seed):
         self.rig, self.random = Rig(limits(**S9)).arm(), Random(seed)
         self.seq, self.targets, self.sources = 0, [np.array(HOME[:3])], []
+        self.takeovers = []
 
     def wants(self, source):
         self.seq += 1
@@ -27,6 +30,7 @@ class Hands:
             output = self.rig.tick(*(self.wants(source) for source in sources if tick % TICKS == 0))
             self.targets.append(np.array(output.target[:3]))
             self.sources.append(output.source)
+            self.takeovers.append(takeover(output.source, self.rig.state.mode))
 
 
 def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_acceleration(evidence):
@@ -38,6 +42,9 @@ def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_accelerat
     moved = [source for source in hands.sources if source]
     changes = [(before, after) for before, after in zip(moved, moved[1:], strict=False) if before != after]
     assert changes.count(("policy", "operator")) >= HANDOVERS and changes.count(("operator", "policy")) >= HANDOVERS - 1
+    follow = set(zip(hands.takeovers, hands.takeovers[1:], strict=False))
+    changes_of_hands = {pair for pair in follow if len(set(pair)) > 1}
+    assert {(AUTONOMOUS, CORRECTING), (CORRECTING, PAUSED), (PAUSED, AUTONOMOUS)} <= changes_of_hands <= TABLE.keys()
     tick = hands.rig.limits.tick
     velocity = np.diff(hands.targets, axis=0) / tick
     step = np.linalg.norm(np.diff(velocity, axis=0), axis=1).max()
@@ -45,3 +52,9 @@ def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_accelerat
     assert step <= hands.rig.limits.acceleration * tick + 1e-9
     evidence("S16", f"{HANDOVERS} handovers each way: the velocity changes by {1e3 * step:.2f} mm/s a tick at most",
              f"{1e3 * hands.rig.limits.acceleration * tick:.0f} mm/s")
+
+
+def test_the_table_has_no_way_from_a_person_to_the_policy_but_through_a_pause():
+    assert (CORRECTING, AUTONOMOUS) not in TABLE
+    assert [takeover(source) for source in ("policy", "operator", "")] == [AUTONOMOUS, CORRECTING, PAUSED]
+    assert all(takeover("operator", mode) is PAUSED for mode in Mode if mode is not Mode.ACTIVE)

@@ -21,8 +21,10 @@ def test_real_time_keeps_what_has_begun_and_blends_what_overlaps():
     c = np.array([3, 2, 1]) / 4  # of five left, two are frozen: (5 - i) / (5 - 2 + 1)
     assert sent[2:5] == pytest.approx(1 - c * (np.exp(c) - 1) / (np.e - 1))
     assert (np.diff(sent) >= 0).all()
+    chunking.chunks[-1] = (0, OLD)
+    assert np.array_equal(chunking.merge(NEW, 3, 2, continues=True)[:, 0], [0, 0, 1, 1, 1, 1, 1, 1]), "made to follow it"
     chunking.cut()
-    assert np.array_equal(chunking.merge(OLD + 2, 4, 2), OLD + 2)
+    assert len(chunking.left(3)) == 0 and np.array_equal(chunking.merge(OLD + 2, 4, 2), OLD + 2)
     assert np.array_equal(chunking.merge(NEW, 40, 2), NEW), "the last one is over"
 
 

@@ -73,7 +73,7 @@ def test_wrong_weights_and_kinds_are_named(tmp_path):
     save_file({"conv1.weight": torch.zeros(1), "a.weight": torch.zeros(1)}, file)
     with pytest.raises(PolicyFileError, match="names differ, among them a.weight, conv1.weight, stages"):
         resnet(tanh_gaussian.Config(image_encoder="resnet", image_weights=str(file)))
-    with pytest.raises(ValidationError, match="'cnn' or 'resnet'"):
+    with pytest.raises(ValidationError, match="'cnn', 'keypoints' or 'resnet'"):
         tanh_gaussian.Config(image_encoder="resent")
 
 

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -23,22 +24,39 @@ from pathlib import Path
 from rlinf_core.launching.supervisor import Supervisor, _die_with_parent, command_line
 
 NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "rlinf.environment", "rlinf.interlock",
-         "rlinf.operator", "rlinf.page", "rlinf.recorder", "rlinf.uplink", "sim_bridges.ros_bridge"]
+         "rlinf.operator", "rlinf.page", "rlinf.recorder", "rlinf.station_client", "rlinf.uplink", "sim_bridges.ros_bridge",
+         "rlinf_core.cli.main"]  # what asks a station, by Quick.command
 LEARNING = ["rlinf.policy", "rlinf_core.cli.main", "rlinf_core.trainer.train"]  # with torch
 SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
 OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST"}
+ARM = 25  # the priority of a simulated arm in real time: a robot's own controller waits for no busy core either
 
 
 class Quick(Supervisor):
     """A supervisor whose children begin at once."""
 
+    def start(self, process):
+        if process.name == "sim_bridge" and not process.parameters["lockstep"]:
+            process.parameters.setdefault("priority", ARM)
+        return super().start(process)
+
     def _spawn(self, process):
         command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
-        kind = next((kind for kind in (NODES, LEARNING) if command[2] in kind), None) if command[1] == "-m" else None
+        kind = next((kind for kind in (LEARNING, NODES) if command[2] in kind), None) if command[1] == "-m" else None
         if process.terminal or kind is None or (nursery := Nursery.of(kind, self.environment)) is None:
             return super()._spawn(process)
         return nursery.start(command[2:], self.environment, self.run_dir / "logs" / f"{process.name}.log",
                              blocked=bool(process.module))
+
+    def command(self, *words):
+        """``rlinf`` with these words, and the file of what it says."""
+        log = Path(tempfile.mkstemp(suffix=".log", dir=self.run_dir / "logs")[1])
+        argv = ["rlinf_core.cli.main", *words]
+        if nursery := Nursery.of(NODES, self.environment):
+            return nursery.start(argv, self.environment, log, blocked=False), log
+        with log.open("w") as out:
+            return subprocess.Popen([sys.executable, "-m", *argv], env=self.environment, stdin=subprocess.DEVNULL,
+                                    stdout=out, stderr=subprocess.STDOUT), log
 
 
 class Nursery:

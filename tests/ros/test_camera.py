@@ -15,7 +15,7 @@ from rlinf_core.recipes import load_recipe
 from tests.cameras.conftest import video  # noqa: F401
 from tests.ros.stand import listen, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 LIMITS = Path("robots/franka_fr3/limits.yaml").resolve()
 ROBOT = f"""
 driver: franka

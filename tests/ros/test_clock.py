@@ -14,7 +14,7 @@ from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from tests.ros.stand import start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 def in_simulated_time(peer, station, seed):

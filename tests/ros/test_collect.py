@@ -26,7 +26,7 @@ from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.stand import listen, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 ACTION = [f"reset_scene/_action/{part}" for part in ("send_goal", "cancel_goal", "get_result", "feedback", "status")]

@@ -18,7 +18,7 @@ from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robot import load_robot
 from tests.ros.stand import listen
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 UR5E = ["station.robot=ur5e", "station.task=ur5e_reach", "station.operator.kind=keyboard", "station.lockstep=false"]
 ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
 FOLLOWS = "/scaled_joint_trajectory_controller/joint_trajectory"

@@ -27,7 +27,7 @@ from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 class Manned:

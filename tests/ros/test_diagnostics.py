@@ -6,7 +6,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 OK, WARN = DiagnosticStatus.OK, DiagnosticStatus.WARN
 
 

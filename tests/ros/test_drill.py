@@ -89,3 +89,19 @@ def test_the_whole_drill_holds(tmp_path):
     measured, result = drill(tmp_path, 75)
     assert result.returncode == 0, result.stdout + result.stderr
     assert (measured["requirements_held"], measured["traps_held"]) == (26, 19)
+
+
+def test_with_two_arms_what_goes_wrong_at_one_stops_the_other_and_the_table_says_when(tmp_path):
+    measured, result = drill(tmp_path, 134, "--two-arms", "--only", "reflex")
+    [row] = measured["rows"]
+    assert row["requirement"] == "S17" and "FAULT robot:reflex after" in row["measured"] and "never" not in row["measured"]
+    assert "right: HOLD arm:left after" in row["measured"] and row["measured"].endswith("then 0 mm"), row
+    assert "after inf ms" not in row["measured"]
+    assert result.returncode == (1 if measured["not_held"] else 0), "a loaded machine may take longer than a bound"
+
+
+@pytest.mark.slow
+def test_the_whole_drill_holds_for_two_arms(tmp_path):
+    measured, result = drill(tmp_path, 135, "--two-arms")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert len(measured["rows"]) == 20 and not measured["not_held"]

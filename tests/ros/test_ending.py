@@ -17,7 +17,7 @@ from rlinf_core.recipes import load_recipe
 from tests.ros.runs import Run, free_port
 from tests.ros.stand import listen
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 
 
 WORDS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid")

@@ -29,7 +29,7 @@ from franka_msgs.msg import FrankaRobotState  # noqa: E402
 
 from rlinf.franka import fault_of, wrench_on_tool  # noqa: E402
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 BROADCASTER = "franka_robot_state_broadcaster"
 OTHER, IDLE, MOVE, GUIDING, REFLEX, USER_STOPPED, RECOVERING = range(7)

@@ -19,7 +19,7 @@ from tests.ros.stand import Arm, listen, start
 from tests.ros.test_station_client import rlinf
 
 pytest.importorskip("control_msgs.action", reason="rlinf messages builds control_msgs")
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 ACTIVE, HOLD = 2, 3
 OK, ERROR = b"\0", b"\2"
 SILENT = "silent:gripper/state"

@@ -22,7 +22,7 @@ from tests.ros.stand import fastest, listen, start
 from tests.ros.test_collect import ACTION, task_without_end
 
 pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(150), pytest.mark.domain(196)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(196)]
 HOME = (0.42, 0.1, 0.3)
 CLUTCH = "rb"
 

@@ -18,7 +18,7 @@ from rlinf.qos import kind, profile
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, fastest, listen, longest_gap_s, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 HOME_X = 0.5
 

@@ -21,7 +21,7 @@ from rlinf_core.launching.supervisor import command_line
 from rlinf_core.recipes import load_recipe
 from tests.ros.stand import Arm, fastest, longest_gap_s
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 F_SETPIPE_SZ = 1031
 

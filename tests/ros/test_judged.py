@@ -9,7 +9,7 @@ from rlinf_msgs.msg import EpisodeEvent
 from tests.ros.test_collect import Unreset
 from tests.test_reward_of_a_vlm import server, task_with  # noqa: F401 (a fixture)
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(150), pytest.mark.domain(197), pytest.mark.slow]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(197), pytest.mark.slow]
 
 
 def test_an_episode_ends_with_the_models_second_yes_and_without_an_answer_it_goes_on_and_says_why(peer, tmp_path, server):  # noqa: F811

@@ -33,7 +33,7 @@ from rlinf_core.specs import ActionSpec
 from rlinf_core.task import load_task
 from tests.ros.stand import listen, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4)
 
 

@@ -20,7 +20,7 @@ from rlinf_core.recipes import load_recipe
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 SCRIPTED, PATIENCE_S = "station.operator.kind=scripted", 5.0
 
 

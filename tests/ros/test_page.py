@@ -11,7 +11,7 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from tests.ros.conftest import peer_in
 from tests.ros.paged import Client, Paged, ready, visitor
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,7 @@ def goes_on(station, page):
 def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, page):
     takes_over(station, page)
     station.peer.spin(lambda: page.said["state"]["safety"]["source"] == "operator", 10, "the page to say so")
+    assert page.said["state"]["safety"]["takeover"] == "CORRECTING"
     assert page.said["state"]["arms"][0]["pose"]
     goes_on(station, page)
     before = station.at
@@ -125,6 +126,20 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     assert page.ask(station.peer, "reset", cause="estop:page")["well"]
     station.reach(SafetyState.DISARMED)
     station.peer.spin(lambda: page.said["state"]["why"] == "", 10, "the page to say so")
+
+
+def test_a_disarm_goes_before_an_arm_that_was_asked_for_earlier_and_is_still_on_its_way(station, page):
+    ready(station, page)
+    for _ in range(5):
+        assert page.ask(station.peer, "disarm")["well"]
+        station.reach(SafetyState.DISARMED)
+        before, states = len(page.notes), len(station.states)
+        page.send('{"kind": "ask", "what": "arm"}')
+        page.send('{"kind": "ask", "what": "disarm"}')
+        station.peer.spin(lambda: len(page.notes) == before + 2, 20, "both answers")  # noqa: B023
+        station.peer.for_s(0.3)
+        assert {note["what"]: note["well"] for note in page.notes[before:]} == {"arm": False, "disarm": True}
+        assert {each.state for each in station.states[states:]} == {SafetyState.DISARMED}
 
 
 @pytest.mark.parametrize("label", ["success", "failure", "rerecord", "discard"])

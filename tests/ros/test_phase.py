@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, shift
+from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, PhaseLockedTimer, shift
 
 
 def settle(period, jitter, hurry, start, seed=0):
@@ -103,3 +103,66 @@ def test_a_way_around_is_taken_only_once_it_pays():
     first = np.argmax(periods > 0.0101)
     cost = 0.2 * 0.009 / (0.05 * 0.01) * 0.01  # inputs a tick, ticks on the way, a period each [s]
     assert first * 0.2 * 0.001 >= cost, "those before it have waited as long in vain as those on the way will"
+
+
+class Clock:
+    """Time that goes on to whatever comes next: a timer's end, or an input."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.period_ns, self.due = 0.0, 0, 0.0
+        monkeypatch.setattr("rlinf.phase.time.monotonic", lambda: self.now)
+
+    def create_timer(self, period_s, callback):
+        self.period_ns, self.callback = round(period_s * 1e9), callback
+        self.reset()
+        return self
+
+    @property
+    def timer_period_ns(self):
+        return self.period_ns
+
+    @timer_period_ns.setter
+    def timer_period_ns(self, value):
+        self.period_ns = value
+
+    def reset(self):
+        self.due = self.now + self.period_ns / 1e9
+
+
+def answered(monkeypatch, late, delays, hz=20):
+    """How long each input waited for a tick [s], where it comes so much after its time [s]; and when the ticks were."""
+    clock, waiting, waits, ticks = Clock(monkeypatch), [], [], []
+
+    def tick():
+        ticks.append(clock.now)
+        waits.extend(clock.now - at for at in waiting)
+        waiting.clear()
+
+    timer = PhaseLockedTimer(clock, 1 / hz, tick, hurry=0.05, early=0.25, late=late)
+    for number, delay in enumerate(delays):
+        at = 0.013 + number / hz + delay
+        while clock.due < at:
+            clock.now = clock.due
+            clock.callback()
+        clock.now = at
+        waiting.append(at)
+        timer.arrived()
+    return np.array(waits), np.array(ticks)
+
+
+def test_an_input_that_is_a_little_late_does_not_wait_for_the_next_tick(monkeypatch):
+    random = np.random.default_rng(0)
+    delays = np.abs(random.normal(0.0, 1e-4, 1000)) + np.where(random.random(1000) < 0.03, 0.003, 0.0)
+    patient, ticks = answered(monkeypatch, 0.08, delays)
+    hurried, _ = answered(monkeypatch, 0.0, delays)
+    assert patient[50:].max() < 0.005 and hurried[50:].max() > 0.04
+    assert np.median(patient) < 0.001
+    assert np.diff(ticks).min() > 0.03 and abs(np.diff(ticks[50:]).mean() - 0.05) < 1e-4, "its rate is what it was"
+
+
+def test_one_that_does_not_come_at_all_is_waited_for_once_and_the_ticks_go_on(monkeypatch):
+    delays = np.zeros(40)
+    delays[20] = 0.2  # four periods without; then all at once
+    _, ticks = answered(monkeypatch, 0.08, np.sort(np.arange(40) / 20 + delays) - np.arange(40) / 20)
+    gaps = np.diff(ticks)
+    assert len(ticks) >= 39 and gaps.max() < 0.05 * 1.1 and sum(gaps > 0.0525) <= 2

@@ -11,7 +11,7 @@ from rlinf_msgs.msg import TimeStep  # noqa: E402
 from rlinf.rehearsal import BEFORE_S, Rehearsal  # noqa: E402
 from rlinf_core.errors import SpecError  # noqa: E402
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
 from tests.serving.test_serving import SMALL, Served, policy_of
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 
 
 @pytest.mark.domain(154)

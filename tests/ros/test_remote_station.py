@@ -39,7 +39,7 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
     remote = ("station.policy.backend=remote", f"station.policy.address='{served.address}'")
     try:
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
-            start(peer, name, *REACH, *remote)
+            start(peer, name, *REACH, *remote, **({"lockstep_guard_s": 1.0} if name == "interlock" else {}))
         peer.spin(lambda: statuses and statuses[-1].version == 3 and runner.server_is_ready(), 60, "the station")
         sent = runner.send_goal_async(RunEpisodes.Goal(count=COUNT, mode="evaluate", first_seed=1_000_000))
         peer.spin(sent.done, what="the goal")

@@ -14,7 +14,7 @@ from rlinf.scene import Scene
 from rlinf.stamps import to_stamp
 from rlinf.workarounds import run_routine
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(98)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(98)]
 
 
 class RobotSide:

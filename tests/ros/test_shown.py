@@ -1,5 +1,6 @@
 """Recordings hold standard messages, with their quality of service: what Foxglove, RViz and ros2 bag play show of them."""
 
+import json
 import time
 from pathlib import Path
 
@@ -7,23 +8,26 @@ import cv2
 import numpy as np
 import pytest
 import rclpy
+from mcap.reader import make_reader
 from rclpy.action import ActionClient
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.serialization import serialize_message
 from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import TimeStep
 from rosbags.rosbag2 import Reader
 
 from rlinf.qos import kind, profile
-from rlinf.sampled import sampled, stamp_ns
+from rlinf.sampled import sampled, stamp_ns, step_type
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import to_ns, typestore
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.standard import standard
 from rlinf_core.interface import topic
 from rlinf_core.launching.graph import station_processes
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.conftest import peer_in
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 URDF = '<robot name="two_links"><link name="base_link"/><link name="tool0"/></robot>'
 
 
@@ -70,6 +74,14 @@ def test_each_time_step_comes_with_the_state_of_its_own_time(recorded, episode):
         assert steps <= set(stamps) and stamps == sorted(stamps), name
     assert "/station_a/camera/wrist/image" not in recorded, "the observation has its pixels"
     assert len(read_episode(episode, sealed=True)) == len(steps) - 1, "and what learns reads it as before"
+
+
+def test_limits_and_full_specs_are_attached(episode):
+    recipe = load_recipe("demo", ["station.observe_cameras=[wrist]", "station.task=reach"])
+    with next(episode.glob("*.mcap")).open("rb") as file:
+        found = {each.name: each.data for each in make_reader(file, validate_crcs=True).iter_attachments()}
+    assert json.loads(found["specs.json"]) == json.loads(json.dumps(station_task(recipe).spec.to_dict()))
+    assert b"box_low" in found["limits.yaml"] or b"extends" in found["limits.yaml"]
 
 
 def test_the_picture_is_that_of_the_observation_and_the_camera_says_how_it_sees(recorded):
@@ -157,3 +169,13 @@ def test_an_image_of_another_encoding_is_kept_as_it_is():
     raw = bytes(store.serialize_cdr(depth, "sensor_msgs/msg/Image"))
     message = Message("/s/camera/depth/image", "sensor_msgs/msg/Image", 7, raw)
     assert standard("camera/depth/image", message) == [message] and stamp_ns(raw) == 3_000_000_004
+
+
+@pytest.mark.parametrize("frame", ["", "base", "a_long_name_of_a_frame"])
+@pytest.mark.parametrize("kind", [TimeStep.FIRST, TimeStep.MID, TimeStep.LAST])
+def test_a_time_steps_kind_is_found_without_reading_it(frame, kind):
+    step = TimeStep(step_type=kind, reward=0.5)
+    step.header.frame_id = frame
+    raw = serialize_message(step)
+    assert step_type(raw) == kind
+    assert step_type(raw[:14]) == -1

@@ -1,9 +1,5 @@
 """`rlinf status`, `rlinf fault reset`, `rlinf arm` at an interlock that runs, and where none does."""
 
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from std_msgs.msg import String
@@ -12,17 +8,14 @@ from rlinf.qos import profile
 from rlinf_core.robot import load_robot
 from tests.ros.stand import Arm, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 def rlinf(peer, *words, domain):
     """Exit code, and what it said, on both."""
-    command = [sys.executable, "-m", "rlinf_core.cli.main", *words, "--set", f"station.domain_id={domain}"]
-    with ThreadPoolExecutor(1) as beside:  # the arm goes on saying where it is, while a process starts too
-        ran = beside.submit(subprocess.run, command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
-        peer.spin(ran.done, 40, " ".join(words))
-    code, said = ran.result().returncode, ran.result().stdout
+    ran, log = peer.supervisor.command(*words, "--set", f"station.domain_id={domain}")
+    peer.spin(lambda: ran.poll() is not None, 40, " ".join(words))
+    code, said = ran.poll(), log.read_text()
     print(*words, code, said)
     assert "Traceback" not in said
     return code, said

@@ -12,9 +12,10 @@ from std_msgs.msg import Header
 from rlinf import station_doctor
 from rlinf.station_doctor import findings
 from rlinf_core.recipes import load_recipe
+from rlinf_core.robot import load_robot
 from tests.ros.test_controller import UR5E, Driver
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,9 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
     goal = peer.node.create_publisher(PoseStamped, "goal_pose", 10)
     peer.every(0.05, lambda: goal.publish(PoseStamped(header=_now(peer))))
     found = doctor(peer)
-    assert {name for name, (_, fix) in found.items() if fix} - {"real-time kernel"} == {"task/success"}, found
+    assert {name for name, (_, fix) in found.items() if fix} - {"real-time kernel"} == {
+        "task/success", "camera/wrist/image"}, found
+    assert "m/s, of " in found["limits"][0] and "0.25" in found["limits"][0] and "fastdds.xml" in found["DDS profile"][0]
     assert found.keys() >= {"current_pose", "joint_states", "wrench", "goal_pose", "target_joints"}
     assert found["task/success"][0] == "nobody publishes /station_a/task/success"
 
@@ -72,3 +75,18 @@ def test_another_clock_a_slow_rate_a_strange_frame_and_a_second_voice_are_found(
 
 def _now(peer):
     return Header(stamp=peer.node.get_clock().now().to_msg())
+
+
+@pytest.mark.domain(133)
+def test_cameras_that_are_not_there_and_a_robot_that_does_not_answer_are_said(peer, tmp_path):
+    (tmp_path / "limits.yaml").write_text("extends: " + str(load_robot("ur5e").limits) + "\n")
+    (tmp_path / "robot.yaml").write_text(
+        "driver: universal_robots\nlimits: limits.yaml\noptions: {address: 127.0.0.1}\ncameras:\n"
+        "  wrist: {kind: realsense, serial: '007', size: [48, 64], twin: true}\n"
+        "  front: {kind: uvc, device: /dev/v4l/by-id/none, size: [48, 64]}\n")
+    found = doctor(peer, f"station.robot={tmp_path}")
+    assert "the device '007' is there, and opens: rlinf up publishes it" in found["camera/wrist/image"][1]
+    assert "expected a camera at /dev/v4l/by-id/none" in found["camera/front/image"][1]
+    near = station_doctor._ping("127.0.0.1")
+    assert "127.0.0.1" in near.found and found["robot's address"][0].startswith("127.0.0.1")
+    assert station_doctor._ping("no.such.robot.invalid").fix

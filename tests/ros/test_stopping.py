@@ -11,7 +11,7 @@ from rlinf.phase import PhaseLockedTimer
 from rlinf.workarounds import single_threaded
 from rlinf_core.interlock import Mode
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(60), pytest.mark.domain(99)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(99)]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rlinf_core.policies.files import save_policy
 from tests.ros.stand import listen, start
 from tests.ros.test_chunks import recorded
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 AFTER = 5
 
 

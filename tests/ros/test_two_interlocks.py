@@ -18,7 +18,7 @@ from rlinf.stamps import to_ns
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
 ARMS = ("left", "right")
 FR3 = Path("robots/franka_fr3/limits.yaml").resolve()

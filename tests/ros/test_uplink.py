@@ -18,7 +18,7 @@ from tests.messages import record
 from tests.ros.stand import listen, start
 from tests.ros.test_scene import RobotSide
 
-pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 
 
 @pytest.mark.domain(46)
@@ -81,6 +81,7 @@ def test_a_full_spool_is_told_and_nothing_is_played_until_there_is_room(peer, tm
     runner, robot_side = ActionClient(peer.node, RunEpisodes, "run_episodes"), RobotSide(47)
     try:
         peer.node.create_timer(0.1, lambda: safety.publish(SafetyState(state=SafetyState.ARMED)))
+        start(peer, "recorder")
         start(peer, "environment")
         peer.spin(runner.server_is_ready, what="the environment")
         peer.for_s(1.0)  # in which it hears of the spool

@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from rlinf_core.errors import RefusedRequestError, ServingError, SpecError
-from rlinf_core.policies import make_policy, tanh_gaussian
+from rlinf_core.policies import flow, make_policy, tanh_gaussian
+from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe, station_task
@@ -181,3 +182,30 @@ def test_actions_of_another_task_are_refused(spec):
         with pytest.raises(ServingError):
             read_actions(spec, {"actions": actions})
     assert read_actions(spec, {"actions": np.full((2, 3), 9.0)}).max() == 0.02
+
+
+def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_said(spec, tmp_path):
+    torch.manual_seed(0)
+    policy = make_policy(spec, flow.Config(hidden=(16,), image_features=4, horizon=8, execute=4)).eval()
+    save_policy(policy, tmp_path / policy_name(1))
+    served = Served(tmp_path)
+    try:
+        client, seen = PolicyClient(served.address, 20.0), observed(spec)
+        assert client.metadata[OURS]["continues"]
+        left = np.full((6, 3), 0.9) * spec.action.scale
+        free = client.infer(seen)
+        on = client.infer(seen | {OURS: {"left": left, "frozen": 3}})
+        assert on[OURS]["continues"] and "continues" not in free[OURS]
+        expected = policy.continued(Observation.of_one(spec, seen), Continuation.of(np.full((6, 3), 0.9), 3, 8)).actions[0]
+        assert np.allclose(on["actions"], spec.action.to_si(expected.numpy()), atol=1e-7)
+        off = [np.abs(answer["actions"][:3] - left[:3]).mean() for answer in (free, on)]
+        assert off[1] < 0.5 * off[0]
+        assert "continues" not in client.infer(seen | {OURS: {"left": left, "frozen": 3, "explore": True}})[OURS]
+        for wrong in ({"left": left[:, :2]}, {"left": left * np.nan}, {"left": "all"}, {"left": left, "frozen": -1},
+                      {"left": left, "frozen": 2.5}):
+            with pytest.raises(RefusedRequestError, match=r"rlinf\.(left|frozen): expected"):
+                client.infer(seen | {OURS: wrong})
+        assert np.array_equal(client.infer(seen)["actions"], free["actions"]), "the connection goes on"
+        client.close()
+    finally:
+        served.end()

@@ -22,7 +22,9 @@ STANDINS = Path(__file__).parent / "standins"
 INSTALL = {name: importlib.import_module(f"sim_bridges.{name}").INSTALL for name in simulators()}
 HERE = [name for name, install in INSTALL.items() if install in ("make setup", "make simulators")]
 APART = [pytest.param(name, marks=SLOW) for name in ("genesis", "libero", "calvin")]
-ELSEWHERE = [name for name, install in INSTALL.items() if not install.startswith("make ")]
+LONG = ("robocasa", "robotwin")  # each tick of their stand-ins crosses to another process, half a minute of them
+ELSEWHERE = [pytest.param(name, marks=SLOW if name in LONG else ()) for name, install in INSTALL.items()
+             if not install.startswith("make ")]
 
 
 @pytest.mark.parametrize("name", [*HERE, *APART])

@@ -52,9 +52,10 @@ function held(element, needed, done) {
     if (element.disabled) return;
     if (!needed()) return done();
     element.classList.add("holding");
-    timer = setTimeout(() => { end(); done(); }, HOLD_MS);
+    timer = setTimeout(() => { end(); if (!element.hidden && !element.disabled) done(); }, HOLD_MS);
   });
   for (const kind of ["pointerup", "pointerleave", "pointercancel"]) element.addEventListener(kind, end);
+  return end;
 }
 
 async function stop() {
@@ -71,11 +72,13 @@ addEventListener("keydown", event => {
   if (!event.repeat) stop();
 });
 addEventListener("keyup", event => event.code === "Space" && event.preventDefault());  // or it presses what has the focus
-held($("arm"), () => true, () => link.ask("arm"));
+const noArming = held($("arm"), () => true, () => link.ask("arm"));
 held($("controls"), () => last?.holder && last.holder !== link.page, () => link.ask(hands.mine ? "leave" : "take"));
 // At the touch itself, as the stop: a finger that slips off is meant too. A click without a touch is the Enter key.
-$("disarm").addEventListener("pointerdown", () => $("disarm").disabled || link.ask("disarm"));
-$("disarm").onclick = event => event.detail || link.ask("disarm");
+// An arming whose button is still held ends with it.
+function disarm() { noArming(); link.ask("disarm"); }
+$("disarm").addEventListener("pointerdown", () => $("disarm").disabled || disarm());
+$("disarm").onclick = event => event.detail || disarm();
 $("release").onclick = () => link.ask("release");
 $("reset").onclick = () => link.ask("reset", {cause: last.safety.cause});
 $("start").onclick = () => link.ask("start", {mode: $("mode").value});
@@ -130,7 +133,8 @@ function describe(here, mine) {
   for (const each of $("labels").children) each.disabled ||= each.dataset.label === "ready" ? !last.prompt : !episode.playing;
   $("start").disabled ||= last.director || episode.playing;
   $("start").title = last.director ? "A director runs: it starts the episodes" : "";
-  write("hand", !mine ? "watching" : hands.held.size ? "you command" : safety.source === "operator" ? "operator commands" : "hold to command");
+  const takeover = here && last.heard ? safety.takeover.toLowerCase() : "unknown";
+  write("hand", `${takeover} · ${!mine ? "watching" : hands.held.size ? "you command" : "hold to command"}`);
   learning();
 }
 

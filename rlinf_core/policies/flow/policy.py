@@ -6,18 +6,22 @@ Gaussian, so that the path has a density (Zhang et al. 2025, SAC Flow, arXiv 250
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core import sharding
+from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.encoder import Encoder, Head, mlp
 from rlinf_core.policies.flow.config import Config
 from rlinf_core.policies.policy import ActionChunk, Batch, NetworkPolicy, Observation
 from rlinf_core.specs import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 0.0
+CLONED = 0.97  # numbers of actions are cloned up to here, where the inverse of tanh is still small
 
 
 class FlowActor(NetworkPolicy):
@@ -38,9 +42,31 @@ class FlowActor(NetworkPolicy):
         velocity, log_std = outputs.chunk(2, dim=-1)
         return velocity, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
 
-    def decode(self, batch: Batch, noise: Tensor) -> Tensor:
+    def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         """The action (B, H A) that ``noise`` is carried to, without any noise on the way."""
-        return torch.tanh(self._path(self.encoder(batch), noise)[0])
+        features = self.encoder(batch)
+        if continuation is None:
+            return torch.tanh(self._path(features, noise)[0])
+        goal = torch.atanh(continuation.actions.clamp(-CLONED, CLONED)).flatten(1)
+        weights, point = continuation.weights.repeat_interleave(self.spec.action.dim, dim=1), noise
+        for k in range(self.config.flow_steps):
+            done = k / self.config.flow_steps
+            velocity = partial(self._against, features, torch.full_like(point[:, :1], done))
+            point = point - guided(velocity, point, 1.0 - done, goal, weights) / self.config.flow_steps
+        return torch.tanh(point)
+
+    def _against(self, features: Tensor, time: Tensor, point: Tensor) -> Tensor:
+        """The field from action to noise, as ``guided`` has it."""
+        return -self.velocity(features, point, time)[0]
+
+    @torch.no_grad()
+    def continued(self, observation: Observation, continuation: Continuation,
+                  generator: torch.Generator | None = None) -> ActionChunk:
+        """See ``Continuing``: without noise on the way, from noise that is drawn if it is ``sampled``."""
+        shape = len(observation), self.size
+        noise = (sharding.noise(torch.randn, shape, generator, self.device) if self.draws(explore=False)
+                 else torch.zeros(shape, device=self.device))
+        return self.chunk(self.decode(self.seen(observation), noise, continuation))
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """A reparameterised action (B, H A) along a noisy path, and the log-density (B,) of that path.
@@ -69,7 +95,7 @@ class FlowActor(NetworkPolicy):
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A), x = atanh(a)."""
-        goal = torch.atanh(actions.clamp(-0.97, 0.97))
+        goal = torch.atanh(actions.clamp(-CLONED, CLONED))
         noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
         time = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device)
         velocity, _ = self.velocity(self.encoder(batch), (1.0 - time) * noise + time * goal, time)
@@ -79,8 +105,9 @@ class FlowActor(NetworkPolicy):
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions; without exploring, from the noise's middle along the path without noise."""
         if not self.draws(explore):
-            return self.chunk(self.decode(observation.batch, torch.zeros(len(observation), self.size, device=self.device)))
-        action, log_probs = self.sample(observation.batch, generator)
+            noise = torch.zeros(len(observation), self.size, device=self.device)
+            return self.chunk(self.decode(self.seen(observation), noise))
+        action, log_probs = self.sample(self.seen(observation), generator)
         return self.chunk(action, log_probs=log_probs)
 
 

@@ -41,7 +41,7 @@ class LatentNoiseActor(NetworkPolicy):
         """Chunks of actions; ``drawn`` holds the latent noise behind them (B, H A)."""
         noise = self.noise_policy.act(observation, self.draws(explore), generator)
         latent = noise.actions.flatten(1)
-        return self.chunk(self.decode(observation.batch, latent), latent, noise.log_probs)
+        return self.chunk(self.decode(self.seen(observation), latent), latent, noise.log_probs)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Of the flow: what cloning demonstrations trains."""

@@ -47,8 +47,8 @@ class Actor(NetworkPolicy):
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions, the most likely ones unless it explores."""
         if not self.draws(explore):
-            return self.chunk(torch.tanh(self._outputs(observation.batch)[0]))
-        action, log_probs = self.sample(observation.batch, generator)
+            return self.chunk(torch.tanh(self._outputs(self.seen(observation))[0]))
+        action, log_probs = self.sample(self.seen(observation), generator)
         return self.chunk(action, log_probs=log_probs)
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:

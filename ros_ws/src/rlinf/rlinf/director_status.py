@@ -12,6 +12,7 @@ from std_msgs.msg import String
 
 from rlinf.arms import hear
 from rlinf.qos import profile
+from rlinf_core.interlock.takeover import takeover
 from rlinf_core.interlock.types import OPERATOR, Mode
 
 
@@ -75,8 +76,10 @@ def told(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, oper
              "set_aside", "spool_full")
     counted = ("cause", "source", "holds", "refused", "limited", "dropped")
     measured = dict(zip(trainer.names, trainer.values, strict=False))
+    mode = Mode(safety.state)
+    stands = {"state": mode.name, "takeover": takeover(safety.source, mode).name}
     return {
         "operator": operator,
         "policy_version": policy.version, "policy_error": policy.error, "inference_p50_ms": policy.inference_p50_ms,
         "trainer": {name: getattr(trainer, name) for name in shown} | measured,
-        "safety": {"state": Mode(safety.state).name} | {name: getattr(safety, name) for name in counted}}
+        "safety": stands | {name: getattr(safety, name) for name in counted}}

@@ -39,6 +39,8 @@ REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 class Drill(DrilledStation):
     """Runs scenarios on its station and keeps the table."""
 
+    requirements = tuple(REQUIREMENTS)
+
     def __init__(self, run_dir: Path, domain_id: int) -> None:
         super().__init__(run_dir, domain_id)
         self.rows: list[Row] = []
@@ -47,7 +49,7 @@ class Drill(DrilledStation):
 
     # One scenario
     def run(self, scenario: dict[str, Any]) -> None:
-        real = "process" in scenario and scenario["process"] != "interlock" or scenario.get("real", False)
+        real = "process" in scenario and not scenario["process"].startswith("interlock") or scenario.get("real", False)
         self.ready(real)
         self.began.append((time.time(), scenario["name"]))
         dropped, began = self.state(), self._go_wrong(scenario)
@@ -61,8 +63,14 @@ class Drill(DrilledStation):
         if held and expect.startswith("FAULT") or scenario.get("then", "").startswith("FAULT"):
             stays, words = self._stays_stopped(scenario)
             held, measured = held and stays, f"{measured}; {words}"
+        others, words = self._others(scenario, began)
         self._mend(scenario)
-        self.add(Row(scenario.get("requirement", ""), scenario.get("trap", 0), scenario["name"], bound, measured, held))
+        self.add(Row(scenario.get("requirement", ""), scenario.get("trap", 0), scenario["name"], bound, measured + words,
+                     held and others))
+
+    def _others(self, scenario: dict[str, Any], began: float) -> tuple[bool, str]:
+        """Whether other arms stopped as they must, and in words."""
+        return True, ""
 
     def _go_wrong(self, scenario: dict[str, Any]) -> float:
         """Do it; returns when it happened."""
@@ -86,7 +94,7 @@ class Drill(DrilledStation):
         """Kill or stop a process; one that is stopped for some seconds goes on by itself, whatever this one does."""
         process, began = self.supervisor.children[scenario["process"]].popen, time.time()
         seconds = scenario.get("seconds")
-        if scenario["process"] == "interlock":
+        if scenario["process"].startswith("interlock"):
             self.deaths.append((time.time_ns(), time.time_ns() + round((seconds or 10.0) * 1e9)))
         os.kill(process.pid, getattr(signal, f"SIG{scenario['signal']}"))
         if seconds:
@@ -114,7 +122,7 @@ class Drill(DrilledStation):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for at, safety in self.states[looked_at:]:
-                if at >= began and _is(safety, expect):
+                if at >= began and reached(safety, expect):
                     return at
             looked_at = len(self.states)
             self.spin(lambda: len(self.states) > looked_at, end - time.monotonic())  # noqa: B023
@@ -168,14 +176,15 @@ class Drill(DrilledStation):
               flush=True)
 
     def result(self) -> dict[str, Any]:
-        held = [name for name in REQUIREMENTS if _all_held(row for row in self.rows if row.requirement == name)]
+        held = [name for name in self.requirements if _all_held(row for row in self.rows if row.requirement == name)]
         traps = [number for number in TRAPS if _all_held(row for row in self.rows if row.trap == number)]
         return {"requirements_held": len(held), "traps_held": len(traps),
                 "longest_silence_ms": round(self.longest_silence_ms, 1),
                 "not_held": [row.name for row in self.rows if not row.held], "rows": [asdict(row) for row in self.rows]}
 
 
-def _is(safety: SafetyState, expect: str) -> bool:
+def reached(safety: SafetyState, expect: str) -> bool:
+    """Whether an interlock stands as a scenario expects, e.g. 'HOLD contact'."""
     state, _, cause = expect.partition(" ")
     if state == "STOP":  # whichever of the two comes first
         return safety.state in (SafetyState.HOLD, SafetyState.FAULT) and bool(safety.cause)
@@ -194,18 +203,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--json", type=Path, help="write requirements_held, traps_held and each row there")
     parser.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
-    parser.add_argument("--scenarios", type=Path, default=shared() / "configs/drill.yaml", help="another list of scenarios")
+    parser.add_argument("--two-arms", action="store_true", help="at a station with two arms (configs/drill_two_arms.yaml)")
+    parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
     options, _ = parser.parse_known_args()
+    kind: type[Drill] = Drill
+    listed = "drill.yaml"
+    if options.two_arms:
+        from rlinf.drill_two_arms import TwoArmDrill
+
+        kind, listed = TwoArmDrill, "drill_two_arms.yaml"
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
     run_dir.mkdir(parents=True)
     domain_id = int(os.environ.get("ROS_DOMAIN_ID", "42"))
-    scenarios = [s for s in yaml.safe_load(options.scenarios.read_text()) if options.only in s["name"]]
+    said = yaml.safe_load((options.scenarios or shared() / "configs" / listed).read_text())
+    scenarios = [scenario for scenario in said if options.only in scenario["name"]]
     rclpy.init()
-    with only_station("station_a", domain_id), Drill(run_dir, domain_id) as drill:
+    with only_station("station_a", domain_id), kind(run_dir, domain_id) as drill:
         for scenario in scenarios:
             drill.run(scenario)
         if not options.only:
-            for check in CHECKS:
+            for check in () if options.two_arms else CHECKS:
                 drill.began.append((time.time(), check.__name__))
                 check(drill)
         result = drill.result()
@@ -215,7 +232,8 @@ def main() -> None:
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
     print(f"\n{len(drill.rows) - len(result['not_held'])} of {len(drill.rows)} held; requirements held and measured: "
-          f"{result['requirements_held']} of {len(REQUIREMENTS)}, traps: {result['traps_held']} of {len(TRAPS)}. "
+          f"{result['requirements_held']}{'' if options.two_arms else f' of {len(REQUIREMENTS)}'}, traps: "
+          f"{result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. "
           f"Logs and recordings: {run_dir}")
     sys.exit(1 if result["not_held"] else 0)
 

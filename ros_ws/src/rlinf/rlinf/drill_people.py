@@ -18,6 +18,7 @@ from rlinf_msgs.msg import ActionChunk
 from sensor_msgs.msg import Range
 from std_msgs.msg import Bool, Header, String
 
+from rlinf.arms import arms_of, each
 from rlinf.qos import profile
 from rlinf.spinning import run
 from rlinf.stamps import set_stamp
@@ -27,7 +28,8 @@ DT, SPEED, TURN = 0.05, 0.08, 0.2  # of the stream: [s], [m/s], [rad/s]
 ROGUE = "rogue"                    # the frame of its targets: the drill must not take them for the interlock's
 WATCH_S, STALL_S = 0.005, 0.01     # how often, and how late, the machine is looked at
 PERIOD_S = 0.02
-KINDS = {"target_pose": PoseStamped, "drill/policy/action": ActionChunk, "estop/pendant": Bool, "enable": Bool}
+KINDS: dict[str, type] = {"target_pose": PoseStamped, "drill/policy/action": ActionChunk, "estop/pendant": Bool,
+                          "enable": Bool}
 
 
 @dataclass
@@ -60,9 +62,12 @@ class People(Node):
     def __init__(self) -> None:
         super().__init__("people", start_parameter_services=False)
         self.doing, self.seq = Doing(), 0
+        self.arms = arms_of(self)  # what the robot says of itself is the first one's
         self.rogue: Publisher | None = None
         kinds = {"policy/action": ActionChunk, "teleop/action": ActionChunk, "enable": Bool, "estop/pendant": Bool,
                  "distance": Range, "robot/fault": String}
+        if self.arms:
+            kinds[f"{self.arms[0]}/robot/fault"] = kinds.pop("robot/fault")
         self.say = {topic: self.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
         self.injected = self.create_publisher(Header, "injected", 50)
         self.stalls = self.create_publisher(Header, "drill/stalls", 50)
@@ -86,7 +91,7 @@ class People(Node):
         self._keep_alive()
         if self.doing.taking_over:
             self._stream()
-        self.say["robot/fault"].publish(String(data=self.doing.fault))
+        self.say[each(self.arms[0] if self.arms else "", "robot/fault")].publish(String(data=self.doing.fault))
         self.injected.publish(Header(stamp=now, frame_id=f"do:{self.doing.number}"))
 
     def _stream(self) -> None:
@@ -103,8 +108,9 @@ class People(Node):
             self._command("teleop/action", "operator", action)
 
     def _command(self, topic: str, source: str, action: list[float]) -> None:
+        action = action[:3] * len(self.arms) or action  # several arms go alike, and do not turn
         chunk = ActionChunk(source=source, session=f"drill-{source}", seq=self.seq, dt=DT, control_mode="tcp_delta",
-                            horizon=2, dim=6, data=action * 2, execute=1)
+                            horizon=2, dim=len(action), data=action * 2, execute=1)
         chunk.header.stamp = chunk.observation_stamp = self.get_clock().now().to_msg()
         self.say[topic].publish(chunk)
 

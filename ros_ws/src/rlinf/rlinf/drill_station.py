@@ -17,12 +17,14 @@ from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.srv import SetParameters
 from rclpy.action import ActionClient
+from rclpy.client import Client
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, SafetyEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
 from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool
 
+from rlinf.arms import each
 from rlinf.drill_people import ROGUE, Doing
 from rlinf.qos import profile, witnessed
 from rlinf.safety_messages import to_pose
@@ -32,7 +34,7 @@ from rlinf_core.interlock import Mode, Pose, load_limits
 from rlinf_core.launching.graph import RESPAWN, Process, station_processes
 from rlinf_core.launching.supervisor import Supervisor
 from rlinf_core.paths import shared
-from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.recipes import load_recipe, station_robot, station_task
 from rlinf_core.specs import StationSpec
 
 ROUTES = {"policy/action": "rlinf_msgs/msg/ActionChunk", "current_pose": "geometry_msgs/msg/PoseStamped",
@@ -45,14 +47,19 @@ Self = TypeVar("Self", bound="DrilledStation")
 
 
 class DrilledStation:
-    """One simulated station, everybody around it, and what was heard of it."""
+    """One simulated station, everybody around it, and what was heard of it; of several arms, of the first."""
+
+    arm = ""
+    task_name = "peg_insertion"
+    routes = ROUTES
 
     def __init__(self, run_dir: Path, domain_id: int) -> None:
         self.run_dir = run_dir
-        recipe = load_recipe("demo", [f"station.robot={self._robot()}", "station.lockstep=false",
-                                      f"station.domain_id={domain_id}", "station.observe_cameras=[front]",
-                                      "station.image_size=[32, 32]"])
-        self.limits, self.task = load_limits(run_dir / "robot/limits.yaml"), station_task(recipe)
+        recipe = load_recipe("demo", [f"station.robot={self._robot()}", f"station.task={self.task_name}",
+                                      "station.lockstep=false", f"station.domain_id={domain_id}",
+                                      "station.observe_cameras=[front]", "station.image_size=[32, 32]"])
+        self.robot, self.task = station_robot(recipe), station_task(recipe)
+        self.limits = load_limits(self.robot.interlocks[self.arm])
         self.supervisor, self.recipe = Supervisor(run_dir, domain_id), recipe
         self.node = rclpy.create_node("drill", namespace=f"/{recipe.station.name}")
         self.executor = single_threaded()
@@ -89,24 +96,32 @@ class DrilledStation:
         self.episodes = node.create_publisher(EpisodeEvent, "episode", profile("episode"))
         self.people = node.create_publisher(String, "drill/do", 10)
         self.inject = node.create_publisher(String, "inject", 10)
-        node.create_subscription(SafetyState, "safety", self._on_safety, witnessed("safety"))
-        node.create_subscription(SafetyEvent, "safety/events", self._on_event, witnessed("safety/events"))
-        node.create_subscription(PoseStamped, "target_pose", self._on_target, witnessed("target_pose"))
-        node.create_subscription(PoseStamped, "current_pose", self._on_pose, profile("current_pose"))
+        node.create_subscription(SafetyState, each(self.arm, "safety"), self._on_safety, witnessed("safety"))
+        node.create_subscription(SafetyEvent, each(self.arm, "safety/events"), self._on_event, witnessed("safety/events"))
+        node.create_subscription(PoseStamped, each(self.arm, "target_pose"), self._on_target, witnessed("target_pose"))
+        node.create_subscription(PoseStamped, each(self.arm, "current_pose"), self._on_pose, profile("current_pose"))
         node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
         node.create_subscription(Header, "injected", self._on_injected, 50)
         node.create_subscription(Header, "drill/stalls", self._on_stall, 50)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        self.arming, self.resetting = node.create_client(SetBool, "interlock/arm"), node.create_client(
-            ResetFault, "interlock/reset_fault")
-        self.setting = node.create_client(SetParameters, "interlock/set_parameters")
+        self.arming, self.resetting = self._clients(self.arm)
+        self.setting = node.create_client(SetParameters, each(self.arm, "interlock/set_parameters"))
         self.runner = ActionClient(node, RunEpisodes, "run_episodes")
 
+    def _clients(self, arm: str) -> tuple[Client, Client]:
+        """Arming, and resetting."""
+        return (self.node.create_client(SetBool, each(arm, "interlock/arm")),
+                self.node.create_client(ResetFault, each(arm, "interlock/reset_fault")))
+
+    def _through(self, process: Process) -> tuple[tuple[str, str], ...]:
+        """The remappings of a process, where it hears what has gone through the fault injector."""
+        if process.executable == "interlock":
+            return tuple((topic, f"drill/{topic}") for topic in self.routes)
+        return ((CAMERA, f"drill/{CAMERA}"),) if process.executable == "environment" else ()
+
     def _processes(self) -> list[Process]:
-        routes = [f"{topic}:drill/{topic}:{kind}" for topic, kind in ROUTES.items()]
+        routes = [f"{topic}:drill/{topic}:{kind}" for topic, kind in self.routes.items()]
         routes.append(f"{CAMERA}:drill/{CAMERA}:sensor_msgs/msg/Image")
-        through = {"interlock": tuple((topic, f"drill/{topic}") for topic in ROUTES),
-                   "environment": ((CAMERA, f"drill/{CAMERA}"),)}
         policy = self.run_dir / "policy.safetensors"
         making = multiprocessing.get_context("spawn").Process(target=make_policy, args=(self.task.spec, policy))
         making.start()  # in a process of its own: with torch loaded, starting others would take too long
@@ -114,12 +129,13 @@ class DrilledStation:
         namespace = f"/{self.recipe.station.name}"
         processes = [Process("fault_injector", "rlinf", "fault_injector", "rlinf.fault_injector", namespace,
                              {"routes": routes}),
-                     Process("people", "rlinf", "drill_people", "rlinf.drill_people", namespace)]
+                     Process("people", "rlinf", "drill_people", "rlinf.drill_people", namespace,
+                             {"arms": list(self.robot.arms) or [""]})]
         extra: dict[str, dict[str, Any]] = {"policy": {"policy_file": str(policy)},
                                             "sim_bridge": {"priority": 25}}  # as a robot's own controller has
         for process in station_processes(self.recipe, self.run_dir):
-            if process.name in NODES:
-                processes.append(replace(process, restart=RESPAWN, remappings=through.get(process.name, ()),
+            if process.executable in NODES:
+                processes.append(replace(process, restart=RESPAWN, remappings=self._through(process),
                                          parameters=process.parameters | extra.get(process.name, {})))
         return processes
 
@@ -206,19 +222,13 @@ class DrilledStation:
     def _make_ready(self, real: bool) -> str:
         """Empty, or what kept it from moving."""
         self.do(**{field.name: field.default for field in fields(Doing) if field.name != "number"})
-        for route in (*ROUTES, CAMERA):
+        for route in (*self.routes, CAMERA):
             self.inject.publish(String(data=yaml.safe_dump({"route": route, "kind": "none"})))
         self._end_episodes()
         self.spin_for(0.4)
         answer, patience = None, time.monotonic() + 60.0
         while time.monotonic() < patience:
-            if self.state().state == SafetyState.FAULT:
-                self.ask(self.resetting, ResetFault.Request(cause=self.state().cause))
-            if self.state().state != SafetyState.DISARMED:
-                self.ask(self.arming, SetBool.Request(data=False))
-                self.spin(lambda: self.state().state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5)
-            answer = self.ask(self.arming, SetBool.Request(data=True))
-            if answer and answer.success and self.spin(lambda: self.state().state == SafetyState.ARMED, 0.5):
+            if (answer := self._arm()) and answer.success:
                 break
             self.spin_for(0.2)
         for _ in range(10 if real else 0):  # a server that has just died may still look ready
@@ -230,6 +240,18 @@ class DrilledStation:
         self.do(streaming=not real)
         moving = self.spin(lambda: self.state().state == SafetyState.ACTIVE and time.time() - self.moved_at < 0.05, 15.0)
         return "" if moving else f"{self.state().cause} ({answer.message if answer else 'no answer to arming'})"
+
+    def _arm(self) -> Any:
+        """From however it stands; the answer to the arming, or None."""
+        if self.state().state == SafetyState.FAULT:
+            self.ask(self.resetting, ResetFault.Request(cause=self.state().cause))
+        if self.state().state != SafetyState.DISARMED:
+            self.ask(self.arming, SetBool.Request(data=False))
+            self.spin(lambda: self.state().state in (SafetyState.DISARMED, SafetyState.FAULT), 0.5)
+        answer = self.ask(self.arming, SetBool.Request(data=True))
+        if answer and answer.success and not self.spin(lambda: self.state().state == SafetyState.ARMED, 0.5):
+            return None
+        return answer
 
     def _end_episodes(self) -> None:
         """The real policy falls silent: its environment's goal is cancelled, its episodes aborted until none begins."""
@@ -266,6 +288,6 @@ def make_policy(spec: StationSpec, path: Path) -> None:
     with torch.no_grad():
         actor.head.weight.zero_()
         actor.head.bias.zero_()
-        actor.head.bias[2] = 0.15
+        actor.head.bias[2:spec.action.dim:3] = 0.15  # of each arm
     save_policy(actor, path)
 

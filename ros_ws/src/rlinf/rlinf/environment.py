@@ -83,7 +83,7 @@ class Environment(ControlNode):
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:
-            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25)
+            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25, late=0.08)
             self.rehearsal = Rehearsal(self, self._again)
         self.watch = Watch(self)
 

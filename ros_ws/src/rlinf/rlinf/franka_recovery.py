@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from controller_manager_msgs.srv import SetHardwareComponentState, SwitchController
 from franka_msgs.action import ErrorRecovery
 from lifecycle_msgs.msg import State
 from rclpy.action import ActionClient
-from rclpy.task import Future
 
-from rlinf.scene import either, sleep
-from rlinf.workarounds import Until
+from rlinf.recovery import BACK_S, Steps
+from rlinf.scene import sleep
 from rlinf_core.drivers.franka import Driver
 
 if TYPE_CHECKING:
     from rlinf.franka import Franka
 
-STEP_S, BACK_S = 4.0, 1.0
 SUCCEEDED = 4  # action_msgs/GoalStatus.STATUS_SUCCEEDED
 
 
-class Recovery:
+class Recovery(Steps):
     """Error recovery; then the hardware component and its controllers, which franka_ros2 3 deactivates at an error."""
 
     def __init__(self, node: Franka, prefix: str, settings: Driver) -> None:
-        self.node, self.settings, self.running = node, settings, False
+        super().__init__(node)
+        self.settings, self.franka = settings, node
         self.clearing = ActionClient(node, ErrorRecovery, f"{prefix}action_server/error_recovery")
         self.activating = node.create_client(SetHardwareComponentState,
                                              f"{prefix}controller_manager/set_hardware_component_state")
@@ -36,7 +35,7 @@ class Recovery:
         """All of it; returns what went wrong, or an empty string."""
         self.running = True
         try:
-            trouble = await self._clear() or await self._activate() or await self._back() if self.node.arm_fault else ""
+            trouble = await self._clear() or await self._activate() or await self._back() if self.franka.arm_fault else ""
             return trouble or await self._hand()
         finally:
             self.running = False
@@ -44,20 +43,20 @@ class Recovery:
     async def _clear(self) -> str:
         if not self.clearing.server_is_ready():
             return "nobody answers action_server/error_recovery. Does franka_ros2 run?"
-        handle = await self._answer(self.clearing.send_goal_async(ErrorRecovery.Goal()))
+        handle = await self.answer(self.clearing.send_goal_async(ErrorRecovery.Goal()))
         if handle is None or not handle.accepted:
             return "error_recovery was not accepted"
-        ended = await self._answer(handle.get_result_async())
+        ended = await self.answer(handle.get_result_async())
         return "" if ended is not None and ended.status == SUCCEEDED else "error_recovery has not succeeded"
 
     async def _activate(self) -> str:
         active = State(id=State.PRIMARY_STATE_ACTIVE, label="active")
         if name := self.settings.hardware:
-            done = await self._service(self.activating, SetHardwareComponentState.Request(name=name, target_state=active))
+            done = await self.service(self.activating, SetHardwareComponentState.Request(name=name, target_state=active))
             if done is None or not done.ok:
                 return f"hardware component '{name}' was not activated"
         if names := list(self.settings.controllers):
-            done = await self._service(self.switching, SwitchController.Request(
+            done = await self.service(self.switching, SwitchController.Request(
                 activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT))
             if done is None or not done.ok:
                 return f"controllers {', '.join(names)} were not activated"
@@ -66,23 +65,16 @@ class Recovery:
     async def _back(self) -> str:
         """Until franka_ros2 says so itself."""
         until = time.monotonic() + BACK_S
-        while self.node.arm_fault and time.monotonic() < until:
+        while self.franka.arm_fault and time.monotonic() < until:
             await sleep(self.node, 0.02)
-        return self.node.arm_fault
+        return self.franka.arm_fault
 
     async def _hand(self) -> str:
-        hand = self.node.hand
+        hand = self.franka.hand
         if hand is None or not hand.fault:
             return ""
-        answer = await self._answer(hand.stop()) if hand.stopping.service_is_ready() else None
+        answer = await self.answer(hand.stop()) if hand.stopping.service_is_ready() else None
         if answer is None or not answer.success:
             return f"franka_gripper/stop: {answer.message if answer else 'no answer'}"
         hand.stopped()
         return ""
-
-    async def _service(self, client: Any, request: Any) -> Any:
-        return await self._answer(client.call_async(request)) if client.service_is_ready() else None
-
-    async def _answer(self, future: Future) -> Any:
-        """What came, or None if nothing did in time."""
-        return await Until(future) if await either(self.node, future, STEP_S) else None

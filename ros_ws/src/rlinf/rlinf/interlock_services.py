@@ -19,6 +19,7 @@ from std_srvs.srv import SetBool
 
 from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
+from rlinf.parameters import descriptor as described
 from rlinf.workarounds import end_soon
 from rlinf_core.interlock.limits import TABLE
 
@@ -35,9 +36,8 @@ class Services(LifecycleNode):
         self.front, self.starting, self.ending = front, True, False
         hello = front.hello or {}
         settings, limits = hello["settings"], hello["limits"]
-        fixed = ParameterDescriptor(read_only=True)
         for name, value in settings.items():
-            self.declare_parameter(name, value, fixed, ignore_override=True)
+            self.declare_parameter(name, value, described(name, value), ignore_override=True)
         for name, value in limits.items():
             meaning, read_only = describe(name)
             self.declare_parameter(f"limits.{name}", value, ParameterDescriptor(

@@ -34,7 +34,7 @@ class PageAsks:
     def __init__(self, node: Node, arms: Sequence[str], first_seeds: Sequence[int]) -> None:
         self.node, self.arms, self.seeds = node, list(arms) or [""], dict(zip(MODES, first_seeds, strict=True))
         self.stands: dict[str, SafetyState] = {}
-        self.director, self.labelled = False, 0
+        self.director, self.labelled, self.disarmings = False, 0, 0
         self.request: Any = None  # the episode that was started here
         self.said, self.ending = Hand(kind="hand", seq=0, seen=0.0, held=False, active=False), False
         self.hands = node.create_publisher(Joy, "page", profile("page"))
@@ -88,20 +88,34 @@ class PageAsks:
         """The answers, once all are here."""
         if not all(client.service_is_ready() for client in clients):
             raise RlinfError(f"nobody answers '{clients[0].srv_name}'. Is the interlock running?")
-        return [await _answer(client.call_async(request)) for client in clients]
+        return await asyncio.gather(*(_answer(client.call_async(request)) for client in clients))
 
     async def _arm(self, _: Ask) -> str:
+        """Whoever disarms while it is under way goes before it, in whatever order the two arrive."""
+        before, overruled = self.disarmings, RlinfError("somebody disarmed meanwhile. Arm again")
         await self._renew()
+        if self.disarmings != before:
+            raise overruled
         answers = await self._all(self.arming, SetBool.Request(data=True))
         refused = [answer.message for answer in answers if not answer.success]
-        if refused and len(answers) > 1:  # all of them, or none
+        if self.disarmings != before or (refused and len(answers) > 1):  # all of them, or none
             await self._all(self.arming, SetBool.Request(data=False))
         if refused:
             raise RlinfError("; ".join(refused))
+        if self.disarmings != before:
+            raise overruled
         return str(answers[0].message)
 
     async def _disarm(self, _: Ask) -> str:
-        return str((await self._all(self.arming, SetBool.Request(data=False)))[0].message)
+        """Those that are there, at once; that others are not is said."""
+        self.disarmings += 1
+        there = [client for client in self.arming if client.service_is_ready()]
+        answers = await self._all(there, SetBool.Request(data=False))
+        if missing := [client.srv_name for client in self.arming if client not in there]:
+            raise RlinfError(f"{len(there)} disarmed; nobody answers {', '.join(missing)}. Is the interlock running?")
+        if refused := [answer.message for answer in answers if not answer.success]:
+            raise RlinfError("; ".join(refused))
+        return str(answers[0].message)
 
     async def _reset(self, ask: Ask) -> str:
         await self._renew()

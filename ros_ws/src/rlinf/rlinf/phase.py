@@ -82,13 +82,17 @@ class PhaseLockedTimer:
         callback: what to do at every tick.
         hurry: see ``PhaseLock``.
         early: of a period, by which a tick may come before its time when its input is there.
+        late: of a period, less than LATE, by which it may wait for an input that came in the period before and is missing
+            now: else that one, a little late, would wait for the next tick.
     """
 
-    def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float) -> None:
-        self.lock, self.early_s = PhaseLock(period_s, hurry, time.monotonic()), early * period_s
+    def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float,
+                 late: float = 0.0) -> None:
+        self.lock = PhaseLock(period_s, hurry, time.monotonic())
+        self.early_s, self.late_s = early * period_s, late * period_s
         self._callback = callback
         self._arrivals: list[float] = []
-        self._done_early = False
+        self._done_early = self._expected = self._waits = False
         self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
 
     def stop(self, node: Node) -> None:
@@ -114,6 +118,15 @@ class PhaseLockedTimer:
         if now < self.lock.wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
             self._wake(self.lock.wake_s)
             return
+        missing = self._expected and not self._arrivals and not self._done_early
+        if missing and not self._waits and self.late_s and now < self.lock.due_s + self.late_s:
+            self._waits = True
+            self._wake(self.lock.due_s + self.late_s)
+            return
+        self._tick(now)
+
+    def _tick(self, now: float) -> None:
+        self._waits, self._expected = False, bool(self._arrivals)
         self._wake(self.lock.ticked(now, self._arrivals))
         self._arrivals.clear()
         if not self._done_early:

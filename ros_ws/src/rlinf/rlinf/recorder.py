@@ -3,7 +3,7 @@
 An episode is closed once its last time step is written and the actions it holds are accounted for. The node only takes
 messages in; a thread writes them (``rlinf_core.episodes.recording``), so that a disk that takes its time loses none.
 Problems with the disk never reach the control loop: they are reported as ABORTED events and the recorder goes on with the
-next episode.
+next episode. To whoever shows the station it also says where things are: ``robot_description``, ``/tf``, ``/tf_static``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.sampled import Sampled, sampled
 from rlinf.spinning import BACKGROUND, StationNode, run
+from rlinf.transforms import Transforms
 from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.spool import MAX_GB, Spool
-from rlinf_core.episodes.standard import standard
+from rlinf_core.episodes.standard import TOOL, standard
 from rlinf_core.errors import SpoolError
 from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
@@ -45,6 +46,9 @@ class Recorder(StationNode):
         spool = self.declare_parameter("spool", "spool").value
         self.spool = Spool(spool, min_free_mb=self.declare_parameter("min_free_mb", 200.0).value,
                            max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
+        self.specs = self.declare_parameter("specs", "").value
+        self.attached = [said.partition("=") for said in self.declare_parameter("attached", [""]).value if said]
+        self.spool.attachments = self._attachments
         for left in self.spool.recover():
             self.get_logger().warning(f"episode {left} was interrupted; it is in {self.spool.root / 'broken'}")
         arms = arms_of(self)
@@ -58,6 +62,8 @@ class Recorder(StationNode):
         self.sampled = Sampled(self, sampled(arms, cameras))
         self.description: Message | None = None  # said once, recorded with each episode
         self.describing = self._describe(self.declare_parameter("urdf", "").value)
+        self.transforms = Transforms(self, arms, self.declare_parameter("tool_frame", TOOL).value,
+                                     self.declare_parameter("mounts", "").value)
         lockstep = self.declare_parameter("lockstep", False).value
         for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
             for topic in of_arms(row, arms):
@@ -67,6 +73,11 @@ class Recorder(StationNode):
     def finish(self) -> bool:
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
         return self.recording.writer is None and self.worker.idle
+
+    def _attachments(self) -> dict[str, bytes]:
+        """Of each recording: recipe, limits and full specs, of which messages have hashes; what is not there is not."""
+        specs = {"specs.json": self.specs.encode()} if self.specs else {}
+        return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
 
     def _describe(self, urdf: str) -> Any:
         """Tell the robot's URDF to whoever shows it, and to the recordings, which hear it like everybody else."""
@@ -85,7 +96,7 @@ class Recorder(StationNode):
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))
         if topic == "timestep":  # before it: the last one may close the episode
-            shown = list(self.sampled.of(message.raw, message.at_ns))
+            shown = list(self.sampled.at(message.raw, message.at_ns))
             self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
         taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
         if not taken and not self.losing:

@@ -6,6 +6,7 @@ import json
 import queue
 import threading
 import time
+from math import ceil
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from rlinf.episode_ids import request_of
 from rlinf.policy import PolicyNode
 from rlinf.stamps import to_ns
 from rlinf_core.errors import RefusedRequestError, RlinfError, ServingError, SpecError
-from rlinf_core.policies.chunking import RECEDING_HORIZON, SYNCHRONOUS, Chunking
+from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, Chunking
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import Policy
 from rlinf_core.serving.client import PolicyClient
@@ -25,6 +26,7 @@ from rlinf_core.specs import StationSpec
 
 RETRY_S = 1.0
 LOOK_S = 0.2
+RECENT = 10  # answers, the slowest of which says how much of a chunk will have begun before the next one comes
 
 
 class RemotePolicyNode(PolicyNode):
@@ -112,6 +114,8 @@ class RemotePolicyNode(PolicyNode):
             if OURS in client.metadata:
                 whole = request_of(step.episode_id) if step.mode == "evaluate" else step.episode_id
                 message[OURS] = {"episode": whole, "explore": step.mode == "train"}
+                if client.metadata[OURS].get("continues"):
+                    message[OURS] |= self._in_play(step)
             answer = client.infer(message)
             actions = read_actions(self.spec, answer)
             self._answered(step, actions, answer.get(OURS, {}), time.monotonic() - since)
@@ -119,6 +123,19 @@ class RemotePolicyNode(PolicyNode):
             self._say(str(error))
         finally:
             self.busy = False
+
+    def _in_play(self, step: TimeStep) -> dict[str, Any]:
+        """What is left of the last chunk [SI], and how much of it will have begun when the answer comes, as a rule."""
+        with self.lock:
+            left = self.chunking.left(self._number(step)) if self.chunking.mode == REAL_TIME else np.zeros(0)
+            if not len(left):
+                return {}
+            slowest_ns = 1e6 * max(list(self.times_ms)[-RECENT:], default=0.0)
+            return {"left": left, "frozen": ceil(slowest_ns / self.period_ns) + (self.rehearsal is not None)}
+
+    def _number(self, step: TimeStep) -> int:
+        """Of a time step, from that of stamp 0 on."""
+        return round(to_ns(step.header.stamp) / self.period_ns)
 
     def _answered(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float) -> None:
         with self.lock:
@@ -137,7 +154,7 @@ class RemotePolicyNode(PolicyNode):
 
     def _send(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], passed: int) -> None:
         begun = passed + (self.rehearsal is not None)  # in lockstep time stands still meanwhile
-        sent = self.chunking.merge(actions, round(to_ns(step.header.stamp) / self.period_ns), begun)
+        sent = self.chunking.merge(actions, self._number(step), begun, bool(ours.get("continues")))
         self.schedule.decided()
         self.schedule.advance(steps=passed)
         self.seq += 1

@@ -9,14 +9,16 @@ from typing import Any
 
 import rclpy
 from rclpy.node import Node
+from rlinf_msgs.msg import TimeStep
 
 from rlinf.qos import kind, overheard
 from rlinf.stamps import NS
 from rlinf_core.episodes.ring import Message
 from rlinf_core.interface import TOPICS, of_arms, topic
 
-KEPT, KEPT_IMAGES = 50, 6  # messages, while the recorder is late
+KEPT, KEPT_IMAGES = 50, 12  # messages, while the recorder is late
 HEADER = 12                # bytes: CDR's own four, and a stamp
+BEGINNING = 64             # of a time step, with its stamp
 
 
 def sampled(arms: Sequence[str], cameras: Sequence[str]) -> list[str]:
@@ -35,6 +37,17 @@ class Sampled:
         self.subscriptions = {name: self.node.create_subscription(
             kind(name), owner.resolve_topic_name(name), _ignore, overheard(_kept(name)), raw=True) for name in topics}
         self.waiting: dict[str, deque[bytes]] = {name: deque(maxlen=_kept(name)) for name in topics}
+        self.before: tuple[bytes, int] | None = None  # the last time step, and when it came
+
+    def at(self, step: bytes, at_ns: int) -> Iterator[tuple[str, Message]]:
+        """Of the time step before this one, whose messages have had the time to come; of an episode's last, at once."""
+        kind = step_type(step)
+        if self.before is not None and kind != TimeStep.FIRST:  # or it was of an episode that never ended
+            yield from self.of(*self.before)
+        self.before = (step[:BEGINNING], at_ns)
+        if kind == TimeStep.LAST:
+            yield from self.of(*self.before)
+            self.before = None
 
     def of(self, step: bytes, at_ns: int) -> Iterator[tuple[str, Message]]:
         """Of each topic the newest message that is no later than a time step, once, with the topic's name."""
@@ -63,6 +76,15 @@ def stamp_ns(raw: bytes) -> int:
         return 0
     seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
     return int(seconds * NS + nanoseconds)
+
+
+def step_type(step: bytes) -> int:
+    """Of a TimeStep as CDR: what follows its header, which ends with a frame's name; -1 where it is too short."""
+    if len(step) < HEADER + 4:
+        return -1
+    length, = struct.unpack_from("<I" if step[1] & 1 else ">I", step, HEADER)
+    place = HEADER + 4 + int(length)
+    return step[place] if place < len(step) else -1
 
 
 def _kept(name: str) -> int:

@@ -52,6 +52,7 @@ class FirstArming:
         self.armed = Path(node.declare_parameter("armed_file", "").value)
         self.met = self.said = self.refusal = ""
         self.begun, self.released, self.asked_at, self.freed = False, False, 0.0, False
+        self.arming_now = 0  # answers to an arming that are still to come
         self.resetting = [node.create_client(ResetFault, each(arm, "interlock/reset_fault")) for arm in arms or [""]]
         self.safety = SafetyState()
         self.enables = enables
@@ -75,7 +76,8 @@ class FirstArming:
         if self.met and safety.state != SafetyState.DISARMED:
             self._begin()
         disarmed = self.begun and safety.state == SafetyState.DISARMED
-        if disarmed and before.state != SafetyState.DISARMED and time.monotonic() - self.asked_at < ASK_AGAIN_S:
+        under_way = self.arming_now > 0 or time.monotonic() - self.asked_at < ASK_AGAIN_S
+        if disarmed and before.state != SafetyState.DISARMED and under_way:
             self._ask(False)  # somebody disarmed while an arming of ours was under way: theirs stands
         still = standstill(safety, self.node.get_namespace()) if disarmed or safety.state == SafetyState.FAULT else ""
         if still and still != self.said:
@@ -134,7 +136,10 @@ class FirstArming:
     def _ask(self, arm: bool) -> None:
         self.asked_at, armed = time.monotonic(), []
 
+        self.arming_now += len(self.arming) if arm else 0
+
         def answered(future: Future) -> None:
+            self.arming_now -= arm
             armed.append(future.result().success)
             if arm and len(armed) == len(self.arming) and all(armed):
                 self._begin()

@@ -15,8 +15,10 @@ from typing import Any
 
 import rclpy
 import yaml
+from rcl_interfaces.msg import ParameterDescriptor
 from rclpy.clock import Clock, ClockType
 from rclpy.duration import Duration
+from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -25,6 +27,8 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
 from rclpy.timer import Timer
 
+from rlinf.parameters import descriptor as described
+from rlinf.parameters import expected
 from rlinf.qos import to_override
 from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, end_with_parent, single_threaded
 from rlinf_core.errors import RlinfError
@@ -46,6 +50,19 @@ class StationNode(Node):
         super().__init__(name, **how)
         below = f"{self.get_namespace().rstrip('/')}/"
         self._check_overrides(lambda full: full.removeprefix(below) if full.startswith(below) else "")
+
+    def declare_parameter(self, name: str, value: Any = None, descriptor: ParameterDescriptor | None = None,
+                          ignore_override: bool = False) -> Parameter:
+        """As rclpy's; what it means, its range, and that it is fixed from now on stand in ``rlinf.parameters``.
+
+        RlinfError where the value that was given is of another type, or beyond its range.
+        """
+        try:
+            return super().declare_parameter(name, value, descriptor or described(name, value), ignore_override)
+        except (InvalidParameterTypeException, InvalidParameterValueException) as error:
+            given = self._parameter_overrides[name].value
+            raise RlinfError(f"{self.get_name()}: parameter {name}: expected {expected(name, value)}, got "
+                             f"{given!r}") from error
 
     def create_publisher(self, msg_type: Any, topic: str, qos_profile: Any, **how: Any) -> Publisher:
         """As rclpy's."""
@@ -77,12 +94,11 @@ class StationNode(Node):
 class ControlNode(StationNode):
     """A node of the control path: what it does is fixed when it starts, and it waits for nothing but its own topics.
 
-    rclpy looks at every entity of a node each time it wakes; the parameter and type services are seven of them.
+    Its parameters can be asked for; the events executor spends nothing on services that nobody calls.
     """
 
-    def __init__(self, name: str, parameters: bool = False) -> None:
-        super().__init__(name, start_parameter_services=parameters,
-                         parameter_overrides=[Parameter("start_type_description_service", value=False)])
+    def __init__(self, name: str) -> None:
+        super().__init__(name, parameter_overrides=[Parameter("start_type_description_service", value=False)])
 
 
 def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from rlinf.arms import each
 from rlinf.interlock_inputs import needs
 from rlinf.qos import kind, overheard
 from rlinf.stamps import NS
+from rlinf_core.cameras import DeviceCamera
 from rlinf_core.cli.doctor import Finding, show
 from rlinf_core.errors import RlinfError
 from rlinf_core.interface import arm_of, topic
@@ -30,6 +34,7 @@ from rlinf_core.interlock import Limits, load_limits
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
 
 LISTEN_S, LATE_S, ENOUGH = 4.0, 0.05, 0.7  # of the rate that is asked for
+PING_MS = 1.0  # of a controller at 1 kHz
 STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image")
 
 
@@ -61,16 +66,54 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     robot, task, root = station_robot(recipe), station_task(recipe), f"/{recipe.station.name}"
     every = {arm: load_limits(path) for arm, path in robot.interlocks.items()}
     wanted = {*task.channels, *(f"estop/{name}" for name in robot.estops), *(["distance"] if robot.distance else [])}
+    seen = {f"camera/{name}/image" for name in robot.cameras} - wanted
     wanted |= {each(arm, name) for arm, limits in every.items() for name in needs(limits) | {"current_pose"}}
-    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}")) for name in sorted(wanted)]
+    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}")) for name in sorted(wanted | seen)]
     until = time.monotonic() + LISTEN_S
     while time.monotonic() < until:
         spin()
     for one in heard:
         limits = every.get(arm_of(one.name), next(iter(every.values())))
-        yield _finding(node, one, limits, task.spec.control_hz)
+        found = _finding(node, one, limits, task.spec.control_hz)
+        if found.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
+            found = replace(found, fix=_device(camera))
+        yield replace(found, needed=one.name not in seen)  # what the task does not look through may be missing
     yield from _listeners(node, recipe, every)
+    for arm, limits in every.items():
+        yield Finding(each(arm, "limits"), f"{limits.hash}, box {list(limits.box_low)} to {list(limits.box_high)} m, "
+                      f"{limits.speed:g} m/s, of {robot.interlocks[arm]}")
+    if robot.driver_node is not None and robot.driver_node.address:
+        yield _ping(robot.driver_node.address)
+    profiles = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "none")
+    yield Finding("DDS profile", f"{profiles}; a driver of images needs it in its own shell, too")
     yield _kernel()
+
+
+def _device(camera: DeviceCamera) -> str:
+    """Whether a camera that nobody publishes is there."""
+    try:
+        camera.open().close()
+    except RlinfError as error:
+        return str(error)
+    return f"the device '{camera.where}' is there, and opens: rlinf up publishes it"
+
+
+def _ping(address: str) -> Finding:
+    """How far the robot's controller is."""
+    try:
+        ran = subprocess.run(["ping", "-c", "50", "-i", "0.01", "-q", "-W", "1", address], text=True, capture_output=True,
+                             timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("robot's address", f"{address}: {error}", "apt-get install iputils-ping, or mend the network")
+    times = re.search(r"= [\d.]+/([\d.]+)/([\d.]+)/", ran.stdout)
+    lost = re.search(r"([\d.]+)% packet loss", ran.stdout)
+    if ran.returncode or times is None or lost is None or float(lost[1]) > 0.0:
+        said = (ran.stdout + ran.stderr).strip().splitlines()
+        return Finding("robot's address", f"{address}: {(said or ['silent'])[-1]}", "a cable of its own from robot to "
+                       "this machine; options.address in robot.yaml")
+    slow = float(times[2]) > PING_MS
+    return Finding("robot's address", f"{address}: {times[1]} ms, at most {times[2]} of 50", "" if not slow else
+                   f"expected {PING_MS:g} ms at most: no switch, no wireless, no power saving of the port")
 
 
 def _finding(node: Node, heard: Heard, limits: Limits, control_hz: float) -> Finding:

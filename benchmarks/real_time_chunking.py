@@ -1,0 +1,160 @@
+"""What a robot does while its policy thinks: chunks of a flow that takes 300 ms, at 20 Hz, by each way of handling them.
+
+    python benchmarks/real_time_chunking.py --scenes 100 --json results.json
+
+A flow is cloned from scripted peg insertions at 20 Hz (chunks of 16 actions, the next one asked for after 8) and plays
+held-out scenes in simulated time, so that no other work on this machine matters: an answer comes so many time steps
+after it was asked for, and is put together by ``Chunking``, as in the policy node. Columns: success; of the time steps
+after an episode's first answer, those without an action of the policy (the arm holds); and the largest step from one action
+to the next, in units of the largest action. ``real_time`` is guided by what is in play (in-painting), ``blended`` only
+mixed with it, as for policies that are no flows. ``no delay`` is the same policy when thinking takes no time. It does not
+cover network and middleware, which tests/ros/test_remote_station.py has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+HZ, THINKS_S, HORIZON, EXECUTE = 20.0, 0.3, 16, 8
+MODES = {"no delay": ("receding_horizon", 0, False), "real_time": ("real_time", 6, True),
+         "blended": ("real_time", 6, False), "receding_horizon": ("receding_horizon", 6, False),
+         "synchronous": ("synchronous", 6, False)}
+
+
+def task_at(folder: Path) -> Path:
+    """Peg insertion at 20 Hz: steps half as long, twice as many."""
+    task = yaml.safe_load((ROOT / "configs/tasks/peg_insertion.yaml").read_text())
+    faster = HZ / task["control_hz"]
+    task |= {"control_hz": HZ, "max_steps": int(task["max_steps"] * faster)}
+    for dimension in task["action"]["dimensions"].values():
+        dimension["scale"] /= faster
+    path = folder / "peg_insertion_20hz.yaml"
+    path.write_text(yaml.safe_dump(task))
+    return path
+
+
+def cloned(env: Any, episodes: int, steps: int, seed: int) -> Any:
+    """A flow of chunks, by SFT."""
+    from rlinf_core.algorithms import sft
+    from rlinf_core.policies import flow, make_policy
+    from rlinf_core.replay import ReplayBuffer
+    from rlinf_core.rollouts.rollouts import demonstrate
+
+    torch.manual_seed(seed)
+    config = flow.Config(hidden=(256, 256), fine=20.0, horizon=HORIZON, execute=EXECUTE, flow_steps=5)
+    policy = make_policy(env.spec, config)
+    replay = ReplayBuffer(env.spec, 50_000)
+    for shown in demonstrate(env, episodes, 5):
+        replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
+    learner = sft.Learner(policy, sft.Config(learning_rate=1e-3, noise_floor=0.03), seed)
+    learner.fit_normalisation(replay.vectors())
+    random = np.random.default_rng(seed)
+    for _ in range(steps):
+        learner.update(replay.sample(256, random, HORIZON))
+    return policy.eval()
+
+
+class Station:
+    """One episode in simulated time, whose policy's answers come late."""
+
+    def __init__(self, policy: Any, spec: Any, mode: str, delay: int, guided: bool) -> None:
+        from rlinf_core.policies.chunking import Chunking
+
+        self.policy, self.spec, self.delay, self.guided = policy, spec, delay, guided
+        self.chunking = Chunking(mode, EXECUTE)
+        self.playing: tuple[int, np.ndarray] = (0, np.zeros((0, spec.action.dim)))  # since when, what
+        self.asked: tuple[int, np.ndarray, bool] | None = None
+        self.next_at, self.answered = 0, False
+
+    def action(self, now: int, observation: Any) -> np.ndarray | None:
+        """What is played at a time step; None where the arm holds."""
+        if self.asked is None and now >= self.next_at:
+            self.asked = now, *self.ask(now, observation)
+        if self.asked is not None and now >= self.asked[0] + self.delay:
+            self.take(now)
+        since, actions = self.playing
+        return actions[now - since] if 0 <= now - since < len(actions) else None
+
+    def ask(self, now: int, observation: Any) -> tuple[np.ndarray, bool]:
+        from rlinf_core.policies.continuation import Continuation
+        from rlinf_core.policies.policy import Observation
+
+        seen, left = Observation.of_arrays(self.spec, observation), self.chunking.left(now)
+        if self.guided and len(left):
+            held = Continuation.of(left, self.delay, HORIZON)
+            return self.policy.continued(seen, held).actions[0].numpy(), True
+        return self.policy.act(seen, explore=False).actions[0].numpy(), False
+
+    def take(self, now: int) -> None:
+        """As the policy node does: where the arm stood meanwhile, all of the answer is played from now on."""
+        assert self.asked is not None
+        (began, actions, continues), self.asked = self.asked, None
+        stood = not self.chunking.chunks or self.chunking.mode == "synchronous"
+        start = now if stood else began
+        self.playing = start, self.chunking.merge(actions, start, now - start, continues)
+        self.answered, self.next_at = True, start + EXECUTE
+
+
+def played(env: Any, policy: Any, scenes: range, mode: str, delay: int, guided: bool) -> dict[str, float]:
+    solved, held, steps, jump = 0, 0, 0, 0.0
+    for scene in scenes:
+        observation, station = env.reset([scene]), Station(policy, env.spec, mode, delay, guided)
+        now, before, done = 0, None, False
+        while not done:
+            action = station.action(now, observation)
+            if station.answered:
+                steps += 1
+                held += action is None
+                if action is not None and before is not None:
+                    jump = max(jump, float(np.abs(action - before).max()))
+            before = action
+            result = env.step(np.zeros((1, env.spec.action.dim)) if action is None else action[None])
+            solved, done = solved + int(result.success[0]), bool(result.done[0])
+            now, observation = now + 1, result.observation
+    return {"success": solved / len(scenes), "ticks_without_action": float(held), "ticks": float(steps),
+            "largest_jump": jump}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scenes", type=int, default=100)
+    parser.add_argument("--demonstrations", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=3000, help="of SFT")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    from rlinf_core.recipes import load_recipe
+    from rlinf_core.reports.curves import wilson
+    from rlinf_core.rollouts.simulated import stations
+
+    torch.set_num_threads(1)
+    flat: dict[str, float] = {"thinks_s": THINKS_S, "control_hz": HZ, "scenes": options.scenes}
+    with tempfile.TemporaryDirectory(prefix="rlinf-rtc-") as folder:
+        env = stations(load_recipe("sim_sft", [f"station.task={task_at(Path(folder))}"]), 1)
+        policy = cloned(env, options.demonstrations, options.steps, options.seed)
+        print(f"{'':>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
+        for name, (mode, delay, guided) in MODES.items():
+            result = played(env, policy, range(1_000_000, 1_000_000 + options.scenes), mode, delay, guided)
+            low, high = wilson(round(result["success"] * options.scenes), options.scenes)
+            print(f"{name:>18}{result['success']:9.0%}{low:9.0%} to{high:4.0%}{result['ticks_without_action']:9.0f} of"
+                  f"{result['ticks']:6.0f}{result['largest_jump']:12.2f}", flush=True)
+            flat |= {f"{key}_{name.replace(' ', '_')}": value for key, value in result.items()}
+    low, _ = wilson(round(flat["success_no_delay"] * options.scenes), options.scenes)
+    flat["real_time_within_interval"] = float(flat["success_real_time"] >= low)
+    if options.json:
+        options.json.write_text(json.dumps(flat, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""What recording costs at 30 Hz with two 480x640 cameras, raw and as JPEG, beside a bare subscriber that writes the bytes.
+
+    python benchmarks/recorder.py --json results.json
+
+raw: each time step carries both images, as of a policy that observes them (55 MB/s). jpeg: time steps carry none, and the
+recorder keeps of each camera's topic the image of the time step's time, as JPEG. This process is the station's other side:
+it publishes one episode of each kind. The recorder runs as in a station. Its share of a core is user and system time of all
+of its threads, from the first time step until the episode is closed, sealed and flushed. The bare subscriber is an rclpy
+node with the same subscriptions that writes what it gets, unparsed, to a file. Lost is what was sent and is not in the
+recording, which is read back by the `mcap` package. It does not cover a slow disk, other rates, or a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
+
+DOMAIN, KINDS, PATIENCE_S = 59, ("raw", "jpeg"), 60.0
+DEPTH = 10       # of the bare subscriber
+AHEAD_S = 0.005  # of its time step is an image: an environment has received it before it says the time step
+
+
+class Station:
+    """What a recorder hears of a station, by one node."""
+
+    def __init__(self, name: str) -> None:
+        import rclpy
+        from rlinf_msgs.msg import Applied, EpisodeEvent, TimeStep
+        from sensor_msgs.msg import Image
+
+        from rlinf.conversions import to_image
+        from rlinf.qos import profile
+
+        self.name, self.node, self.closed = name, rclpy.create_node("station", namespace=f"/{name}"), []
+        kinds = {"timestep": TimeStep, "applied": Applied, "episode": EpisodeEvent}
+        self.topics: dict[str, Any] = {topic: self.node.create_publisher(kind, topic, profile(topic))
+                                       for topic, kind in kinds.items()}
+        self.cameras = [self.node.create_publisher(Image, f"camera/{each}/image", profile(f"camera/{each}/image"))
+                        for each in CAMERAS]
+        now = self.node.get_clock().now().to_msg()
+        self.images = [[to_image(each, scene(seed), now) for seed in range(4)] for each in CAMERAS]
+        self.node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
+
+    def _on_episode(self, event: Any) -> None:
+        if event.kind >= 2:  # closed, or aborted
+            self.closed.append(event)
+
+    def heard(self, receivers: int) -> bool:
+        """Whether so many hear it."""
+        return all(each.get_subscription_count() >= receivers for each in (self.topics["timestep"], *self.cameras))
+
+    def play(self, kind: str, seconds: float, episode: str) -> int:
+        """One episode; returns how many time steps it has."""
+        import rclpy
+        from rlinf_msgs.msg import Applied, EpisodeEvent, NamedVector, TimeStep
+
+        steps = round(seconds * HZ)
+        about = {"episode_id": episode, "station": self.name, "mode": "demonstration"}
+        self.topics["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, **about))
+        due = time.monotonic()
+        for k in range(steps + 1):
+            stamp = self.node.get_clock().now().to_msg()
+            images = [each[k % 4] for each in self.images]
+            for image, publisher in zip(images, self.cameras, strict=True):
+                image.header.stamp = stamp
+                if kind == "jpeg":
+                    publisher.publish(image)
+            time.sleep(AHEAD_S)
+            step = TimeStep(step_index=k, episode_id=episode, mode="demonstration", discount=1.0,
+                            step_type=TimeStep.FIRST if not k else TimeStep.MID if k < steps else TimeStep.LAST,
+                            vectors=[NamedVector(name="state", data=array.array("f", [float(k)]))],
+                            images=images if kind == "raw" else [])
+            step.header.stamp = stamp
+            self.topics["timestep"].publish(step)
+            if k < steps:
+                applied = Applied(source="operator", seq=k + 1, requested=[0.0], executed=[0.0])
+                applied.header.stamp = applied.observation_stamp = stamp
+                self.topics["applied"].publish(applied)
+            rclpy.spin_once(self.node, timeout_sec=0)
+            due += 1 / HZ
+            time.sleep(max(0.0, due - time.monotonic()))
+        self.topics["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ENDED, steps=steps, **about))
+        return steps + 1
+
+
+def bare(namespace: str, out: Path) -> None:
+    """The child that writes what it hears, and nothing else; its standard input ends it."""
+    import threading
+
+    import rclpy
+    from rclpy.qos import QoSProfile
+    from rlinf_msgs.msg import TimeStep
+    from sensor_msgs.msg import Image
+
+    rclpy.init()
+    node, counts = rclpy.create_node("bare", namespace=namespace), Counter[str]()
+    with out.open("wb") as file:
+        def take(topic: str, raw: bytes) -> None:
+            counts[topic] += 1
+            file.write(raw)
+
+        for topic, kind in (("timestep", TimeStep), *((f"camera/{each}/image", Image) for each in CAMERAS)):
+            node.create_subscription(kind, topic, lambda raw, topic=topic: take(topic, raw), QoSProfile(depth=DEPTH),
+                                     raw=True)
+        threading.Thread(target=lambda: (sys.stdin.read(), rclpy.shutdown()), daemon=True).start()
+        with contextlib.suppress(Exception):  # it was shut down
+            rclpy.spin(node)
+    print(json.dumps(counts))
+
+
+def wait(node: Any, until: Any, what: str) -> None:
+    import rclpy
+
+    end = time.monotonic() + PATIENCE_S
+    while not until():
+        rclpy.spin_once(node, timeout_sec=0.05)
+        if time.monotonic() > end:
+            raise SystemExit(f"expected {what} within {PATIENCE_S:.0f} s")
+
+
+def recorded(folder: Path) -> Counter[str]:
+    """Messages of each topic in a recording."""
+    from mcap.reader import make_reader
+
+    with next(folder.glob("*.mcap")).open("rb") as file:
+        return Counter(channel.topic.partition("/")[2].partition("/")[2] for _, channel, _ in
+                       make_reader(file, validate_crcs=True).iter_messages())
+
+
+def lost(counts: Counter[str], kind: str, steps: int, suffix: str) -> int:
+    images = sum(steps - counts[f"camera/{each}/image{suffix}"] for each in CAMERAS) if kind == "jpeg" else 0
+    return steps - counts["timestep"] + images
+
+
+def of_the_recorder(station: Station, pid: int, kind: str, seconds: float, spool: Path) -> dict[str, float]:
+    before, begun = cpu_s(pid), time.monotonic()
+    steps = station.play(kind, seconds, f"take_{kind}")
+    wait(station.node, lambda: station.closed, "the recorder's word that the episode is closed")
+    spent, event = time.monotonic() - begun, station.closed.pop()
+    if event.kind != 2:
+        raise SystemExit(f"expected a closed episode, got: {event.detail}")
+    folder = spool / "closed" / f"take_{kind}"
+    size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    return {"core": (cpu_s(pid) - before) / spent, "lost": lost(recorded(folder), kind, steps, "/compressed"),
+            "sent": steps, "megabytes_per_s": size / seconds}
+
+
+def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -> dict[str, float]:
+    out = folder / f"bare_{kind}"
+    child = subprocess.Popen([sys.executable, __file__, "--bare", f"/{station.name}", str(out)], stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    wait(station.node, lambda: station.heard(1), "the bare subscriber")
+    time.sleep(1.0)
+    before, begun = cpu_s(child.pid), time.monotonic()
+    steps = station.play(kind, seconds, f"bare_{kind}")
+    time.sleep(0.5)
+    core = (cpu_s(child.pid) - before) / (time.monotonic() - begun)
+    counts = Counter(json.loads(child.communicate("")[0].splitlines()[-1]))
+    out.unlink()
+    return {"bare_core": core, "bare_lost": lost(counts, kind, steps, "")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each episode, 30 at most")
+    parser.add_argument("--folder", type=Path, help="on the disk that is measured; by default a temporary one")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    parser.add_argument("--bare", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    from rlinf_core.launching.graph import station_processes
+    from rlinf_core.launching.supervisor import Supervisor
+    from rlinf_core.recipes import load_recipe
+    from rlinf_core.ros import ros_environment
+
+    if options.bare:
+        bare(options.bare[0], Path(options.bare[1]))
+        return
+    if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
+        os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
+    import rclpy
+
+    rclpy.init()
+    recipe = load_recipe("demo", [f"station.observe_cameras=[{','.join(CAMERAS)}]", "station.lockstep=false"])
+    station, result = Station(recipe.station.name), dict[str, float]()
+    with tempfile.TemporaryDirectory(prefix="rlinf-recorder-", dir=options.folder) as name:
+        folder = Path(name)
+        for kind in KINDS:
+            for key, value in of_the_bare_one(station, kind, options.seconds, folder).items():
+                result[f"{kind}_{key}"] = round(value, 4)
+        wait(station.node, lambda: not station.heard(1), "the bare subscribers to be gone")
+        with Supervisor(folder, DOMAIN) as supervisor:
+            process = next(each for each in station_processes(recipe, folder) if each.name == "recorder")
+            child = supervisor.start(process)
+            wait(station.node, lambda: station.heard(1) and station.topics["episode"].get_subscription_count() > 1,
+                 "the recorder")
+            time.sleep(1.0)
+            for kind in KINDS:
+                found = of_the_recorder(station, child.popen.pid, kind, options.seconds, folder / "spool")
+                for key, value in found.items():
+                    result[f"{kind}_{key}"] = round(value, 4)
+    print(f"{'':6}{'lost':>6}{'of':>8}{'share of a core':>18}{'MB/s':>8}{'bare: lost':>13}{'share':>8}")
+    for kind in KINDS:
+        print(f"{kind:6}{result[f'{kind}_lost']:>6.0f}{result[f'{kind}_sent']:>8.0f}{result[f'{kind}_core']:>18.3f}"
+              f"{result[f'{kind}_megabytes_per_s']:>8.1f}{result[f'{kind}_bare_lost']:>13.0f}"
+              f"{result[f'{kind}_bare_core']:>8.3f}")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    os._exit(0)  # what the middleware still has in its threads is of no interest
+
+
+if __name__ == "__main__":
+    main()

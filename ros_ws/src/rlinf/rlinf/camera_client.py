@@ -1,0 +1,207 @@
+"""Looks through a camera of a station that runs, for whoever puts it up: where it is, and whether it is where it was.
+
+    rlinf camera locate RECIPE CAMERA --on tool --board 8x5 --square 0.03 [--write]
+    rlinf camera align RECIPE CAMERA [--write]
+
+It commands nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import CameraInfo, Image
+
+from rlinf.arms import each
+from rlinf.conversions import from_image
+from rlinf.qos import OVERHEARD
+from rlinf.stamps import to_ns
+from rlinf.whereabouts import nothing_heard
+from rlinf_core.alignment import moved, shown
+from rlinf_core.calibration import publish, rewritten
+from rlinf_core.errors import RlinfError
+from rlinf_core.hand_eye import LEAST, View, board_in, save, solve
+from rlinf_core.recipes import Recipe, load_recipe, station_robot
+from rlinf_core.robot import robot_folder
+
+PATIENCE_S, SAY_S, STILL_M, STILL_S = 8.0, 0.5, 0.0005, 0.5
+FILE = "hand_eye.yaml"
+
+
+class Looker:
+    """Hears a camera, and the arm's pose."""
+
+    def __init__(self, recipe: Recipe, camera: str, arm: str) -> None:
+        self.recipe, self.robot, self.camera = recipe, station_robot(recipe), camera
+        if camera not in self.robot.cameras:
+            known = ", ".join(self.robot.cameras) or "which has none"
+            raise RlinfError(f"expected a camera of robot.yaml, {known}; got '{camera}'")
+        if arm not in self.robot.interlocks:
+            known = ", ".join(filter(None, self.robot.interlocks)) or "none"
+            raise RlinfError(f"--arm: expected {known}, got '{arm}'")
+        self.pixels: np.ndarray | None = None
+        self.lens: tuple[float, ...] = ()
+        self.poses: list[tuple[float, np.ndarray]] = []
+        self.stamp_ns = 0
+        self.node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{recipe.station.name}",
+                                      enable_rosout=False, start_parameter_services=False)
+        for kind, topic, take in ((Image, f"camera/{camera}/image", self._on_image),
+                                  (CameraInfo, f"camera/{camera}/camera_info", self._on_info),
+                                  (PoseStamped, each(arm, "current_pose"), self._on_pose)):
+            self.node.create_subscription(kind, self.robot.topics.get(topic, topic), take, OVERHEARD)
+
+    def _on_image(self, image: Image) -> None:
+        self.pixels, self.stamp_ns = from_image(image).copy(), to_ns(image.header.stamp)
+
+    def _on_info(self, info: CameraInfo) -> None:
+        self.lens = (info.k[0], info.k[4], info.k[2], info.k[5], *info.d)
+
+    def _on_pose(self, message: PoseStamped) -> None:
+        p, q, now = message.pose.position, message.pose.orientation, time.monotonic()
+        self.poses = [kept for kept in self.poses if now - kept[0] < STILL_S]
+        self.poses.append((now, np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])))
+
+    def meet(self, pose: bool) -> None:
+        """Until there is a picture, and where that is needed its lens and the arm's pose; RlinfError says what lacks."""
+        until = time.monotonic() + PATIENCE_S
+        while self.pixels is None or (pose and not (self.poses and self.lens)):
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+            if time.monotonic() > until:
+                what = f"image of camera '{self.camera}'" if self.pixels is None else \
+                    "camera_info" if not self.lens else "pose of the arm"
+                raise RlinfError(nothing_heard(self.node, what, PATIENCE_S))
+        if pose and not self.lens[0] > 0.0:
+            raise RlinfError(f"camera '{self.camera}': expected a camera_info with a focal length, got none. Calibrate it "
+                             "first, and say its 'lens' in robot.yaml")
+
+    @property
+    def newest(self) -> np.ndarray:
+        """The picture (H, W, 3)."""
+        assert self.pixels is not None, "meet() has waited for it"
+        return self.pixels
+
+    @property
+    def rests(self) -> bool:
+        """Whether the arm has, since before the picture was taken."""
+        places = np.array([pose[:3] for _, pose in self.poses])
+        return len(places) > 1 and float(np.ptp(places, axis=0).max()) < STILL_M
+
+    def lines(self) -> Iterator[str]:
+        """What a person types, a line each, while pictures come; '' now and then."""
+        shown_at = 0.0
+        while True:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+            if select.select([sys.stdin], [], [], 0)[0]:
+                line = sys.stdin.readline()
+                if not line or line.strip() == "q":
+                    raise RlinfError("left as it is: nothing is written")
+                yield line.strip() or "take"
+            elif time.monotonic() - shown_at > SAY_S:
+                shown_at = time.monotonic()
+                yield ""
+
+
+def locate(looker: Looker, said: argparse.Namespace) -> None:
+    """Views until a person is done; then where the camera is."""
+    columns, rows = (int(number) for number in said.board.split("x"))
+    looker.meet(pose=True)
+    print(f"the board's {columns} x {rows} inner corners must be seen whole. Put the arm elsewhere, tilted otherwise, let "
+          f"it rest, and press Enter: {LEAST} views and more. d done, q leave it as it is", flush=True)
+    views: list[View] = []
+    for word in looker.lines():
+        if word == "take":
+            print(_take(looker, views, columns, rows, said.square), flush=True)
+        elif word == "d":
+            try:
+                mount = solve(views, said.on, said.arm)
+                break
+            except RlinfError as error:
+                print(error, flush=True)
+    print(f"{looker.camera}: on {mount.on}, position {list(mount.position)}, orientation {list(mount.orientation)}; the "
+          f"views disagree by {mount.error_mm} mm", flush=True)
+    folder = robot_folder(looker.recipe.station.robot)
+    path = looker.robot.hand_eye or folder / FILE
+    if not said.write:
+        print(f"not written: {path}, as --write would")
+        return
+    save(path, looker.camera, mount)
+    if looker.robot.hand_eye is None:
+        place = folder / "robot.yaml"
+        publish(place, rewritten(place.read_text(), {"hand_eye": FILE}))
+    print(f"written: {path}")
+
+
+def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
+    """One view, or why there is none."""
+    if not looker.rests:
+        return f"no view: expected the arm at rest for {STILL_S:g} s"
+    if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
+        return f"no view: the board is not seen whole in this picture (expected {columns} x {rows} inner corners)"
+    views.append(View(looker.poses[-1][1], board))
+    return f"{len(views)} views; the board is {np.linalg.norm(board[:3, 3]):.3f} m away"
+
+
+def align(looker: Looker, said: argparse.Namespace) -> None:
+    """Until a person is done: how the picture lies to its reference; or the reference, the first time."""
+    looker.meet(pose=False)
+    path = said.reference or robot_folder(looker.recipe.station.robot) / f"views/{looker.camera}.png"
+    if not path.exists() or said.write:
+        if not said.write:
+            raise RlinfError(f"no reference: expected {path}. When the camera is where it shall be: the same with --write")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), np.ascontiguousarray(looker.newest[..., ::-1]))
+        print(f"written: {path}, the view to come back to")
+        return
+    if (read := cv2.imread(str(path))) is None:
+        raise RlinfError(f"{path}: expected a picture, got something else. Take it anew: --write")
+    reference = cv2.cvtColor(read, cv2.COLOR_BGR2RGB)
+    print(f"{said.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
+    for word in looker.lines():
+        how = moved(reference, looker.newest)
+        cv2.imwrite(str(said.out), np.ascontiguousarray(shown(reference, looker.newest)[..., ::-1]))
+        print(how.words, flush=True)
+        if word == "d":
+            if how.aligned:
+                return
+            raise RlinfError(f"camera '{looker.camera}' is not where it was: {how.words}")
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=["locate", "align"])
+    parser.add_argument("recipe")
+    parser.add_argument("camera")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--arm", default="")
+    parser.add_argument("--on", default="tool", choices=["tool", "base"])
+    parser.add_argument("--board", default="8x5")
+    parser.add_argument("--square", type=float, default=0.03)
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("alignment.png"))
+    parser.add_argument("--write", action="store_true")
+    said = parser.parse_args()
+    rclpy.init()
+    try:
+        looker = Looker(load_recipe(said.recipe, said.overrides), said.camera, said.arm)
+        (locate if said.what == "locate" else align)(looker, said)
+    except RlinfError as error:
+        raise SystemExit(f"rlinf: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Universal Robots: sits beside ur_robot_driver and says its modes in the robot interface (docs/real_robot.md).
+
+It commands no motion. A protective stop is unlocked, and the robot's program started again, as a part of a reset that a
+person asked the interlock for, and never else (S17); whatever else stops a robot, a person ends at the robot.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from std_msgs.msg import Bool, Float64, String
+from std_srvs.srv import Trigger
+from ur_dashboard_msgs.msg import RobotMode, SafetyMode
+
+from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
+from rlinf.qos import OVERHEARD, profile
+from rlinf.recovery import BACK_S, Steps
+from rlinf.scene import sleep
+from rlinf.spinning import ControlNode, run
+from rlinf.workarounds import run_routine
+from rlinf_core.drivers.universal_robots import Driver
+
+LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling comes with 100 Hz; as S3 has it
+RECOVERING, PROTECTIVE, STOPPED = "recovering", "protective_stop", "program_stopped"
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+RESTARTS = {"resend": "io_and_status_controller/resend_robot_program", "play": "dashboard_client/play"}
+MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
+
+
+def names(kind: Any) -> dict[int, str]:
+    """The constants of a message, as it is asked about them."""
+    return {getattr(kind, name): name.lower() for name in dir(kind) if name.isupper() and not name.startswith("_")
+            and isinstance(getattr(kind, name), int)}
+
+
+SAFETY, ROBOT = names(SafetyMode), names(RobotMode)
+
+
+def fault_of(safety: int, robot: int, program: bool) -> str:
+    """Why the arm would not follow a controller, in a word; empty if it does."""
+    if safety not in MOVES:
+        return SAFETY.get(safety, f"safety_mode_{safety}")
+    if robot != RobotMode.RUNNING:
+        return ROBOT.get(robot, f"robot_mode_{robot}")
+    return "" if program else STOPPED
+
+
+class UniversalRobots(ControlNode):
+    """Modes to ``robot/fault``; unlocking and the program's restart with a reset."""
+
+    def __init__(self) -> None:
+        super().__init__("driver")
+        self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
+        self.safety, self.robot, self.program, self.scaling = SafetyMode.NORMAL, RobotMode.DISCONNECTED, False, 0.0
+        self.heard_at, self.since = 0.0, time.monotonic()
+        self.said: str | None = None
+        prefix = f"{self.settings.namespace.rstrip('/')}/"
+        self.faults = self.create_publisher(String, "robot/fault", profile("robot/fault"))
+        for kind, topic, take, quality in (
+                (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
+                (RobotMode, "io_and_status_controller/robot_mode", self._on_robot, LATCHED),
+                (Bool, "io_and_status_controller/robot_program_running", self._on_program, LATCHED),
+                (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD)):
+            self.create_subscription(kind, prefix + topic, take, quality)
+        self.recovery = Recovery(self, prefix, self.settings)
+        self.create_subscription(String, "robot/reset", self._on_reset, profile("robot/reset"))
+        self.create_timer(LOOK_S, self._tell)
+        self.diagnostics = Diagnostics(self, self._health)
+        self._tell()
+
+    def _on_safety(self, mode: SafetyMode) -> None:
+        if mode.mode != self.safety:
+            self.safety, self.since = mode.mode, time.monotonic()
+        self._tell()
+
+    def _on_robot(self, mode: RobotMode) -> None:
+        self.robot = mode.mode
+        self._tell()
+
+    def _on_program(self, running: Bool) -> None:
+        self.program = running.data
+        self._tell()
+
+    def _on_scaling(self, scaling: Float64) -> None:
+        self.scaling, self.heard_at = scaling.data, time.monotonic()
+
+    @property
+    def arm_fault(self) -> str:
+        if time.monotonic() - self.heard_at > SILENT_S:
+            return "silent (no speed_scaling from ur_robot_driver)"
+        return fault_of(self.safety, self.robot, self.program)
+
+    @property
+    def fault(self) -> str:
+        return RECOVERING if self.recovery.running else self.arm_fault
+
+    def _tell(self) -> None:
+        """At every change, and once at the beginning."""
+        fault = self.fault
+        if fault != self.said:
+            self.said = fault
+            self.faults.publish(String(data=fault))
+            if fault:
+                self.get_logger().error(f"robot/fault: {fault}")
+
+    def _on_reset(self, asked: String) -> None:
+        """A person has asked the interlock to reset ``asked``: the one time at which the robot may be asked to go on."""
+        fault = self.fault
+        if not fault or self.recovery.running:
+            return
+        if fault not in (PROTECTIVE, STOPPED):
+            self.get_logger().warning(f"{fault}: a person ends that at the robot, then reset again")
+            return
+        self.get_logger().info(f"'{fault}' is to be recovered from, as a part of the reset of '{asked.data}'")
+        run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
+
+    def _health(self) -> Health:
+        values = {"safety_mode": SAFETY.get(self.safety, self.safety), "robot_mode": ROBOT.get(self.robot, self.robot),
+                  "program": "running" if self.program else "stopped", "speed_scaling": round(self.scaling, 1)}
+        if fault := self.fault:
+            return Health(ERROR, fault, values)
+        if self.scaling < 99.0:
+            return Health(WARN, f"the robot goes at {self.scaling:.0f} % of what it is told: its speed slider, or reduced "
+                          "mode. The set-point waits for it (divergence)", values)
+        return Health(OK, "moves as it is told", values)
+
+
+class Recovery(Steps):
+    """The dashboard's unlocking, then the program."""
+
+    def __init__(self, node: UniversalRobots, prefix: str, settings: Driver) -> None:
+        super().__init__(node)
+        self.arm, self.settings = node, settings
+        restart = RESTARTS[settings.restart]
+        self.restarting = restart, node.create_client(Trigger, prefix + restart)
+        self.unlocking = [(name, node.create_client(Trigger, f"{prefix}dashboard_client/{name}"))
+                          for name in ("close_safety_popup", "unlock_protective_stop")]
+
+    async def run(self) -> str:
+        """All of it; returns what went wrong, or an empty string."""
+        self.running = True
+        try:
+            return await self._unlock() or await self._restart() or await self._back()
+        finally:
+            self.running = False
+
+    async def _unlock(self) -> str:
+        if self.arm.safety != SafetyMode.PROTECTIVE_STOP:
+            return ""
+        left = self.settings.unlock_after_s - (time.monotonic() - self.arm.since)
+        if left > 0.0:
+            await sleep(self.node, left)
+        for name, client in self.unlocking:
+            if trouble := await self._trigger(f"dashboard_client/{name}", client):
+                return trouble
+        await self._until(lambda: self.arm.safety in MOVES)
+        return "" if self.arm.safety in MOVES else f"it is in {SAFETY.get(self.arm.safety)} still"
+
+    async def _restart(self) -> str:
+        return "" if self.arm.program else await self._trigger(*self.restarting)
+
+    async def _back(self) -> str:
+        """Until the robot says so itself."""
+        await self._until(lambda: not self.arm.arm_fault)
+        return self.arm.arm_fault
+
+    async def _until(self, holds: Any) -> None:
+        until = time.monotonic() + BACK_S
+        while not holds() and time.monotonic() < until:
+            await sleep(self.node, 0.02)
+
+    async def _trigger(self, name: str, client: Any) -> str:
+        answer = await self.service(client, Trigger.Request())
+        return "" if answer is not None and answer.success else f"{name}: {answer.message if answer else 'no answer'}"
+
+
+def main() -> None:
+    """Entry point."""
+    run(UniversalRobots, priority=20, listens=False)
+
+
+if __name__ == "__main__":
+    main()

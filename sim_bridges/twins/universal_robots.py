@@ -1,0 +1,143 @@
+"""The twin of a Universal Robots UR5e: speaks ur_robot_driver's topics and services (docs/real_robot.md).
+
+Beside it, what a lab has: whoever says where the goal is, and puts the scene right. Kinematics alone: nothing is touched.
+What goes wrong is its parameter ``inject``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import PoseStamped, WrenchStamped
+from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor, SetParametersResult
+from rclpy.action import ActionServer
+from rclpy.action.server import ServerGoalHandle
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from rlinf_msgs.action import ResetScene
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, Float64
+from std_srvs.srv import Trigger
+from trajectory_msgs.msg import JointTrajectory
+from ur_dashboard_msgs.msg import RobotMode, SafetyMode
+
+from rlinf.qos import profile
+from rlinf.spinning import ControlNode, run
+from rlinf_core.errors import nearest
+from sim_bridges.twins.universal_robots_state import HOME, IDLE, KNOWN, RUNNING, SILENT, Control, tool_pose
+
+TICK_S = 0.01  # 100 Hz, where the driver has 500
+NEAR_M = 0.02
+ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
+FOLLOWS = "/scaled_joint_trajectory_controller/joint_trajectory"
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+class Twin(ControlNode):
+    """One arm, with its driver in no namespace, as ur_control.launch.py starts it."""
+
+    def __init__(self) -> None:
+        super().__init__("twin")
+        self.declare_parameter("inject", "", ParameterDescriptor(
+            description=f"what goes wrong now: one of {', '.join(KNOWN[1:])}; empty for nothing"))
+        self.declare_parameter("locked_s", 5.0, ParameterDescriptor(
+            description="for so long a protective stop is not unlocked [s]",
+            floating_point_range=[FloatingPointRange(from_value=0.0, to_value=60.0)]))
+        self.control, self.goal = Control(), tool_pose(np.array(HOME))
+        self.told: dict[str, Any] = {}
+        self._make_interfaces()
+        self.add_on_set_parameters_callback(self._inject)
+        self.create_timer(TICK_S, self._tick)
+
+    def _make_interfaces(self) -> None:
+        status = "/io_and_status_controller"
+        kinds = {f"{status}/safety_mode": SafetyMode, f"{status}/robot_mode": RobotMode,
+                 f"{status}/robot_program_running": Bool}
+        self.latched = {name: self.create_publisher(kind, name, LATCHED) for name, kind in kinds.items()}
+        self.joints = self.create_publisher(JointState, "/joint_states", 10)
+        self.poses = self.create_publisher(PoseStamped, "/tcp_pose_broadcaster/pose", 10)
+        self.wrenches = self.create_publisher(WrenchStamped, "/force_torque_sensor_broadcaster/wrench", 10)
+        self.scaling = self.create_publisher(Float64, "/speed_scaling_state_broadcaster/speed_scaling", 10)
+        self.create_subscription(JointTrajectory, FOLLOWS, self._on_trajectory, 10)
+        for name, do in (("/dashboard_client/close_safety_popup", lambda: ""),
+                         ("/dashboard_client/unlock_protective_stop", lambda: self.control.unlock(time.monotonic())),
+                         ("/dashboard_client/power_on", lambda: self.control.power(IDLE)),
+                         ("/dashboard_client/brake_release", lambda: self.control.power(RUNNING)),
+                         ("/dashboard_client/play", self.control.start),
+                         (f"{status}/resend_robot_program", self.control.start)):
+            self.create_service(Trigger, name, partial(self._answer, do))
+        self.goals = self.create_publisher(PoseStamped, "goal_pose", profile("goal_pose"))
+        self.successes = self.create_publisher(JointState, "task/success", profile("task/success"))
+        self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
+
+    def _answer(self, do: Callable[[], str], _: Any, response: Any) -> Any:
+        response.message = do()
+        response.success = not response.message
+        return response
+
+    def _inject(self, parameters: list[Parameter]) -> SetParametersResult:
+        for each in parameters:
+            if each.name == "inject" and each.value not in KNOWN:
+                return SetParametersResult(successful=False, reason="inject: expected nothing or one of "
+                                           f"{', '.join(KNOWN[1:])}; got '{each.value}'{nearest(str(each.value), KNOWN)}")
+        for each in parameters:
+            if each.name == "inject":
+                self.control.inject(each.value, time.monotonic())
+            elif each.name == "locked_s":
+                self.control.locked_s = each.value
+        return SetParametersResult(successful=True)
+
+    def _on_trajectory(self, trajectory: JointTrajectory) -> None:
+        said = dict(zip(trajectory.joint_names, trajectory.points[-1].positions, strict=True)) if trajectory.points else {}
+        if set(said) == set(ARM):  # else the controller refuses it
+            self.control.command(np.array([said[name] for name in ARM]))
+
+    def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
+        """The goal is elsewhere, within reach; the arm stays where it is."""
+        random = np.random.default_rng(handle.request.seed)
+        self.goal = tool_pose(np.array(HOME) + random.uniform(-0.3, 0.3, 6))
+        handle.succeed()
+        return ResetScene.Result(success=True, stamp=self.get_clock().now().to_msg())
+
+    # What it says
+    def _tick(self) -> None:
+        control = self.control
+        control.advance(TICK_S)
+        if control.injected == SILENT:
+            return
+        for (name, publisher), message in zip(self.latched.items(), (
+                SafetyMode(mode=control.safety), RobotMode(mode=control.robot), Bool(data=control.program)), strict=True):
+            if self.told.get(name) != message:  # at a change alone
+                self.told[name] = message
+                publisher.publish(message)
+        pose, now = tool_pose(control.joints), self.get_clock().now().to_msg()
+        self.scaling.publish(Float64(data=control.scaling))
+        names = sorted(ARM)  # the broadcaster has an order of its own
+        joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names])
+        success = JointState(name=["success"], position=[float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M)])
+        for publisher, message, frame in (
+                (self.joints, joints, "base_link"), (self.poses, _posed(pose), "base"),
+                (self.wrenches, WrenchStamped(), "tool0"), (self.goals, _posed(self.goal), "base"),
+                (self.successes, success, "")):
+            message.header.stamp, message.header.frame_id = now, frame
+            publisher.publish(message)
+
+
+def _posed(values: np.ndarray) -> PoseStamped:
+    message = PoseStamped()
+    p, q = message.pose.position, message.pose.orientation
+    p.x, p.y, p.z, q.x, q.y, q.z, q.w = values.tolist()
+    return message
+
+
+def main() -> None:
+    """Entry point."""
+    run(Twin, listens=False)
+
+
+if __name__ == "__main__":
+    main()

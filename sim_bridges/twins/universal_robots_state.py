@@ -1,0 +1,111 @@
+"""What the twin of a Universal Robots arm is in, without ROS: modes, program, joints, and where the tool is."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7  # of SafetyMode
+POWER_OFF, IDLE, RUNNING = 3, 5, 7                                                    # of RobotMode
+PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT = (
+    "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent")
+KNOWN = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT)
+HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
+SPEED, TAU_S = 3.14, 0.02  # of a joint [rad/s]; how far it is behind its controller
+# Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], a row a joint
+UR5E = ((0.0, 0.1625, math.pi / 2), (-0.425, 0.0, 0.0), (-0.3922, 0.0, 0.0), (0.0, 0.1333, math.pi / 2),
+        (0.0, 0.0997, -math.pi / 2), (0.0, 0.0996, 0.0))
+
+
+def tool_pose(joints: np.ndarray) -> np.ndarray:
+    """(7,) xyz [m] and quaternion xyzw of tool0 in the frame ``base``, for the joints (6,) [rad]."""
+    whole = np.eye(4)
+    for angle, (a, d, alpha) in zip(joints, UR5E, strict=True):
+        c, s, ca, sa = math.cos(angle), math.sin(angle), math.cos(alpha), math.sin(alpha)
+        whole = whole @ np.array([[c, -s * ca, s * sa, a * c], [s, c * ca, -c * sa, a * s], [0.0, sa, ca, d],
+                                  [0.0, 0.0, 0.0, 1.0]])
+    return np.concatenate([whole[:3, 3], quaternion(whole[:3, :3])])
+
+
+def quaternion(rotation: np.ndarray) -> np.ndarray:
+    """(4,) xyzw of a rotation matrix (3, 3): the eigenvector of Bar-Itzhack's symmetric matrix, which knows no bad case."""
+    m = rotation
+    k = np.array([[m[0, 0] - m[1, 1] - m[2, 2], 0.0, 0.0, 0.0],
+                  [m[0, 1] + m[1, 0], m[1, 1] - m[0, 0] - m[2, 2], 0.0, 0.0],
+                  [m[0, 2] + m[2, 0], m[1, 2] + m[2, 1], m[2, 2] - m[0, 0] - m[1, 1], 0.0],
+                  [m[2, 1] - m[1, 2], m[0, 2] - m[2, 0], m[1, 0] - m[0, 1], np.trace(m)]])
+    return np.asarray(np.linalg.eigh(k / 3.0)[1][:, -1])  # of the lower triangle
+
+
+class Control:
+    """The robot and its driver. ``inject`` is what goes wrong; what brings it back are the dashboard's own steps.
+
+    Args:
+        locked_s: for so long a protective stop is not unlocked [s].
+    """
+
+    def __init__(self, locked_s: float = 5.0) -> None:
+        self.locked_s = locked_s
+        self.safety, self.robot, self.program, self.injected, self.since = NORMAL, RUNNING, True, "", 0.0
+        self.joints = np.array(HOME)
+        self.target = self.joints.copy()
+
+    @property
+    def follows(self) -> bool:
+        """Whether a controller moves the arm."""
+        return self.safety in (NORMAL, REDUCED) and self.robot == RUNNING and self.program
+
+    @property
+    def scaling(self) -> float:
+        """What speed_scaling says [%]."""
+        return 100.0 if self.follows else 0.0
+
+    def inject(self, what: str, now: float) -> None:
+        """One of KNOWN; empty lets go of what a person held, and unlocks and starts nothing."""
+        self.injected, self.since = what, now
+        if what == PROTECTIVE_STOP:
+            self.safety, self.program = PROTECTIVE, False
+        elif what == SAFEGUARD_STOP:
+            self.safety = SAFEGUARD
+        elif what == ESTOP:
+            self.safety, self.robot, self.program = ROBOT_ESTOP, POWER_OFF, False
+        elif what == PROGRAM:
+            self.program = False
+        elif not what and self.safety in (SAFEGUARD, ROBOT_ESTOP):
+            self.safety = NORMAL  # after an e-stop it is without power
+
+    def unlock(self, now: float) -> str:
+        """Why it is not; empty once it is."""
+        if self.safety != PROTECTIVE:
+            return ""
+        if now - self.since < self.locked_s:
+            return f"Cannot unlock protective stop until {self.locked_s:g}s after occurrence"
+        self.safety = NORMAL
+        return ""
+
+    def power(self, mode: int) -> str:
+        """At the pendant: power on, then release the brakes."""
+        if self.safety not in (NORMAL, REDUCED):
+            return "not in this safety mode"
+        self.robot = mode
+        return ""
+
+    def start(self) -> str:
+        """Its program, with External Control."""
+        if self.safety not in (NORMAL, REDUCED) or self.robot != RUNNING:
+            return "the robot does not run"
+        if not self.program:
+            self.program, self.target = True, self.joints.copy()  # its controllers hold where it is
+        return ""
+
+    def command(self, joints: np.ndarray) -> None:
+        """A trajectory's point (6,) [rad]: taken while a controller is active."""
+        if self.follows:
+            self.target = np.array(joints)
+
+    def advance(self, seconds: float) -> None:
+        """Each joint towards its target, no faster than it can."""
+        if self.follows:
+            way = (self.target - self.joints) * min(1.0, seconds / TAU_S)
+            self.joints = self.joints + np.clip(way, -SPEED * seconds, SPEED * seconds)

@@ -1,0 +1,138 @@
+"""Where a camera is, from rendered views of a board; and whether a picture lies where it lay."""
+
+import cv2
+import numpy as np
+import pytest
+
+from rlinf_core.alignment import moved, shown
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.hand_eye import Mount, View, board_in, load, matrix, quaternion, save, solve
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.recipes import load_recipe
+
+COLUMNS, ROWS, SQUARE = 8, 5, 0.03
+LENS = (600.0, 600.0, 320.0, 240.0)
+
+
+def pose(x, y, z, *turn):
+    made = np.eye(4)
+    made[:3, :3], made[:3, 3] = cv2.Rodrigues(np.array(turn, float))[0], (x, y, z)
+    return made
+
+
+def seven(m):
+    return np.concatenate([m[:3, 3], quaternion(m[:3, :3])])
+
+
+def picture(board):
+    """(480, 640, 3) of a chessboard at a pose (4, 4) in the optical frame, by a pinhole camera."""
+    pixels = 40
+    flat = np.full(((ROWS + 3) * pixels, (COLUMNS + 3) * pixels), 255, np.uint8)
+    for row in range(ROWS + 1):
+        for column in range(COLUMNS + 1):
+            if (row + column) % 2 == 0:
+                flat[(row + 1) * pixels:(row + 2) * pixels, (column + 1) * pixels:(column + 2) * pixels] = 20
+    to_board = np.array([[SQUARE / pixels, 0, -2 * SQUARE], [0, SQUARE / pixels, -2 * SQUARE], [0, 0, 1]])
+    k = np.array([[LENS[0], 0, LENS[2]], [0, LENS[1], LENS[3]], [0, 0, 1]])
+    whole = k @ np.column_stack([board[:3, 0], board[:3, 1], board[:3, 3]]) @ to_board
+    seen = cv2.warpPerspective(flat, whole, (640, 480), flags=cv2.INTER_AREA, borderValue=128)
+    return np.repeat(seen[..., None], 3, axis=2)
+
+
+def views(camera_on_tool, board_in_base, turns):
+    """Of a board that stands: the tool goes where the camera looks at its middle from 0.45 m, tilted so."""
+    middle = pose(SQUARE * (COLUMNS - 1) / 2, SQUARE * (ROWS - 1) / 2, 0, 0, 0, 0)
+    for turn in turns:
+        camera = board_in_base @ middle @ pose(0, 0, 0, *turn) @ pose(0, 0, -0.45, 0, 0, 0)
+        yield camera @ np.linalg.inv(camera_on_tool), np.linalg.inv(camera) @ board_in_base
+
+
+TILTS = [(0, 0, 0), (0.35, 0, 0), (-0.35, 0, 0.2), (0, 0.35, 0), (0, -0.35, 0.5), (0.25, 0.25, -0.4), (-0.25, 0.3, 0.3),
+         (0.3, -0.2, 0.9), (-0.2, -0.3, -0.7)]
+CAMERA = pose(0.05, 0.02, -0.06, 0.1, -0.05, 1.5)
+BOARD = pose(0.42, 0.08, 0.0, 0, 0, -1.5) @ pose(0, 0, 0, np.pi, 0, 0)
+
+
+def test_the_board_is_where_it_was_drawn():
+    for _, board in views(CAMERA, BOARD, TILTS):
+        found = board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE)
+        assert found is not None
+        corners = [m @ [SQUARE * (COLUMNS - 1) / 2, SQUARE * (ROWS - 1) / 2, 0, 1] for m in (found, board)]
+        assert np.linalg.norm(corners[0] - corners[1]) < 0.003
+    assert board_in(np.zeros((480, 640, 3), np.uint8), LENS, COLUMNS, ROWS, SQUARE) is None
+
+
+def test_a_camera_on_the_tool_is_found_from_pictures_to_two_millimetres():
+    seen = [View(seven(tool), board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE)) for tool, board in
+            views(CAMERA, BOARD, TILTS)]
+    found = solve(seen, "tool")
+    assert np.linalg.norm(np.array(found.position) - CAMERA[:3, 3]) < 0.002 and found.error_mm < 2.0
+    assert abs(np.dot(found.orientation, quaternion(CAMERA[:3, :3]))) > np.cos(0.005)
+
+
+def test_a_camera_that_stands_is_found_from_a_board_in_the_hand():
+    stands, held = pose(1.2, 0.1, 0.5, 0.3, -2.0, 1.0), pose(0.0, 0.02, 0.1, 0.2, 0.1, 0.0)
+    tools = [pose(0.5 + 0.1 * a, 0.1 * b, 0.3, np.pi, 0, 0) @ pose(0, 0, 0, a, b, c) for a, b, c in TILTS]
+    found = solve([View(seven(tool), np.linalg.inv(stands) @ tool @ held) for tool in tools], "base")
+    assert found.position == pytest.approx(stands[:3, 3], abs=1e-4) and found.error_mm < 0.1
+    assert np.allclose(matrix(np.array([*found.position, *found.orientation])), stands, atol=1e-3)
+
+
+def test_too_few_views_and_views_turned_alike_are_refused_and_a_wrong_one_shows():
+    seen = [View(seven(tool), board) for tool, board in views(CAMERA, BOARD, TILTS)]
+    with pytest.raises(RlinfError, match="expected 8 views of the board or more, got 7"):
+        solve(seen[:7], "tool")
+    about_one = [View(seven(tool), board) for tool, board in views(CAMERA, BOARD, [(a / 10, 0, 0) for a in range(9)])]
+    with pytest.raises(RlinfError, match="turned about two axes"):
+        solve(about_one, "tool")
+    swapped = [*seen[:3], View(seen[3].tool, seen[4].board), View(seen[4].tool, seen[3].board), *seen[5:]]
+    assert solve(swapped, "tool").error_mm > 5.0 > solve(seen, "tool").error_mm
+
+
+def test_the_file_keeps_other_cameras_and_says_what_is_wrong_by_line(tmp_path):
+    path, mount = tmp_path / "hand_eye.yaml", Mount(on="tool", position=(0, 0, 0.1), orientation=(0, 0, 0, 1), error_mm=0.4)
+    save(path, "wrist", mount)
+    save(path, "front", mount.but(on="base"))
+    assert load(path).cameras == {"wrist": mount, "front": mount.but(on="base")}
+    path.write_text("cameras:\n  wrist: {on: tool, position: [0, 0, 0], orientation: [0, 0, 0, 2]}\n")
+    with pytest.raises(RecipeError, match="hand_eye.yaml, line 2.*length 1"):
+        load(path)
+
+
+def test_a_stations_recorder_is_told_where_its_cameras_are(tmp_path):
+    recipe = load_recipe("franka_twin_devices")
+    recorder = next(each for each in station_processes(recipe, tmp_path) if each.name == "recorder")
+    assert '"wrist": {"frame": "tool0"' in recorder.parameters["mounts"]
+    assert '"front": {"frame": "base_link"' in recorder.parameters["mounts"]
+    (tmp_path / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nhand_eye: hand_eye.yaml\n"
+                                         "cameras: {side: [64, 64]}\n")
+    (tmp_path / "limits.yaml").write_text("extends: " + str(tmp_path.cwd() / "robots/franka_fr3/limits.yaml") + "\n")
+    save(tmp_path / "hand_eye.yaml", "wrist", Mount(on="tool", position=(0, 0, 0), orientation=(0, 0, 0, 1)))
+    with pytest.raises(RecipeError, match="expected a camera, and an arm, of robot.yaml: side"):
+        station_processes(load_recipe("demo", [f"station.robot={tmp_path}/", "station.operator.kind=keyboard",
+                                               "station.task=reach"]), tmp_path)
+
+
+def scene(seed=0):
+    random = np.random.default_rng(seed)
+    return cv2.GaussianBlur(random.integers(0, 255, (120, 160, 3), dtype=np.uint8), (0, 0), 3.0) * 1
+
+
+@pytest.mark.parametrize("right, down, turned", [(0, 0, 0.0), (4, -3, 0.0), (-6, 5, 0.03), (0.4, 0.3, 0.0), (2, 1, -0.05)])
+def test_how_far_a_picture_has_moved_and_turned(right, down, turned):
+    image = cv2.normalize(scene(), None, 0, 255, cv2.NORM_MINMAX)
+    about = cv2.getRotationMatrix2D((80, 60), -np.degrees(turned), 1.0)
+    about[:, 2] += (right, down)
+    how = moved(image, cv2.warpAffine(image, about, (160, 120), borderMode=cv2.BORDER_REFLECT))
+    assert (how.right, how.down, how.turned) == pytest.approx((right, down, turned), abs=0.3) and how.alike > 0.8
+    assert abs(how.turned - turned) < 0.005
+    assert how.aligned == (abs(right) < 1 and abs(down) < 1 and abs(turned) < 0.005)
+
+
+def test_another_scene_is_no_alignment_and_another_size_refused():
+    one, other = (cv2.normalize(scene(seed), None, 0, 255, cv2.NORM_MINMAX) for seed in (0, 1))
+    how = moved(one, other)
+    assert not how.aligned and "hardly resemble" in how.words
+    assert shown(one, other).shape == (120, 480, 3)
+    with pytest.raises(RlinfError, match="Take the reference anew"):
+        moved(one, other[:100])

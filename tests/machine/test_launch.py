@@ -1,0 +1,208 @@
+"""Every launch file by ROS's own launch, used by ROS's own command line, ended by Ctrl-C.
+
+Where ROS 2 is: sourced, named by RLINF_ROS_SETUP, or beside this environment's wheels (scripts/ros2_tools.sh).
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rlinf_core.episodes import read_episode
+from rlinf_core.paths import built_messages, message_packages
+
+ROOT = Path(__file__).resolve().parents[2]
+BESIDE = Path(sys.prefix) / "ros2/setup.sh"
+SETUP = os.environ.get("RLINF_ROS_SETUP", "") or (str(BESIDE) if BESIDE.exists() else "")
+DOMAIN, MARK = 208, "RLINF_TEST_LAUNCH"
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
+    not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, let RLINF_ROS_SETUP name its setup.sh, or run "
+    "scripts/ros2_tools.sh")]
+CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
+TRAINER_INTERRUPTED = re.compile(r"\[trainer-1\]: process has died \[pid \d+, exit code 130,")  # as of any command
+SIGNS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|process has died")
+
+
+class Workspace:
+    """The shell of somebody who has ROS and has built this package."""
+
+    def __init__(self, folder):
+        sourced = f'. "{SETUP}"; ' if SETUP else ""
+        built, site = built_messages(), message_packages()
+        self.environment = CLEAN | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+        said = self.shell(
+            f"{sourced} cmake -S ros_ws/src/rlinf -B {folder}/build -DRLINF_PYTHON={sys.executable} -DBUILD_TESTING=OFF "
+            f"-DCMAKE_INSTALL_PREFIX={folder} >&2; cmake --install {folder}/build >&2; "
+            f"export AMENT_PREFIX_PATH={folder}:{built}:$AMENT_PREFIX_PATH LD_LIBRARY_PATH={built}/lib:$LD_LIBRARY_PATH "
+            f"PYTHONPATH={site}:{ROOT}:{ROOT}/ros_ws/src/rlinf:$PYTHONPATH; env -0")
+        self.environment = dict(each.split("=", 1) for each in said.split("\0") if each)
+        self.environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)
+
+    def shell(self, script):
+        ran = subprocess.run(["bash", "-ec", script], cwd=ROOT, env=self.environment, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    def ros2(self, words, domain=DOMAIN, timeout=60):
+        """What it says; its exit code is 0."""
+        ran = subprocess.run(["ros2", *words.split()] if isinstance(words, str) else ["ros2", *words], cwd=ROOT, text=True,
+                             env=self.environment | {"ROS_DOMAIN_ID": str(domain)}, capture_output=True, timeout=timeout)
+        assert ran.returncode == 0, f"ros2 {words}: {ran.stdout}{ran.stderr}"
+        return ran.stdout
+
+    @contextmanager
+    def launched(self, words, log, domain=DOMAIN):
+        """ros2 launch, as long as the block takes, then Ctrl-C: every process ends, in order."""
+        mark = f"{log}"
+        with open(log, "wb") as file:
+            launch = subprocess.Popen(["ros2", "launch", "rlinf", *words.split()], cwd=ROOT, stdout=file,
+                                      start_new_session=True, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                      env=self.environment | {"ROS_DOMAIN_ID": str(domain), MARK: mark})
+        try:
+            yield Launched(launch, log)
+            os.killpg(launch.pid, signal.SIGINT)  # as a terminal does
+            launch.wait(90)
+        finally:
+            left = marked(mark)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            launch.wait(20)
+        assert not left and launch.returncode == 0, f"{left} {log.read_text()[-3000:]}"
+        text = TRAINER_INTERRUPTED.sub("", log.read_text())
+        assert not SIGNS.search(text), text[-6000:]
+
+
+class Launched:
+    """One that runs."""
+
+    def __init__(self, process, log):
+        self.process, self.log = process, log
+
+    def until(self, words, seconds=90):
+        """It has said that."""
+        end = time.monotonic() + seconds
+        while not re.search(words, text := self.log.read_text(errors="replace")):
+            assert self.process.poll() is None and time.monotonic() < end, f"waited for '{words}': {text[-3000:]}"
+            time.sleep(0.1)
+
+
+def marked(value):
+    """Processes that were begun with it, and theirs."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={value}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def ros(tmp_path_factory):
+    return Workspace(tmp_path_factory.mktemp("ws"))
+
+
+def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tmp_path):
+    with ros.launched(f"realworld.launch.py recipe:=franka_twin run_dir:={tmp_path}/run", tmp_path / "log") as launch:
+        launch.until("now waits for you; next, each in a terminal")
+        launch.until("mode: ARMED")
+        topics = ros.ros2("topic list --no-daemon --spin-time 2 -t").splitlines()
+        assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/tf [tf2_msgs/msg/TFMessage]",
+                "/station_a/target_pose [geometry_msgs/msg/PoseStamped]",
+                "/station_a/franka_robot_state_broadcaster/robot_state [franka_msgs/msg/FrankaRobotState]"} <= set(topics)
+        assert "frame_id: base_link" in ros.ros2("topic echo --once --no-daemon /station_a/current_pose")
+        info = ros.ros2("topic info -v --no-daemon --spin-time 2 /station_a/target_pose")
+        assert re.search(r"Publisher count: 1\n\nNode name: interlock", info)
+        assert "active [3]" in ros.ros2("lifecycle get --no-daemon --spin-time 2 /station_a/interlock")
+        described = ros.ros2("param describe --no-daemon --spin-time 2 /station_a/interlock limits.speed")
+        assert "Type: double" in described and "Max value" in described and "m/s" in described
+        refused = subprocess.run(["ros2", "param", "set", "--no-daemon", "--spin-time", "2",
+                                  "/station_a/interlock", "limits.speed", "99.0"], env=ros.environment |
+                                 {"ROS_DOMAIN_ID": str(DOMAIN)}, capture_output=True, text=True)
+        assert "limits.speed" in refused.stdout + refused.stderr and "successful" not in refused.stdout
+        answer = ros.ros2(["service", "call", "/station_a/interlock/arm", "std_srvs/srv/SetBool", "{data: false}"])
+        assert "success=True" in answer
+        answer = ros.ros2(["service", "call", "/station_a/interlock/reset_fault", "rlinf_msgs/srv/ResetFault",
+                           "{cause: nothing}"])
+        assert "success=False" in answer and "message=" in answer
+        actions = ros.ros2("action list --no-daemon --spin-time 2").split()
+        assert {"/station_a/run_episodes", "/station_a/reset_scene"} <= set(actions)
+
+
+@pytest.mark.parametrize("name, words, sign, domain", [
+    ("sim", "lockstep:=true", "now waits for you", 209), ("collect", "", "now waits for you", 210),
+    ("safety_drill", "json:={out}.json", r"held +S2", 211),
+    ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)])
+def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign, domain):
+    said = words.format(out=tmp_path / name) + ("" if name == "safety_drill" else f" run_dir:={tmp_path / name}")
+    with ros.launched(f"{name}.launch.py {said}", tmp_path / f"{name}.log", domain) as launch:
+        launch.until(sign, 150)
+        if name in ("sim", "collect"):
+            heard = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
+            assert "state: " in heard and "limits_hash" in heard
+
+
+def mapped(pid):
+    """Whether a process has a simulator in its memory."""
+    try:
+        return "mujoco" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_demos_training_at_a_station_with_all_devices_and_no_hardware(ros, tmp_path):
+    """Franka, RealSense and SpaceMouse are twins; a person takes over with the last. Only the Franka's has a simulator."""
+    pytest.importorskip("pyrealsense2")
+    run, mouse, recipe = tmp_path / "run", tmp_path / "mouse", tmp_path / "devices.yaml"
+    recipe.write_text(
+        "defaults: franka_twin_devices\nname: devices\n"
+        f"station: {{beside: {{kind: spacemouse, device: {mouse}}}}}\nbridge: {{port: 50774}}\n"
+        "collect: {episodes: 3}\npolicy: {hidden: [64, 64]}\nsft: {steps: 200, batch_size: 64}\n"
+        "algorithm: {batch_size: 64, critic_hidden: [64, 64]}\n"
+        "online: {max_env_steps: 250, slice_episodes: 3, min_transitions: 50, publish_every_updates: 50}\n"
+        "evaluate: {episodes: 3, filmed: 1}\n")
+    rlinf = [sys.executable, "-m", "rlinf_core.cli.main"]
+    environment = ros.environment | {"ROS_DOMAIN_ID": str(DOMAIN)}
+    device = subprocess.Popen([*rlinf, "twin", "spacemouse", "--path", mouse], stdin=subprocess.PIPE, text=True,
+                              cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    with open(tmp_path / "train.log", "wb") as file:
+        trainer = subprocess.Popen([*rlinf, "train", str(recipe), "--out", str(run)], cwd=ROOT, env=environment,
+                                   stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    try:
+        words = f"realworld.launch.py recipe:={recipe} director:=true run_dir:={run}"
+        with ros.launched(words, tmp_path / "log") as launch:
+            events, taken_over, end = [], False, time.monotonic() + 700
+            while not any(event["event"] == "result" for event in events):
+                assert time.monotonic() < end and trainer.poll() is None, launch.log.read_text()[-4000:]
+                if (run / "progress.jsonl").exists():
+                    events = [json.loads(line) for line in (run / "progress.jsonl").read_text().splitlines()]
+                if not taken_over and any(event.get("mode") == "train" for event in events):
+                    for word in ("ty -0.6 tx 0.3", "rest"):
+                        device.stdin.write(f"{word}\n")
+                        device.stdin.flush()
+                        time.sleep(2.0)
+                    taken_over = True
+                time.sleep(0.5)
+            with_simulator = [Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")[1] for pid in
+                              marked(str(launch.log)) if mapped(pid)]
+            assert [Path(name).name for name in with_simulator] == ["twin"], with_simulator
+    finally:
+        device.kill()
+        trainer.send_signal(signal.SIGINT)
+        trainer.wait(60)
+    recordings = [read_episode(path) for path in sorted((run / "spool/sent").iterdir())]
+    assert len(recordings) >= 3 + 3 + 3 and all({"wrist", "front"} <= set(each.observations) for each in recordings)
+    sources = [set(each.sources) for each in recordings]
+    assert {"operator", "policy"} in sources, "a person took over from the policy"
+    assert not list(run.glob("faults/closed/*")), "and nothing was a fault"

@@ -1,0 +1,100 @@
+"""Chunks that go on where the last one is: what guides a flow beside a computation by hand, and what it leads to."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.policies import flow, make_policy
+from rlinf_core.policies.continuation import Continuation, guided
+from rlinf_core.policies.policy import Continuing, Observation
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+SPEC = StationSpec((ArraySpec("side", (1,)),), ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")), 20.0)
+
+
+def test_the_correction_is_the_papers_by_finite_differences():
+    """Black et al. 2025, equations 2 to 4, in its own time tau = 1 - t."""
+    draw = torch.Generator().manual_seed(0)
+    mix = torch.randn(6, 6, generator=draw, dtype=torch.float64)
+    point, goal = (torch.randn(1, 3, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+    weights = torch.tensor([1.0, 0.4, 0.0], dtype=torch.float64).view(1, 3, 1).expand(1, 3, 2)
+
+    def velocity(x):  # from action to noise
+        return torch.tanh(x.flatten() @ mix).view(1, 3, 2)
+
+    for t in (1.0, 0.8, 0.5, 0.1):
+        tau = 1.0 - t
+        def reached(x, t=t):
+            return (x - t * velocity(x)).flatten().numpy()
+
+        jacobian = np.zeros((6, 6))
+        for j in range(6):
+            step = torch.zeros(6, dtype=torch.float64)
+            step[j] = 1e-6
+            jacobian[:, j] = (reached(point + step.view(1, 3, 2)) - reached(point - step.view(1, 3, 2))) / 2e-6
+        off = weights.flatten().numpy() * (goal.flatten().numpy() - reached(point))
+        r2 = (1 - tau) ** 2 / (tau ** 2 + (1 - tau) ** 2)
+        factor = min(5.0, (1 - tau) / (tau * r2)) if tau else 5.0
+        expected = -velocity(point).flatten().numpy() + factor * off @ jacobian  # da / dtau
+        assert np.allclose(-guided(velocity, point, t, goal, weights).flatten().numpy(), expected, atol=1e-7), t
+
+
+def test_what_is_left_is_weighed_as_far_as_it_goes():
+    made = Continuation.of(np.full((5, 2), 0.5), 2, 8)
+    c = np.array([3, 2, 1]) / 4
+    expected = [1, 1, *(c * (np.exp(c) - 1) / (np.e - 1)), 0, 0, 0]
+    assert made.weights[0].numpy() == pytest.approx(expected) and made.actions[0, 4].tolist() == [0.5, 0.5]
+    assert Continuation.of(np.zeros((12, 2)), 20, 8).weights.min() == 1.0, "all of it will have begun"
+
+
+@pytest.fixture(scope="module")
+def two_sided():
+    """A flow that has seen both ways around something: chunks of +0.6 and of -0.6, whatever was observed."""
+    torch.manual_seed(0)
+    policy = make_policy(SPEC, flow.Config(hidden=(64, 64), horizon=8, flow_steps=8, sampled=True))
+    adam, draw = torch.optim.Adam(policy.parameters(), 3e-3), torch.Generator().manual_seed(1)
+    for _ in range(600):
+        side = torch.randint(0, 2, (128, 1), generator=draw).float() * 1.2 - 0.6
+        loss = policy.imitation_loss({"vectors": torch.zeros(128, 1)}, side.expand(128, 16), draw)
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return policy.eval()
+
+
+def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
+    """Half of its chunks go left; of those that go on from one to the right, none does."""
+    assert isinstance(two_sided, Continuing)
+    seen = Observation(torch.zeros(200, 1))
+    free = two_sided.act(seen, False, torch.Generator().manual_seed(2)).actions
+    share = (free.mean(dim=(1, 2)) > 0).float().mean().item()
+    assert 0.3 < share < 0.7 and free.abs().mean() > 0.4
+    one = Continuation.of(np.full((6, 2), 0.6), 3, 8)
+    held = Continuation(one.actions.expand(200, 8, 2), one.weights.expand(200, 8))
+    on = two_sided.continued(seen, held, torch.Generator().manual_seed(2)).actions
+    assert (on.mean(dim=(1, 2)) > 0).float().mean() > 0.9, "beyond what was given, too"
+    assert (on[:, :3] - 0.6).abs().mean() < 0.1 < (free[:, :3] - 0.6).abs().mean()
+    nothing = Continuation(held.actions, torch.zeros_like(held.weights))
+    again = two_sided.continued(seen, nothing, torch.Generator().manual_seed(2)).actions
+    assert (again > 0).float().mean() == pytest.approx(share, abs=0.1), "with nothing in play it is free"
+
+
+@pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "groot"])
+def test_every_family_with_an_action_expert_does(kind):
+    pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+    from tests.policies import test_groot, test_pi0, test_pi05, test_smolvla
+
+    make, observation = {"pi0": (test_pi0.pi0, test_pi0.observation), "pi05": (test_pi05.pi05, test_pi05.observation),
+                         "smolvla": (test_smolvla.smolvla, test_smolvla.observation),
+                         "groot": (test_groot.groot, test_smolvla.observation)}[kind]
+    policy, seen = make(), observation("push", "pull")
+    horizon, size = policy.config.horizon, policy.spec.action.dim
+    goal = torch.full((2, horizon, size), 0.9)
+    weights = torch.zeros(2, horizon)
+    assert torch.allclose(policy.continued(seen, Continuation(goal, weights)).actions, policy.act(seen, False).actions,
+                          atol=1e-6), "drawn to nothing it is what it was"
+    weights[:, 0] = 1.0
+    off = [(each.actions[:, 0] - 0.9).abs().mean() for each in (policy.act(seen, False),
+                                                               policy.continued(seen, Continuation(goal, weights)))]
+    assert off[1] < 0.3 * off[0]
+    assert all(parameter.grad is None for parameter in policy.parameters())

@@ -1,0 +1,101 @@
+"""Small policies that are told what to do: the sentence's encoder, where pictures are looked at, and that they obey."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.algorithms import rlpd, sft
+from rlinf_core.policies import flow, gaussian, instructions, latent_noise, make_policy, tanh_gaussian
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.images import Keypoints
+from rlinf_core.policies.policy import Observation
+from rlinf_core.policies.sentences import WINDOW, SentenceEncoder
+from rlinf_core.replay import ReplayBuffer
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+
+SPEC = StationSpec((ArraySpec("nothing", (1,)), ArraySpec("front", (16, 16, 3), "uint8")),
+                   ActionSpec("tcp_delta", ("dx", "dy"), (0.02, 0.02), ("m", "m")), 10.0, "go")
+SIZES = {"hidden": (32,), "image_encoder": "keypoints", "channels": (8, 8), "image_features": 16, "sentence_features": 8}
+KINDS = {each.Config().kind: each for each in (flow, gaussian, latent_noise, tanh_gaussian)}
+
+
+def scene(random, asked):
+    """A picture with a red and a blue square, and the action (x, y) towards the one that is asked for."""
+    picture = np.full((16, 16, 3), 120, np.uint8)
+    at = random.integers(0, 13, (2, 2))
+    at[1] = (at[0] + random.integers(4, 9, 2)) % 13
+    for (row, column), colour in zip(at, ((230, 20, 20), (20, 20, 230)), strict=True):
+        picture[row:row + 3, column:column + 3] = colour
+    return picture, (at[asked][::-1] / 6.0 - 1.0).astype(np.float32) * 0.8
+
+
+def test_a_sentence_is_its_pieces_wherever_they_stand_and_however_it_is_filled_up():
+    encoder = SentenceEncoder(8)
+    rows = torch.from_numpy(instructions.encoded(["go to red", "go to blue", "go to red"]))
+    red, blue, again = encoder(rows)
+    assert torch.equal(red, again) and not torch.allclose(red, blue)
+    letters = torch.cat([torch.zeros(2, 32), encoder.letters(torch.tensor(list(b"abc"))), torch.zeros(2, 32)])
+    weight, bias = encoder.pieces.weight, encoder.pieces.bias
+    pieces = [torch.einsum("oiw,wi->o", weight, letters[k:k + WINDOW]) + bias for k in range(3)]  # one a letter
+    by_hand = encoder.out(torch.stack([torch.relu(piece) for piece in pieces]).max(dim=0).values)
+    assert torch.allclose(encoder(torch.from_numpy(instructions.encoded(["abc"])))[0], by_hand, atol=1e-5)
+    alone = encoder(torch.from_numpy(instructions.encoded(["abc"])))[0]
+    short = torch.from_numpy(instructions.encoded(["abc"]))[:, :9]
+    assert torch.allclose(encoder(short)[0], alone, atol=1e-6), "what fills a row up says nothing"
+
+
+def test_keypoints_are_where_the_channel_is_largest():
+    encoder = Keypoints((16, 20, 3), tanh_gaussian.Config(**SIZES))
+    heights, seen = torch.full((1, 8, 8, 10), -50.0), {}
+    heights[0, :, 2, 7] = 50.0
+    encoder.convolutions[-1].register_forward_hook(lambda *_: heights)
+    encoder.out.register_forward_pre_hook(lambda module, inputs: seen.update(places=inputs[0]))
+    encoder(torch.zeros(1, 3, 16, 20))
+    columns, rows = seen["places"].detach().view(2, 8).tolist()
+    assert columns == pytest.approx([-1 + 2 * 7 / 9] * 8, abs=1e-5)
+    assert rows == pytest.approx([-1 + 2 * 2 / 7] * 8, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_small_policy_listens_and_says_that_it_must_be_told(kind, tmp_path):
+    torch.manual_seed(0)
+    policy = make_policy(SPEC, KINDS[kind].Config(**SIZES)).eval()
+    assert policy.reads_instructions and policy.needs_instruction
+    picture, _ = scene(np.random.default_rng(0), 0)
+    pictures = {"front": torch.from_numpy(picture)[None].repeat(2, 1, 1, 1)}
+    seen = Observation(torch.zeros(2, 1), pictures, ("go to red", "go to blue"))
+    actions = policy.act(seen, False).actions
+    assert (actions[0] - actions[1]).abs().max() > 1e-5
+    again = load_policy(save_policy(policy, tmp_path / "policy.safetensors"), SPEC)
+    assert torch.equal(again.act(seen, False).actions, actions) and again.needs_instruction
+    deaf = make_policy(SPEC, KINDS[kind].Config(**(SIZES | {"sentence_features": 0}))).eval()
+    actions = deaf.act(seen, False).actions
+    assert not deaf.reads_instructions and torch.allclose(actions[0], actions[1], atol=1e-7)
+
+
+def test_by_cloning_it_goes_where_the_sentence_says_and_a_critic_reads_it_too():
+    torch.manual_seed(0)
+    random, replay = np.random.default_rng(0), ReplayBuffer(SPEC, 3000, instructions=True)
+    words = instructions.encoded(["go to red", "go to blue"])
+    for number in range(1500):
+        picture, action = scene(random, number % 2)
+        replay.insert_episode({"vectors": np.zeros((2, 1), np.float32), "front": np.stack([picture, picture]),
+                               instructions.NAME: words[[number % 2] * 2]}, action[None], np.ones(1), np.zeros(1))
+    policy = make_policy(SPEC, tanh_gaussian.Config(**SIZES))
+    cloner = sft.Learner(policy, sft.Config(learning_rate=5e-3, image_shift=0, noise_floor=0.03))
+    for _ in range(500):
+        cloner.update(replay.sample(64, random))
+    scenes = [scene(random, asked) for asked in (0, 1) * 50]
+    pictures = {"front": torch.from_numpy(np.stack([picture for picture, _ in scenes]))}
+    goals = torch.from_numpy(np.stack([goal for _, goal in scenes]))
+
+    def near(*sentences):
+        acted = policy.eval().act(Observation(torch.zeros(100, 1), pictures, sentences * 50), False).actions[:, 0]
+        return ((acted - goals).norm(dim=1) < 0.3).float().mean().item()
+
+    assert near("go to red", "go to blue") > 0.8 and near("go to blue", "go to red") < 0.2
+    learner = rlpd.Learner(policy, rlpd.Config(batch_size=32, critic_warmup=0, image_shift=0))
+    before = learner.encoder.sentence.pieces.weight.clone()
+    for _ in range(4):
+        learner.update(replay.sample(32, random))
+    assert not torch.equal(learner.encoder.sentence.pieces.weight, before)

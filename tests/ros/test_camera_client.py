@@ -1,0 +1,124 @@
+"""`rlinf camera` as a person uses it: pictures of a board come as a camera's, the arm is tilted, Enter takes a view."""
+
+import os
+import subprocess
+import sys
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import Image
+
+from rlinf.conversions import camera_info, to_image
+from rlinf.qos import profile
+from tests.cameras.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(129)]
+
+
+class Lab:
+    """A camera on an arm that a person tilts, and the command beside it."""
+
+    def __init__(self, peer, folder, *words):
+        self.peer, self.folder, self.out = peer, folder, folder / "said.txt"
+        (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\n")
+        (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\ncameras: {wrist: [480, 640]}\n")
+        kinds = {"current_pose": PoseStamped, "camera/wrist/image": Image}
+        self.speak = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        blank = to_image("wrist", np.zeros((480, 640, 3), np.uint8), peer.node.get_clock().now().to_msg())
+        self.info = camera_info(blank, LENS)
+        self.speak["info"] = peer.node.create_publisher(type(self.info), "camera/wrist/camera_info",
+                                                        profile("camera/wrist/camera_info"))
+        self.at(0)
+        peer.every(0.1, self.say)
+        command = [sys.executable, "-m", "rlinf_core.cli.main", "camera", *words, "--set", f"station.robot={folder}",
+                   "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=129"]
+        with open(self.out, "w") as out:
+            self.command = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True,
+                                            env=os.environ | {"PYTHONUNBUFFERED": "1"})
+
+    def at(self, index, shift=0):
+        tool, board = list(views(CAMERA, BOARD, TILTS))[index]
+        self.pixels, values = np.roll(picture(board), shift, axis=1), seven(tool).tolist()
+        self.pose = PoseStamped()
+        self.pose.header.frame_id = "base_link"
+        p, q = self.pose.pose.position, self.pose.pose.orientation
+        p.x, p.y, p.z, q.x, q.y, q.z, q.w = values
+
+    def say(self):
+        now = self.peer.node.get_clock().now().to_msg()
+        self.pose.header.stamp = now
+        self.speak["current_pose"].publish(self.pose)
+        self.speak["camera/wrist/image"].publish(to_image("wrist", self.pixels, now))
+        self.speak["info"].publish(self.info)
+
+    def type(self, word=""):
+        self.command.stdin.write(f"{word}\n")
+        self.command.stdin.flush()
+
+    def told(self, words):
+        self.peer.spin(lambda: words in self.out.read_text(), 40, lambda: f"{words}: {self.out.read_text()}")
+
+    def end(self):
+        self.peer.spin(lambda: self.command.poll() is not None, 30, lambda: f"its end: {self.out.read_text()}")
+        assert "Traceback" not in self.out.read_text()
+        return self.command.returncode
+
+
+@pytest.fixture
+def lab(peer, tmp_path, request):
+    lab = Lab(peer, tmp_path, *request.param)
+    yield lab
+    lab.command.kill()
+    lab.command.wait(10)
+
+
+@pytest.mark.parametrize("lab", [("locate", "demo", "wrist", "--on", "tool", "--write")], indirect=True)
+def test_the_camera_is_located_and_the_file_named_in_robot_yaml(lab, tmp_path):
+    lab.told("inner corners must be seen whole")
+    for index in range(len(TILTS)):
+        lab.at(index)
+        lab.peer.for_s(1.2)
+        while f"{index + 1} views" not in lab.out.read_text():
+            lab.type()
+            lab.peer.for_s(0.5)
+    lab.type("d")
+    assert lab.end() == 0, lab.out.read_text()
+    mount = yaml.safe_load((tmp_path / "hand_eye.yaml").read_text())["cameras"]["wrist"]
+    assert np.linalg.norm(np.array(mount["position"]) - CAMERA[:3, 3]) < 0.003 and mount["on"] == "tool"
+    assert "hand_eye: hand_eye.yaml" in (tmp_path / "robot.yaml").read_text() and "# ours" in (
+        tmp_path / "robot.yaml").read_text()
+
+
+@pytest.mark.parametrize("lab", [("locate", "demo", "wrist")], indirect=True)
+def test_a_view_that_shows_no_board_and_too_few_views_are_told_and_nothing_is_written(lab, tmp_path):
+    lab.told("inner corners must be seen whole")
+    lab.pixels = np.zeros((480, 640, 3), np.uint8)
+    lab.peer.for_s(1.0)
+    lab.type()
+    lab.told("the board is not seen whole")
+    lab.type("d")
+    lab.told("expected 8 views of the board or more, got 0")
+    lab.type("q")
+    assert lab.end() == 1 and "left as it is: nothing is written" in lab.out.read_text()
+    assert not (tmp_path / "hand_eye.yaml").exists()
+
+
+@pytest.mark.parametrize("lab", [("align", "demo", "wrist", "--reference", "/nowhere/view.png")], indirect=True)
+def test_without_a_reference_it_says_how_to_take_one(lab):
+    assert lab.end() == 1 and "no reference: expected /nowhere/view.png" in lab.out.read_text()
+
+
+@pytest.mark.parametrize("lab", [("align", "demo", "wrist")], indirect=True)
+def test_a_camera_that_was_moved_is_said_by_how_much_until_it_is_back(lab, tmp_path):
+    (tmp_path / "views").mkdir()
+    lab.at(0, shift=12)
+    _, board = next(views(CAMERA, BOARD, TILTS))
+    cv2.imwrite(str(tmp_path / "views/wrist.png"), picture(board))  # it is grey
+    lab.told("what it sees lies +12.0 pixels to the right")
+    lab.at(0)
+    lab.told("aligned: within 1 pixel")
+    lab.type("d")
+    assert lab.end() == 0

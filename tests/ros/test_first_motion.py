@@ -1,0 +1,136 @@
+"""`rlinf first-motion` beside an interlock: a person moves the arm, lets go, disarms and presses; and where none does."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from std_msgs.msg import String
+from std_srvs.srv import SetBool
+
+from rlinf.qos import profile
+from tests.ros.stand import Arm, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
+
+
+class Person(Arm):
+    """At a device, with the command beside them."""
+
+    def __init__(self, peer, folder, domain):
+        (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\nestop_silence: 1.0\n"
+                                            "stale_state: 0.3\n")
+        (folder / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nestops: [pendant]\n")
+        self.mirrored = None  # about that height its driver has up and down the other way round
+        super().__init__(peer, streams=False)
+        start(peer, "interlock", f"station.robot={folder}", "station.lockstep=false", latch_file="")
+        self.fault, self.moving, self.up, self.out = "", False, 0.004, folder / "said.txt"
+        self.faults = peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
+        peer.node.create_timer(0.1, self.command_it)
+        peer.spin(lambda: self.states and self.targets, 40, "the interlock")
+        command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--json", str(folder / "rows.json"),
+                   "--set", f"station.robot={folder}", "station.task=reach", "station.operator.kind=keyboard",
+                   f"station.domain_id={domain}"]
+        with open(self.out, "w") as out:
+            self.command = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True,
+                                            env=os.environ | {"PYTHONUNBUFFERED": "1"})
+
+    def follow(self, target):
+        if self.mirrored is None:
+            return target
+        there = copy.deepcopy(target)
+        there.position.z = 2 * self.mirrored - target.position.z
+        return there
+
+    def command_it(self):
+        if self.moving:
+            self.send(0.0, 0.0, self.up, source="operator")
+
+    def told(self, words):
+        self.peer.spin(lambda: words in self.out.read_text() or self.command.poll() is not None, 60,
+                       lambda: f"{words}: {self.out.read_text()}")
+        assert words in self.out.read_text(), self.out.read_text()
+
+    def moves(self):
+        """Armed, and up or down, by two centimetres."""
+        self.arm()
+        begun, self.moving = self.targets[-1].pose.position.z, True
+        self.up = 0.004 if begun < 0.25 else -0.004
+        self.peer.spin(lambda: abs(self.targets[-1].pose.position.z - begun) > 0.012, 30,
+                       lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
+
+    def lets_go(self):
+        self.moving = False
+
+    def end(self):
+        self.peer.spin(lambda: self.command.poll() is not None, 60, lambda: f"its end: {self.out.read_text()}")
+        assert "Traceback" not in self.out.read_text(), self.out.read_text()
+        return self.command.returncode
+
+
+@pytest.fixture
+def person(peer, tmp_path, request):
+    person = Person(peer, tmp_path, request.node.get_closest_marker("domain").args[0])
+    yield person
+    person.command.kill()
+    person.command.wait(10)
+
+
+@pytest.mark.domain(130)
+def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_the_end(person, tmp_path):
+    person.told("the interlock's speeds are a tenth now: speed 0.025")
+    person.told("clear the table")
+    person.moves()
+    person.lets_go()
+    person.told("let go of your device while the arm moves")
+    person.moves()
+    person.lets_go()
+    person.told("while the arm moves, disarm it: q")
+    person.moves()
+    person.peer.spin(lambda: person.ask(person.arming, SetBool.Request(data=False)).success, what="disarming")
+    person.lets_go()
+    person.told("press the e-stop 'pendant'")
+    person.moves()
+    person.pressed = True
+    person.lets_go()
+    person.told("rlinf fault reset --cause 'estop:pendant'")
+    person.pressed = False
+    person.peer.spin(lambda: person.clear("estop:pendant").success, what="the reset")
+    person.told("press the robot's own stop")
+    person.moves()
+    person.faults.publish(String(data="user_stop"))
+    person.lets_go()
+    person.told("rlinf fault reset --cause 'robot:user_stop'")
+    person.faults.publish(String(data=""))
+    person.peer.spin(lambda: person.clear("robot:user_stop").success, what="the reset")
+    person.end()
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    asked = ["S9", "S2", "S13", "S14", "S17"]
+    assert [row["requirement"] for row in rows] == asked[:len(rows)] and rows[0]["held"], rows[0]
+    if all(row["held"] for row in rows):
+        assert rows[-1]["requirement"] == "S17" and person.command.returncode == 0 and "all held" in person.out.read_text()
+    else:  # a busy machine: bounds are wall-clock time
+        assert person.command.returncode == 1 and "the speeds stay at a tenth" in person.out.read_text()
+
+
+@pytest.mark.domain(131)
+def test_an_arm_that_goes_the_other_way_is_found_at_its_first_centimetre_and_no_more_is_asked_for(person, tmp_path):
+    person.told("clear the table")
+    person.mirrored = person.pose.pose.position.z
+    person.moves()
+    person.lets_go()
+    person.told("NOT HELD")
+    assert person.end() == 1 and "the speeds stay at a tenth" in person.out.read_text()
+    [row] = json.loads((tmp_path / "rows.json").read_text())
+    assert row["requirement"] == "S9" and "-1.00 alike" in row["measured"] and not row["held"]
+
+
+@pytest.mark.domain(132)
+def test_where_no_interlock_is_or_one_is_armed_it_does_not_begin(peer, tmp_path):
+    command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--set", "station.robot=franka_fr3",
+               "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=132"]
+    ran = subprocess.run(command, text=True, capture_output=True, timeout=60)
+    assert ran.returncode == 1 and "heard no interlock" in ran.stderr and "Traceback" not in ran.stderr

@@ -1,0 +1,112 @@
+"""What tf2 and ROS's tools see of a station while it runs: /tf, /tf_static, and parameters that say what they are."""
+
+import json
+import subprocess
+
+import pytest
+from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.srv import DescribeParameters, ListParameters, SetParameters
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, QoSProfile
+
+from rlinf.parameters import MEANINGS, RANGES
+from rlinf.qos import profile
+from rlinf.stamps import to_ns
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.launching.supervisor import command_line
+from rlinf_core.recipes import load_recipe
+from rlinf_core.ros import ros_environment
+from tests.ros.stand import start
+
+tf2_msgs = pytest.importorskip("tf2_msgs.msg", reason="rlinf messages builds tf2_msgs")
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+STATIC = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+REAL = ("station.lockstep=false", "station.robot=franka_twin_devices", "station.task=reach")
+
+
+def listen(peer, topic, quality):
+    got = []
+    peer.node.create_subscription(tf2_msgs.TFMessage, topic, lambda message: got.extend(message.transforms), quality)
+    return got
+
+
+@pytest.mark.domain(126)
+def test_the_tool_moves_on_tf_while_nothing_is_recorded_and_the_cameras_stand_on_tf_static(peer):
+    poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+    pose = PoseStamped()
+    pose.header.frame_id, pose.pose.position.x = "base_link", 0.5
+    pose.pose.orientation.y, pose.pose.orientation.w = 1.0, 0.0
+
+    def say():
+        pose.header.stamp = peer.node.get_clock().now().to_msg()
+        poses.publish(pose)
+
+    peer.every(0.01, say)
+    moving = listen(peer, "/tf", 100)
+    start(peer, "recorder", *REAL)
+    peer.spin(lambda: len(moving) > 3, 40, "transforms")
+    late = listen(peer, "/tf_static", STATIC)  # long after it was said
+    peer.spin(lambda: len(late) == 2, what=lambda: f"the cameras: {late}")
+    assert {(each.header.frame_id, each.child_frame_id) for each in moving} == {("base_link", "tool0")}
+    assert {(each.child_frame_id, each.header.frame_id) for each in late} == {
+        ("wrist_optical_frame", "tool0"), ("front_optical_frame", "base_link")}
+    assert (moving[-1].transform.translation.x, moving[-1].transform.rotation.y) == (0.5, 1.0)
+    stamps = [to_ns(each.header.stamp) for each in moving]
+    assert stamps == sorted(set(stamps)), "of the pose, each once"
+    wrist = next(each for each in late if each.child_frame_id == "wrist_optical_frame").transform
+    assert wrist.translation.z == -0.08 and wrist.rotation.w == pytest.approx(0.7071068)
+
+
+def test_two_arms_have_a_tool_each_and_a_robot_may_have_none(tmp_path):
+    def recorder(*overrides):
+        recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
+        return next(each for each in station_processes(recipe, tmp_path) if each.name == "recorder").parameters
+
+    both = recorder("station.robot=two_franka_sim", "station.task=reach_both")
+    assert both["arms"] == ["left", "right"] and (both["tool_frame"], both["mounts"]) == ("tool0", "")
+    assert recorder("station.robot=ur5e", "station.task=ur5e_reach")["tool_frame"] == "tcp"
+
+
+@pytest.mark.domain(127)
+def test_a_control_nodes_parameters_are_listed_described_with_their_range_and_fixed(peer):
+    start(peer, "environment", *REAL)
+
+    def ask(kind, name, request):
+        client = peer.node.create_client(kind, f"environment/{name}")
+        peer.spin(client.service_is_ready, 40, name)
+        future = client.call_async(request)
+        peer.spin(future.done, what=name)
+        return future.result()
+
+    names = ask(ListParameters, "list_parameters", ListParameters.Request()).result.names
+    own = [name for name in names if not name.startswith("qos_overrides.") and name in MEANINGS]
+    assert {"task_file", "patience_s", "retries", "lockstep"} <= set(own)
+    said = dict(zip(own, ask(DescribeParameters, "describe_parameters",
+                             DescribeParameters.Request(names=own)).descriptors, strict=True))
+    assert all(each.description and each.read_only for each in said.values())
+    [patience], [retries] = said["patience_s"].floating_point_range, said["retries"].integer_range
+    assert ((patience.from_value, patience.to_value), (retries.from_value, retries.to_value)) == (
+        RANGES["patience_s"], RANGES["retries"])
+    [answer] = ask(SetParameters, "set_parameters", SetParameters.Request(
+        parameters=[Parameter("retries", value=7).to_parameter_msg()])).results
+    assert not answer.successful and answer.reason
+
+
+@pytest.mark.parametrize("name, value, said", [
+    ("retries", -1, "parameter retries: expected an integer from 0 to 1e+06, got -1"),
+    ("patience_s", "long", "parameter patience_s: expected a number from 0 to 3600, got 'long'"),
+    ("lockstep", 1, "parameter lockstep: expected true or false, got 1")])
+def test_what_a_parameter_cannot_be_is_said_in_a_line(tmp_path, name, value, said):
+    process = next(each for each in station_processes(load_recipe("demo", REAL), tmp_path) if each.name == "environment")
+    process.parameters[name] = value
+    ran = subprocess.run(command_line(process, tmp_path), env=ros_environment(128), capture_output=True, text=True,
+                         timeout=60)
+    assert ran.returncode == 1 and said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
+
+
+def test_every_parameter_of_a_stations_graph_has_a_meaning(tmp_path):
+    for recipe in ("demo", "franka_twin_devices"):
+        for process in station_processes(load_recipe(recipe), tmp_path):
+            for name in process.parameters:
+                assert name in MEANINGS or name.startswith("qos_overrides"), f"{process.name}: {name}"
+    assert RANGES.keys() <= MEANINGS.keys() and json.dumps(RANGES)

@@ -1,0 +1,215 @@
+"""A UR5e's station beside its twin, which speaks ur_robot_driver: what stops a robot, and how a person brings it back."""
+
+import math
+import time
+
+import numpy as np
+import pytest
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.srv import ResetFault
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, String
+from std_srvs.srv import SetBool, Trigger
+
+from rlinf.qos import OVERHEARD, profile
+from tests.ros.conftest import peer_in
+from tests.ros.stand import Arm, listen, start
+
+pytest.importorskip("ur_dashboard_msgs.msg", reason="rlinf messages builds ur_dashboard_msgs")
+from ur_dashboard_msgs.msg import RobotMode, SafetyMode  # noqa: E402
+
+from rlinf.universal_robots import ROBOT, SAFETY, fault_of  # noqa: E402
+from sim_bridges.twins.universal_robots_state import HOME, Control, quaternion, tool_pose  # noqa: E402
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
+
+
+@pytest.mark.parametrize("safety, robot, program, said", [
+    (SafetyMode.NORMAL, RobotMode.RUNNING, True, ""), (SafetyMode.REDUCED, RobotMode.RUNNING, True, ""),
+    (SafetyMode.NORMAL, RobotMode.RUNNING, False, "program_stopped"), (SafetyMode.NORMAL, RobotMode.IDLE, True, "idle"),
+    (SafetyMode.PROTECTIVE_STOP, RobotMode.RUNNING, False, "protective_stop"),
+    (SafetyMode.ROBOT_EMERGENCY_STOP, RobotMode.POWER_OFF, False, "robot_emergency_stop"),
+    (SafetyMode.NORMAL, RobotMode.POWER_OFF, False, "power_off"), (SafetyMode.NORMAL, -1, True, "no_controller"),
+    (SafetyMode.VIOLATION, RobotMode.RUNNING, True, "violation"), (77, RobotMode.RUNNING, True, "safety_mode_77"),
+    (0, RobotMode.RUNNING, True, "safety_mode_0"), (SafetyMode.NORMAL, 99, True, "robot_mode_99")])
+def test_s17_modes_in_words(safety, robot, program, said):
+    assert fault_of(safety, robot, program) == said
+    assert len(SAFETY) == 13 and len(ROBOT) == 10
+
+
+def test_the_twins_tool_is_where_universal_robots_own_spreadsheet_has_it():
+    """All joints at zero the arm lies along -x: a2 + a3, d4 + d6 sideways, d1 - d5 high; the tool looks along -y."""
+    pose = tool_pose(np.zeros(6))
+    assert pose[:3] == pytest.approx([-0.425 - 0.3922, -0.1333 - 0.0996, 0.1625 - 0.0997])
+    x, y, z, w = pose[3:]
+    looks = (2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y))
+    assert looks == pytest.approx((0.0, -1.0, 0.0), abs=1e-9)
+    for turn in np.random.default_rng(0).normal(size=(50, 4)):
+        w, x, y, z = turn / np.linalg.norm(turn)
+        m = np.array([[1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+                      [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+                      [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)]])
+        assert abs(quaternion(m) @ [x, y, z, w]) == pytest.approx(1.0)
+
+
+def test_a_protective_stop_of_the_twin_is_locked_for_five_seconds_and_an_estop_needs_power():
+    control = Control()
+    control.inject("protective_stop", now=10.0)
+    assert "until 5s" in control.unlock(14.9) and control.start() and not control.follows
+    assert control.unlock(15.0) == control.start() == "" and control.follows
+    control.inject("robot_emergency_stop", now=20.0)
+    assert control.power(7) and control.start()
+    control.inject("", now=21.0)
+    assert control.start() == "the robot does not run" and not control.power(7) and not control.start() and control.follows
+
+
+class Bench(Arm):
+    """The people and the policy of a station whose robot side is the twin."""
+
+    def __init__(self, peer):  # as Arm, without an arm
+        self.peer, self.seq, self.turn, self.held = peer, 0, 0.0, True
+        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, JointState, "target_joints")
+        self.faults, self.health, self.poses, self.joints = listen(peer, String, "robot/fault"), {}, [], []
+        peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda array: self.health.update(
+            {status.name: status for status in array.status}), 10)
+        peer.node.create_subscription(PoseStamped, "/tcp_pose_broadcaster/pose", self.poses.append, OVERHEARD)
+        peer.node.create_subscription(JointState, "/joint_states", self.joints.append, OVERHEARD)
+        self.say = {name: peer.node.create_publisher(kind, name, profile(name))
+                    for name, kind in (("policy/action", ActionChunk), ("enable", Bool))}
+        self.arming = peer.node.create_client(SetBool, "interlock/arm")
+        self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
+        self.setting = peer.node.create_client(SetParameters, "twin/set_parameters")
+        peer.every(0.1, self.ten_hertz)
+
+    def ten_hertz(self):
+        self.say["enable"].publish(Bool(data=self.held))
+        self.seq += 1
+        self.say["policy/action"].publish(ActionChunk(
+            source="policy", session="policy", seq=self.seq, dt=0.1, control_mode="joint_delta", horizon=1, dim=6,
+            execute=1, data=[0.0, 0.0, self.turn, 0.0, 0.0, 0.0],
+            observation_stamp=self.peer.node.get_clock().now().to_msg()))
+
+    def inject(self, what, name="inject"):
+        value = ParameterValue(type=3, double_value=what) if isinstance(what, float) else \
+            ParameterValue(type=4, string_value=what)
+        return self.ask(self.setting, SetParameters.Request(parameters=[Parameter(name=name, value=value)])).results[0]
+
+    @property
+    def elbow(self):
+        return self.joints[-1].position[self.joints[-1].name.index("elbow_joint")]
+
+    def moves(self):
+        """Armed, it follows what the policy asks for: whichever way there is room."""
+        self.arm()
+        begun = self.elbow
+        self.turn = 0.02 if begun < 1.6 else -0.02
+        self.peer.spin(lambda: abs(self.elbow - begun) > 0.03, 20,
+                       lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}, {self.fault()}")
+        self.turn = 0.0
+
+    def fault(self):
+        return self.faults[-1].data if self.faults else None
+
+    def at_the_robot(self, name):
+        """A person's act there."""
+        client = self.peer.node.create_client(Trigger, f"/dashboard_client/{name}")
+        assert self.ask(client, Trigger.Request()).success
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    with peer_in(tmp_path_factory.mktemp("ur"), 125) as peer:
+        bench = Bench(peer)
+        for name in ("twin", "driver", "controller", "interlock"):
+            start(peer, name, "station.robot=ur5e_twin", "station.task=ur5e_reach", "station.lockstep=false")
+        peer.spin(lambda: bench.targets and bench.poses and bench.joints and bench.fault() == "", 60,
+                  lambda: f"the station: fault {bench.fault()}")
+        yield bench
+
+
+def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(station):
+    station.moves()
+    said = dict(zip(station.joints[-1].name, station.joints[-1].position, strict=True))
+    expected = tool_pose(np.array([said[name] for name in station.targets[-1].name]))
+    p = station.poses[-1].pose.position
+    assert station.poses[-1].header.frame_id == "base"
+    assert math.dist((p.x, p.y, p.z), expected[:3]) < 0.01
+    assert math.dist(expected[:3], tool_pose(np.array(HOME))[:3]) > 0.005
+
+
+def test_s17_a_protective_stop_is_unlocked_with_a_reset_by_name_and_never_by_itself(station):
+    station.moves()
+    assert station.inject(1.0, "locked_s").successful
+    assert "did you mean 'protective_stop'" in station.inject("protective_stopp").reason
+    assert station.inject("protective_stop").successful
+    station.reach(FAULT, "robot:protective_stop")
+    station.held = False
+    station.peer.for_s(1.0)
+    assert "the enable is not held" in station.clear("robot:protective_stop").message
+    assert "named 'another'" in station.clear("another").message
+    assert station.fault() == "protective_stop", "nothing was asked of the robot yet"
+    station.held = True
+    station.peer.for_s(0.3)
+    before = station.elbow
+    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 30, lambda: f"the reset: {station.fault()}")
+    station.reach(DISARMED)
+    assert station.fault() == "" and abs(station.elbow - before) < 1e-3, "a reset moves nothing"
+    assert "recovering" in [each.data for each in station.faults]
+    station.moves()
+
+
+def test_a_stop_that_is_locked_still_is_waited_for_and_says_what_stands(station):
+    """The node's own wait is the settings', 5 s; the twin's lock is longer here, and so refuses."""
+    station.moves()
+    station.inject(30.0, "locked_s")
+    station.inject("protective_stop")
+    station.reach(FAULT, "robot:protective_stop")
+    refused, begun = station.clear("robot:protective_stop"), time.monotonic()
+    assert not refused.success
+    station.peer.spin(lambda: station.fault() == "protective_stop" and time.monotonic() - begun > 1.0, 30,
+                      lambda: f"the recovery to have given up: {station.fault()}")
+    station.inject(0.0, "locked_s")
+    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 30, lambda: f"the reset: {station.fault()}")
+    station.moves()
+
+
+def test_s14_s17_an_estop_at_the_robot_is_ended_there_and_nothing_of_ours_gives_it_power(station):
+    station.moves()
+    station.inject("robot_emergency_stop")
+    station.reach(FAULT, "robot:robot_emergency_stop")
+    assert "refused: its cause has not gone" in station.clear("robot:robot_emergency_stop").message
+    station.inject("")
+    station.peer.spin(lambda: station.fault() == "power_off", what=lambda: f"power_off: {station.fault()}")
+    assert not station.clear("robot:robot_emergency_stop").success and station.fault() == "power_off"
+    station.at_the_robot("power_on")
+    station.at_the_robot("brake_release")
+    station.peer.spin(lambda: station.fault() == "program_stopped", what=lambda: f"the program: {station.fault()}")
+    assert station.clear("robot:robot_emergency_stop").success, "the program alone is started again by a reset"
+    station.moves()
+
+
+def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it_began(station):
+    station.moves()
+    station.inject("silent")
+    station.peer.spin(lambda: station.fault() == "silent (no speed_scaling from ur_robot_driver)"
+                      and station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
+    cause = station.states[-1].cause
+    station.inject("")
+    station.peer.spin(lambda: station.fault() == "" and station.clear(cause).success, 20,
+                      lambda: f"the reset: {station.fault()} {station.states[-1].cause}")
+    station.moves()
+    station.inject("safeguard_stop")
+    station.reach(FAULT, "robot:safeguard_stop")
+    assert not station.clear("robot:safeguard_stop").success
+    told = "station_a/driver"
+    station.peer.spin(lambda: told in station.health and station.health[told].message == "safeguard_stop",
+                      what=lambda: f"diagnostics: {station.health.get(told)}")
+    station.inject("")
+    station.peer.spin(lambda: station.fault() == "" and station.clear("robot:safeguard_stop").success, 20,
+                      lambda: f"the reset: {station.fault()}")
+    station.moves()
