@@ -10,8 +10,11 @@ recording and its flushes (`recorded`). agentlace's go as HIL-SERL inserts them,
 memory; one or 50 an update, of which the faster counts. gRPC alone sends the bytes of our files, and keeps nothing. All in
 turns; medians of the rounds.
 
-Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written and published there, and fetched,
-checked and flushed at the station; agentlace's is broadcast and unpacked. It does not cover loading it into a network.
+Down: a policy from the trainer's memory to 8 stations, each a process. Ours is written and flushed there, and fetched and
+checked at the station: as a link to the trainer's file, which is what stations of the trainer's machine do
+(`weights_seconds_80mb`), or sent, as to stations elsewhere (`..._sent`); or as adapters alone, a fortieth, whose base the
+station has, sent too (`weights_seconds_adapters`). agentlace's is broadcast and unpacked. It does not cover loading it
+into a network.
 
 Many: so many stations, each with the two connections of an uplink, that report twice a second and wait for policies; some
 upload all the while, and a policy is published. Memory is the trainer's, which is a process of its own.
@@ -52,10 +55,12 @@ from rlinf_core.bridge.client import BridgeClient  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
 from rlinf_core.bridge.server import BridgeServer  # noqa: E402
 from rlinf_core.episodes.spool import Spool  # noqa: E402
+from rlinf_core.policies.adapters import base_name  # noqa: E402
 from rlinf_core.policies.files import policy_name  # noqa: E402
 from rlinf_core.task import load_task  # noqa: E402
 
 LENGTH, HEARING = 50, 8
+DIGEST = "0123456789abcdef" * 4  # of the weights that adapters are for
 
 
 class Child:
@@ -77,30 +82,39 @@ class Child:
         self.process.kill()
 
 
-def serve_ours(pipe: Connection, root: Path) -> None:
-    """A trainer's end. A number that is sent publishes so many bytes; the answer says when that began."""
+def serve_ours(pipe: Connection, root: Path, base: int = 0) -> None:
+    """A trainer's end. A number that is sent publishes so many bytes; the answer says when that began.
+
+    With a ``base`` of so many bytes, each policy stands on it.
+    """
+    from safetensors.numpy import save, save_file
+
     server = BridgeServer("127.0.0.1:0", root / "inbox", root / "policies", lambda folder: None, dict)
+    if base:
+        network = np.random.default_rng(0).integers(0, 256, base, np.uint8)
+        save_file({"network": network}, server.policies / base_name(DIGEST))
     pipe.send(server.port)
     version = 0
     with contextlib.suppress(EOFError):
         while size := pipe.recv():
-            version, data, aside = version + 1, np.random.default_rng(size).bytes(size), server.policies / ".part"
+            weights = np.random.default_rng(size + version).integers(0, 256, size, np.uint8)
+            version, aside = version + 1, server.policies / ".part"
             pipe.send(time.monotonic())
-            aside.write_bytes(data)
+            aside.write_bytes(save({"adapters": weights}, {"base": DIGEST} if base else None))
             publish_file(aside, server.policies / policy_name(version))
     server.stop()
 
 
-def hear_ours(pipe: Connection, port: int, number: int, folder: Path) -> None:
+def hear_ours(pipe: Connection, port: int, number: int, folder: Path, links: bool = False) -> None:
     """A station's end: says the size of each policy that comes, and when it was there."""
-    client, version = BridgeClient(f"127.0.0.1:{port}", f"s{number}"), 0
+    client, version, base = BridgeClient(f"127.0.0.1:{port}", f"s{number}", links=links), 0, None
     client.report(0, 0, timeout_s=20.0)
     pipe.send("ready")
     with contextlib.suppress(EOFError, BrokenPipeError):
         while not pipe.poll():
-            if fetched := client.next_policy(version, folder, wait_s=5.0):
-                version = fetched[0]
-                pipe.send((fetched[1].stat().st_size, time.monotonic()))
+            if fetched := client.next_policy(version, folder, wait_s=5.0, base=base):
+                base, version = fetched, fetched.version
+                pipe.send((fetched.path.stat().st_size, time.monotonic()))
 
 
 def images_of(count: int) -> np.ndarray:
@@ -169,25 +183,33 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
 
 
 def publication(trainer: Child, stations: list[Child], size: int, rounds: int) -> float:
-    """Seconds from the publication until the last of the stations has it; the median."""
+    """Seconds from the publication until the last of the stations has it; the median. The first one only warms up."""
     trials = []
     for _ in range(-1, rounds):
         trainer.pipe.send(size)
         began = trainer.pipe.recv()
         heard = [station.pipe.recv() for station in stations]
-        assert all(length == size for length, _ in heard)
+        assert all(size <= length < size + 1000 for length, _ in heard)
         trials.append(max(at for _, at in heard) - began)
     return statistics.median(trials[1:])
 
 
+def publication_ours(root: Path, size: int, rounds: int, links: bool, base: int = 0) -> float:
+    """Of our policies, from one to eight."""
+    with contextlib.ExitStack() as children:
+        ours = children.enter_context(Child(serve_ours, root / "run", base))
+        port = ours.pipe.recv()
+        hearing = [children.enter_context(Child(hear_ours, port, n, root / f"policies{n}", links)) for n in range(HEARING)]
+        assert all(station.pipe.recv() == "ready" for station in hearing)
+        return publication(ours, hearing, size, rounds)
+
+
 def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
     """A policy from one to eight."""
-    with contextlib.ExitStack() as children:
-        ours = children.enter_context(Child(serve_ours, root / "run"))
-        port = ours.pipe.recv()
-        hearing = [children.enter_context(Child(hear_ours, port, n, root / f"policies{n}")) for n in range(HEARING)]
-        assert all(station.pipe.recv() == "ready" for station in hearing)
-        result = {"weights_seconds_80mb": publication(ours, hearing, size, rounds)}
+    adapters = size // 40
+    result = {"weights_seconds_80mb": publication_ours(root / "linked", size, rounds, links=True),
+              "weights_seconds_80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
+              "weights_seconds_adapters": publication_ours(root / "adapters", adapters, rounds, False, size - adapters)}
     if agentlace:
         with contextlib.ExitStack() as children:
             theirs = children.enter_context(Child(serve_agentlace, agentlace))
@@ -195,8 +217,8 @@ def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[
             hearing = [children.enter_context(Child(hear_agentlace, agentlace, ports)) for _ in range(HEARING)]
             _until_all_hear(theirs, hearing)
             seconds = publication(theirs, hearing, size, rounds)
-            result |= {"weights_seconds_80mb_agentlace": seconds,
-                       "weights_ratio_agentlace": result["weights_seconds_80mb"] / seconds}
+            result |= {"weights_seconds_80mb_agentlace": seconds, **{
+                name.replace("seconds", "ratio_agentlace"): value / seconds for name, value in result.items()}}
     return result
 
 
@@ -219,9 +241,10 @@ def _until_all_hear(trainer: Child, stations: list[Child]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--transitions", type=int, default=1000, help="of an upload (default: 1000, 100 MB of ours)")
+    parser.add_argument("--transitions", type=int, default=1000,
+                        help="of an upload (default: 1000, 100 MB of ours); 0 for none")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--megabytes", type=int, default=80, help="of the policy")
+    parser.add_argument("--megabytes", type=int, default=80, help="of the policy; 0 for none")
     parser.add_argument("--agentlace", type=Path, help="a checkout of it, with pyzmq and lz4 installed there")
     parser.add_argument("--stations", type=int, default=0, help="measure so many stations at once instead")
     parser.add_argument("--uploading", type=int, default=20, help="how many of them upload")
@@ -234,7 +257,8 @@ def main() -> None:
         if options.stations:
             result |= many(Path(folder), Child, serve_ours, options.stations, options.uploading, options.seconds, size)
         else:
-            result |= upload(Path(folder), options.transitions, options.rounds, agentlace)
+            if options.transitions:
+                result |= upload(Path(folder), options.transitions, options.rounds, agentlace)
             result |= {} if options.megabytes == 0 else weights(Path(folder) / "weights", size, options.rounds, agentlace)
     for name, value in result.items():
         print(f"{name:32}{value:16,.3f}".rstrip("0").rstrip("."))

@@ -27,7 +27,8 @@ class Station:
 
     def __init__(self, port: int, name: str, folder: Path, uploads: bool, ended: threading.Event) -> None:
         self.name, self.folder, self.ended = name, folder, ended
-        self.client, self.reporter = (BridgeClient(f"127.0.0.1:{port}", name, instance=f"i{name}") for _ in range(2))
+        address = f"127.0.0.1:{port}"
+        self.client, self.reporter = (BridgeClient(address, name, instance=f"i{name}", links=False) for _ in range(2))
         self.uploads: list[float] = []
         self.heard = threading.Event()
         self.failed, self.policy = 0, (0, 0.0)
@@ -116,7 +117,7 @@ def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], coun
         trainer.pipe.send(size)
         began = trainer.pipe.recv()
         rows = how()
-        while not all(row[2][0] == size for row in rows):
+        while not all(row[2][0] >= size for row in rows):
             time.sleep(0.5)
             rows = how()
         after = memory_mb(pid, "VmHWM")

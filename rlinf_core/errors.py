@@ -28,6 +28,10 @@ class SpoolError(RlinfError):
     """The spool cannot take or keep an episode."""
 
 
+class IngestError(RlinfError):
+    """The processes that read episodes cannot go on; no episode is at fault."""
+
+
 class BridgeError(RlinfError):
     """The bridge cannot carry an episode or a policy."""
 

@@ -59,30 +59,54 @@ class EpisodeReply(_message.Message):
     def __init__(self, stored: _Optional[bool] = ..., duplicate: _Optional[bool] = ..., error: _Optional[str] = ..., refused: _Optional[bool] = ..., have: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PolicyRequest(_message.Message):
-    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file")
+    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file", "file", "may_link")
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     HAVE_SHA256_FIELD_NUMBER: _ClassVar[int]
     HAVE_FILE_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    MAY_LINK_FIELD_NUMBER: _ClassVar[int]
     have_version: int
     wait_s: float
     have_sha256: str
     have_file: int
-    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ...) -> None: ...
+    file: str
+    may_link: bool
+    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ..., file: _Optional[str] = ..., may_link: _Optional[bool] = ...) -> None: ...
 
 class PolicyPart(_message.Message):
-    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size")
+    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     COPY_OFFSET_FIELD_NUMBER: _ClassVar[int]
     COPY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     version: int
     data: bytes
     sha256: str
     copy_offset: int
     copy_size: int
-    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ...) -> None: ...
+    needs: str
+    path: str
+    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+
+class Registration(_message.Message):
+    __slots__ = ("specs", "limits_hash", "software")
+    SPECS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_HASH_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    specs: str
+    limits_hash: str
+    software: str
+    def __init__(self, specs: _Optional[str] = ..., limits_hash: _Optional[str] = ..., software: _Optional[str] = ...) -> None: ...
+
+class RegistrationReply(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
 
 class StationReport(_message.Message):
     __slots__ = ("backlog", "policy_version", "set_aside", "spool_full", "software", "playing", "policy_error")
@@ -103,7 +127,7 @@ class StationReport(_message.Message):
     def __init__(self, backlog: _Optional[int] = ..., policy_version: _Optional[int] = ..., set_aside: _Optional[int] = ..., spool_full: _Optional[float] = ..., software: _Optional[str] = ..., playing: _Optional[int] = ..., policy_error: _Optional[str] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("phase", "policy_version", "updates", "episodes", "transitions", "update_ratio", "accepting", "metrics", "message")
+    __slots__ = ("phase", "policy_version", "updates", "episodes", "transitions", "update_ratio", "accepting", "metrics", "message", "registered")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +144,7 @@ class TrainerReport(_message.Message):
     ACCEPTING_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
     phase: str
     policy_version: int
     updates: int
@@ -129,4 +154,5 @@ class TrainerReport(_message.Message):
     accepting: bool
     metrics: _containers.ScalarMap[str, float]
     message: str
-    def __init__(self, phase: _Optional[str] = ..., policy_version: _Optional[int] = ..., updates: _Optional[int] = ..., episodes: _Optional[int] = ..., transitions: _Optional[int] = ..., update_ratio: _Optional[float] = ..., accepting: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., message: _Optional[str] = ...) -> None: ...
+    registered: bool
+    def __init__(self, phase: _Optional[str] = ..., policy_version: _Optional[int] = ..., updates: _Optional[int] = ..., episodes: _Optional[int] = ..., transitions: _Optional[int] = ..., update_ratio: _Optional[float] = ..., accepting: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., message: _Optional[str] = ..., registered: _Optional[bool] = ...) -> None: ...

@@ -49,6 +49,11 @@ class BridgeStub:
                 request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.PolicyRequest.SerializeToString,
                 response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.PolicyPart.FromString,
                 _registered_method=True)
+        self.Register = channel.unary_unary(
+                '/rlinf.bridge.v2.Bridge/Register',
+                request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.Registration.SerializeToString,
+                response_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.RegistrationReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/rlinf.bridge.v2.Bridge/Report',
                 request_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.StationReport.SerializeToString,
@@ -79,7 +84,19 @@ class BridgeServicer:
         """The policy that the station is meant to have, as soon as that is another one than it has: the newest, unless the
         trainer rolls out in stages or a version is pinned. Ends empty after wait_s (30 at most) without one. To a station that
         says which file it has, what that lacks is sent, and where in it the rest is. The station puts the parts together in
-        their order; where the whole has another hash than the last part says, it asks again without have_sha256.
+        their order; where the whole has another hash than the last part says, it asks again without have_sha256. A station that
+        may_link and calls from the trainer's own machine is told where the file lies instead; where it cannot link or copy it
+        from there, or it has another hash, it asks again without may_link. A policy may stand on a second file, which no version
+        changes (weights that its adapters are for): the last part says its name in `needs`. A station without a file of that
+        name asks for it, with `file`, and begins with the policy once it has both.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Register(self, request, context):
+        """What the station is, once, and again whenever a report's answer says that the trainer does not know it. Where its specs
+        are not those that the trainer learns for, the answer says what differs; it gets no policy, and begins no episode.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +126,11 @@ def add_BridgeServicer_to_server(servicer, server):
                     servicer.NextPolicy,
                     request_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.PolicyRequest.FromString,
                     response_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.PolicyPart.SerializeToString,
+            ),
+            'Register': grpc.unary_unary_rpc_method_handler(
+                    servicer.Register,
+                    request_deserializer=rlinf__core_dot_bridge_dot_bridge__pb2.Registration.FromString,
+                    response_serializer=rlinf__core_dot_bridge_dot_bridge__pb2.RegistrationReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -197,6 +219,33 @@ class Bridge:
             '/rlinf.bridge.v2.Bridge/NextPolicy',
             rlinf__core_dot_bridge_dot_bridge__pb2.PolicyRequest.SerializeToString,
             rlinf__core_dot_bridge_dot_bridge__pb2.PolicyPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Register(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rlinf.bridge.v2.Bridge/Register',
+            rlinf__core_dot_bridge_dot_bridge__pb2.Registration.SerializeToString,
+            rlinf__core_dot_bridge_dot_bridge__pb2.RegistrationReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 
 from rlinf_core import __version__
-from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, STATION, VERSION, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.fetching import Fetched, Got, is_here, put_together
 from rlinf_core.bridge.fleet import Credentials
-from rlinf_core.episodes.checksums import SUMS, file_sha256, verify
+from rlinf_core.episodes.checksums import SUMS, file_sha256, is_plain, verify
 from rlinf_core.errors import BridgeError, RefusedError
-from rlinf_core.policies.files import POLICIES, policy_name, policy_version
+from rlinf_core.policies.files import policy_name
 
 SLOWEST_BYTES_PER_S = 1e6
+LONGEST_FILE_S = 3600.0  # in which a policy's other file must have come
 OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
 NO_TLS = ("andshake", "Socket closed")  # what gRPC says where TLS fails; neither side is told why
 THIS_PROCESS = f"i{uuid.uuid4().hex}"
-
-
-class Fetched(NamedTuple):
-    """A policy file of this station."""
-
-    version: int
-    path: Path
-    sha256: str
 
 
 class BridgeClient:
@@ -46,10 +37,12 @@ class BridgeClient:
         station: the station's name.
         credentials: the folder that ``rlinf fleet enroll`` has made for it; None talks in the clear.
         instance: which process it is; all of one process are one station.
+        links: take policies as links where the trainer is on this machine.
     """
 
-    def __init__(self, address: str, station: str, credentials: Path | None = None, instance: str = THIS_PROCESS) -> None:
-        self.address, self.station = address, station
+    def __init__(self, address: str, station: str, credentials: Path | None = None, instance: str = THIS_PROCESS,
+                 links: bool = True) -> None:
+        self.address, self.station, self.links = address, station, links and is_here(address)
         self.credentials = Credentials(credentials, station) if credentials else None
         self._channel = (grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
                          if self.credentials else grpc.insecure_channel(address, options=OPTIONS))
@@ -76,37 +69,54 @@ class BridgeClient:
                     ) -> Fetched | None:
         """Wait for another policy than ``have_version`` and keep it in ``folder``; None if there is none yet.
 
-        Of what is in ``base``, nothing is sent again; where that comes to a wrong file, all of it is.
+        Of what is in ``base``, nothing is sent again; where that comes to a wrong file, all of it is. On the trainer's own
+        machine nothing is sent: the file is linked. What the policy stands on is there before it.
         """
         folder.mkdir(parents=True, exist_ok=True)
         aside = folder / f".policy.{os.getpid()}.part"
         try:
-            for source in [base, None] if base else [None]:
-                version, told, got = self._fetch(have_version, wait_s, source, aside)
-                if version < 0:
-                    return None
-                if got == told:
-                    return Fetched(version, publish_file(aside, folder / policy_name(version)), told)
-            raise BridgeError(f"policy {version} from {self.address} was cut short on the way; it is fetched again")
-        except grpc.RpcError as error:
-            raise self._error(error) from error
+            got = self._file(pb.PolicyRequest(have_version=have_version, wait_s=wait_s), aside, base)
+            if got.version < 0:
+                return None
+            self._get_needed(got, folder)
+            # Neither is flushed: what a power cut leaves of it has another hash, and is fetched again.
+            os.replace(aside, path := folder / policy_name(got.version))
+            return Fetched(got.version, path, got.told)
         finally:
             aside.unlink(missing_ok=True)
 
-    def _fetch(self, have_version: int, wait_s: float, base: Fetched | None, aside: Path) -> tuple[int, str, str]:
-        """Write what the trainer sends, and what it says to copy; returns the version, and the hash told and found."""
-        request = pb.PolicyRequest(have_version=have_version, wait_s=wait_s)
-        if base:
-            request.have_sha256, request.have_file = base.sha256, base.version
-        version, told, sha = -1, "", hashlib.sha256()
-        with open(aside, "wb") as out:
-            for part in self._call(self._stub.NextPolicy, request, wait_s + 60.0):
-                copy = copied(base.path, part.copy_offset, part.copy_size) if base and part.copy_size else ()
-                for data in (part.data, *copy):
-                    out.write(data)
-                    sha.update(data)
-                version, told = part.version, part.sha256
-        return version, told, sha.hexdigest()
+    def _get_needed(self, policy: Got, folder: Path) -> None:
+        """The file that a policy stands on, once for all versions."""
+        name, aside = policy.needs, folder / f".needed.{os.getpid()}.part"
+        if not name or (is_plain(name) and (folder / name).exists()):
+            return
+        if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), aside).told:
+            raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
+                              f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
+        os.replace(aside, folder / name)
+
+    def _file(self, request: pb.PolicyRequest, aside: Path, base: Fetched | None = None) -> Got:
+        """What came of a request, in ``aside``: linked, else with what ``base`` has, else whole."""
+        ways = [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
+        for source, request.may_link in ways:
+            request.have_sha256, request.have_file = (source.sha256, source.version) if source else ("", 0)
+            got = self._once(request, source, aside)
+            if got.told == got.found or not got.told and got.version < 0:
+                return got
+        raise BridgeError(f"policy {got.version} from {self.address} was cut short on the way; it is fetched again")
+
+    def _once(self, request: pb.PolicyRequest, base: Fetched | None, aside: Path) -> Got:
+        left = LONGEST_FILE_S if request.file else request.wait_s + 60.0
+        try:
+            return put_together(self._call(self._stub.NextPolicy, request, left), base, aside)
+        except grpc.RpcError as error:
+            raise self._error(error) from error
+
+    def register(self, specs: str, limits_hash: str, timeout_s: float = 5.0) -> str:
+        """Say what the station is, its specs in JSON; returns why it may not play, empty where it may."""
+        request = pb.Registration(specs=specs, limits_hash=limits_hash, software=__version__)
+        reply: pb.RegistrationReply = self._call(self._stub.Register, request, timeout_s)
+        return reply.error
 
     def report(self, backlog: int, policy_version: int, timeout_s: float = 2.0, **more: Any) -> pb.TrainerReport:
         """Tell how the station stands and hear how the trainer does; ``more`` are further fields of a StationReport."""
@@ -161,20 +171,3 @@ def parts(folder: Path, episode: pb.Episode, have: list[int]) -> Iterator[pb.Upl
                 part.chunk.data = data
                 yield part
                 offset += len(data)
-
-
-def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
-    """So many bytes of a file, from there on; without those that cannot be read, which the hash of the whole tells."""
-    with contextlib.suppress(OSError), open(path, "rb") as source:
-        source.seek(offset)
-        while size and (data := source.read(min(size, PART_BYTES))):
-            yield data
-            size -= len(data)
-
-
-def last_fetched(folder: Path) -> Fetched | None:
-    """The newest policy that an earlier start of this station has left; None where there is none."""
-    newest = max(folder.glob(POLICIES), key=lambda path: path.name, default=None)
-    with contextlib.suppress(OSError):  # then all of the next one is sent
-        return Fetched(policy_version(newest), newest, file_sha256(newest)) if newest else None
-    return None

@@ -45,6 +45,15 @@ def tensors(data: bytes) -> list[Tensor]:
     return [Tensor(start, end, blake2b(view[start:end], digest_size=16).digest()) for start, end in spans]
 
 
+def base_of(data: bytes) -> str:
+    """The hash of the weights that a policy's adapters are for, as its file says; empty where it has none."""
+    try:
+        said = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])["__metadata__"]["base"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    return said if isinstance(said, str) else ""
+
+
 def ranges(size: int, new: list[Tensor], base: Mapping[bytes, int]) -> Iterator[Range]:
     """All of a file of ``size`` bytes with tensors ``new``, one range after another.
 

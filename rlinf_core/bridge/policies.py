@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping
+import re
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from rlinf_core.bridge import PART_BYTES
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.bridge.differences import Tensor, ranges, tensors
+from rlinf_core.bridge.differences import Tensor, base_of, ranges, tensors
+from rlinf_core.episodes.checksums import file_sha256
+from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.files import POLICIES, policy_name, policy_version
 
-POLL_S = 0.1
+POLL_S = 0.02
+SETTLED_NS = 200_000_000  # a folder that was changed longer ago than that shows each later change in its time
+FILE_BYTES = 4 << 20      # read at once of a policy's other file, which may be larger than the memory
+NEEDED = re.compile(r"base-[0-9a-f]{16}\.safetensors")
 IN_MEMORY = 2   # policies at a time: that of all, and that of one station
 KNOWN = 20      # whose tensors are remembered without their data
 K = TypeVar("K")
@@ -53,17 +61,31 @@ class NewestForAll(Choice):
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy file, in memory."""
+    """A policy file, in memory.
+
+    Attributes:
+        needs: the name of the file that it stands on; empty where there is none.
+    """
 
     version: int
+    path: Path
     data: bytes
     sha256: str
-    tensors: list[Tensor]
+    needs: str
+
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """Found once, in a thread, for the first station that has some of them."""
+        return tensors(self.data)
+
+    def link(self) -> pb.PolicyPart:
+        """As it goes to a station of this machine."""
+        return pb.PolicyPart(version=self.version, sha256=self.sha256, needs=self.needs, path=str(self.path.resolve()))
 
     def parts(self, base: Mapping[bytes, int]) -> Iterator[pb.PolicyPart]:
         """As it goes to a station that has the tensors ``base`` (digest: where they start in its file)."""
         size = len(self.data)
-        for start, end, copy in ranges(size, self.tensors, base):
+        for start, end, copy in ranges(size, self.tensors if base else [], base):
             if copy is not None:
                 yield self._part(end, copy_offset=copy, copy_size=end - start)
                 continue
@@ -72,7 +94,8 @@ class Policy:
                 yield self._part(until, data=self.data[begin:until])
 
     def _part(self, end: int, **what: Any) -> pb.PolicyPart:
-        return pb.PolicyPart(version=self.version, sha256=self.sha256 if end == len(self.data) else "", **what)
+        last: dict[str, Any] = {"sha256": self.sha256, "needs": self.needs} if end == len(self.data) else {}
+        return pb.PolicyPart(version=self.version, **what, **last)
 
 
 class Policies:
@@ -88,6 +111,8 @@ class Policies:
         self._revision, self._reading, self._changed = 0, asyncio.Lock(), asyncio.Event()
         self._read: dict[int, Policy] = {}
         self._known: dict[str, dict[bytes, int]] = {}  # by SHA-256
+        self._hashes: dict[Path, str] = {}  # of the files that policies stand on
+        self._stamp, self._settled = -1, False
 
     async def watch(self) -> None:
         """Look again and again."""
@@ -97,12 +122,20 @@ class Policies:
 
     def look(self) -> None:
         """Whether there is a newer file, or another choice."""
-        name = max((path.name for path in self.folder.glob(POLICIES)), default=None)
-        newest, revision = policy_version(Path(name)) if name else -1, self.choice.revision
+        newest, revision = self._newest(), self.choice.revision
         if newest > self.newest or revision != self._revision:
             self.newest, self._revision = max(newest, self.newest), revision
             self._changed.set()
             self._changed = asyncio.Event()
+
+    def _newest(self) -> int:
+        """The newest version, by a list of the folder unless it is as it was."""
+        stamp = self.folder.stat().st_mtime_ns
+        if stamp == self._stamp and self._settled:
+            return self.newest
+        self._stamp, self._settled = stamp, time.time_ns() - stamp > SETTLED_NS
+        name = max((path.name for path in self.folder.glob(POLICIES)), default=None)
+        return policy_version(Path(name)) if name else -1
 
     async def meant_for(self, station: str, request: pb.PolicyRequest, wait_s: float) -> Policy | None:
         """What the station is meant to have, as soon as that is another one than it has; None if it is not in time."""
@@ -127,12 +160,40 @@ class Policies:
         same = policy and (policy.version, policy.sha256) == (request.have_version, request.have_sha256)
         return None if same else policy
 
-    async def base(self, request: pb.PolicyRequest) -> Mapping[bytes, int]:
-        """The tensors that the station has; none where nobody here knows its file."""
+    async def base(self, request: pb.PolicyRequest, policy: Policy) -> Mapping[bytes, int]:
+        """The tensors that the station has, beside ``policy``; none where nobody here knows its file."""
+        sha = request.have_sha256
         async with self._reading:
-            if request.have_sha256 and request.have_sha256 not in self._known:
-                await self._from_disk(request.have_file)
-            return self._known.get(request.have_sha256, {})
+            if sha and sha not in self._known:
+                mine = next((each for each in self._read.values() if each.sha256 == sha), None)
+                await self._note(mine or await self._from_disk(request.have_file))
+            if found := self._known.get(sha, {}):
+                await self._note(policy)
+            return found
+
+    async def _note(self, policy: Policy | None) -> None:
+        """Remember the tensors of a policy."""
+        if policy is not None and policy.sha256 not in self._known:
+            found = await asyncio.to_thread(lambda: policy.tensors)
+            _keep(self._known, policy.sha256, {tensor.digest: tensor.start for tensor in found}, KNOWN)
+
+    async def file(self, name: str, link: bool) -> AsyncIterator[pb.PolicyPart]:
+        """What a policy stands on, a piece at a time; nothing where there is no such file."""
+        path = self.folder / name
+        if not NEEDED.fullmatch(name) or not path.is_file():
+            return
+        if link:
+            if path not in self._hashes:
+                self._hashes[path] = await asyncio.to_thread(file_sha256, path)
+            yield pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve()))
+            return
+        sha = hashlib.sha256()
+        with open(path, "rb") as source:
+            while data := await asyncio.to_thread(source.read, FILE_BYTES):
+                await asyncio.to_thread(sha.update, data)
+                for begin in range(0, len(data), PART_BYTES):
+                    yield pb.PolicyPart(version=-1, data=data[begin:begin + PART_BYTES])
+        yield pb.PolicyPart(version=-1, sha256=sha.hexdigest())
 
     async def _policy(self, version: int) -> Policy | None:
         """From memory, or from the disk; None where it is not in the folder."""
@@ -144,11 +205,9 @@ class Policies:
 
     async def _from_disk(self, version: int) -> Policy | None:
         try:
-            policy = await asyncio.to_thread(_read, self.folder / policy_name(version))
+            return await asyncio.to_thread(_read, self.folder / policy_name(version))
         except OSError:
             return None
-        _keep(self._known, policy.sha256, {tensor.digest: tensor.start for tensor in policy.tensors}, KNOWN)
-        return policy
 
 
 def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
@@ -161,4 +220,5 @@ def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:
 
 def _read(path: Path) -> Policy:
     data = path.read_bytes()
-    return Policy(policy_version(path), data, hashlib.sha256(data).hexdigest(), tensors(data))
+    base = base_of(data)
+    return Policy(policy_version(path), path, data, hashlib.sha256(data).hexdigest(), base_name(base) if base else "")

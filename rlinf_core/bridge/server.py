@@ -25,15 +25,18 @@ from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.bridge.inbox import MIN_FREE_MB, Inbox
 from rlinf_core.bridge.policies import Choice, NewestForAll, Policies
 from rlinf_core.bridge.receiving import Receiving
+from rlinf_core.bridge.registered import Registered
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.prometheus import Durations
+from rlinf_core.specs import StationSpec
 
 UPLOADS = 64           # at a time, one of each station; further ones wait for their turn
 FETCHES = 16           # policies on their way at a time
 WAIT_S = 30.0          # for a turn, for a part of an upload, for a newer policy
 SLOWEST_BYTES_PER_S = 20e3  # an upload that is slower is cut, and goes on with the next
 CALLS = 2000
+HERE = ("ipv4:127.", "ipv6:[::1]:", "ipv6:%5B::1%5D:")  # callers of this machine, as gRPC names them
 OPTIONS = [
     ("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.max_metadata_size", 1 << 14),
     ("grpc.http2.lookahead_bytes", 1 << 20), ("grpc.http2.bdp_probe", 0),  # of an upload that nobody reads yet, no more
@@ -51,16 +54,18 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         inbox: where episodes land, one folder each.
         policies: folder whose ``policy-<version>.safetensors`` are served.
         on_episode: called with the folder of each new episode, after it is durable.
-        report: returns the fields of a TrainerReport.
+        report: returns the fields of a TrainerReport, and ``waiting``: why single stations are to wait, by name.
         journal: of what arrived; one beside the inbox if none is given.
         fleet: folder of the fleet whose stations may call, over TLS; None serves whoever calls, in the clear.
         min_free_mb: with less free disk than this, episodes wait at their stations.
         choice: which station is meant to have which policy; the newest for all if none is given.
+        specs: which a station that registers must have; any if none is given.
     """
 
     def __init__(self, address: str, inbox: Path, policies: Path, on_episode: Callable[[Path], None],
                  report: Callable[[], dict[str, Any]], journal: Journal | None = None, fleet: Path | None = None,
-                 min_free_mb: float = MIN_FREE_MB, choice: Choice | None = None) -> None:
+                 min_free_mb: float = MIN_FREE_MB, choice: Choice | None = None,
+                 specs: StationSpec | None = None) -> None:
         self.journal = journal or Journal(inbox.with_name("journal.jsonl"))
         self.inbox = Inbox(inbox, self.journal, on_episode, min_free_mb)
         self.policies, self.report = make_folder(policies), report
@@ -68,6 +73,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self.fleet = Fleet(fleet) if fleet else None
         self.choice = choice or NewestForAll()
         self._admission, self._policies = Admission(self.fleet), Policies(policies, self.choice)
+        self.registered = Registered(specs, MOST)
         self._sending: set[str] = set()
         self.answers: Counter[str] = Counter()  # about episodes: stored, duplicate, refused or later
         self.uploads_s = Durations()
@@ -160,13 +166,29 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     async def NextPolicy(self, request: pb.PolicyRequest, context: grpc.aio.ServicerContext  # noqa: N802
                          ) -> AsyncIterator[pb.PolicyPart]:
         station = await self._admit(context)
-        policy = await self._policies.meant_for(station, request, min(max(0.0, request.wait_s), WAIT_S))
-        if policy is not None:
+        link = request.may_link and context.peer().startswith(HERE)
+        if request.file:
             async with self._fetches:
-                for part in policy.parts(await self._policies.base(request)):
+                async for part in self._policies.file(request.file, link):
+                    yield part
+            return
+        wait_s = min(max(0.0, request.wait_s), WAIT_S)
+        if self.registered.why_not(station):
+            await asyncio.sleep(wait_s)
+            return
+        policy = await self._policies.meant_for(station, request, wait_s)
+        if policy is not None and link:
+            yield policy.link()
+        elif policy is not None:
+            async with self._fetches:
+                for part in policy.parts(await self._policies.base(request, policy)):
                     yield part
 
     # Status
+    async def Register(self, request: pb.Registration, context: grpc.aio.ServicerContext  # noqa: N802
+                       ) -> pb.RegistrationReply:
+        return pb.RegistrationReply(error=self.registered.register(await self._admit(context), request))
+
     async def Report(self, request: pb.StationReport, context: grpc.aio.ServicerContext) -> pb.TrainerReport:  # noqa: N802
         station = await self._admit(context)
         self.stations[station] = time.time(), request
@@ -175,13 +197,16 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         report = self.report()
         own = {name: value for name, value in report.get("metrics", {}).items()
                if "/" not in name or name.startswith(f"{station}/")}  # those of the others are nobody else's business
-        return pb.TrainerReport(**report | {"metrics": own} | self._for(station, report))
+        told = {name: value for name, value in report.items() if name != "waiting"}
+        return pb.TrainerReport(**told | {"metrics": own} | self._for(station, report))
 
     def _for(self, station: str, report: dict[str, Any]) -> dict[str, Any]:
         """What of a report is for this station alone."""
-        why = self.choice.why_waiting(station)
-        meant = self.choice.version_for(station, report.get("policy_version", 0))
-        return {"policy_version": meant} | ({"accepting": False, "message": why} if why else {})
+        why = (self.registered.why_not(station) or self.choice.why_waiting(station)
+               or report.get("waiting", {}).get(station, ""))
+        known = {"policy_version": self.choice.version_for(station, report.get("policy_version", 0)),
+                 "registered": station in self.registered.entries}
+        return known | ({"accepting": False, "message": why} if why else {})
 
 
 async def _take_all(receiving: Receiving, parts: AsyncIterator[pb.UploadPart]) -> None:

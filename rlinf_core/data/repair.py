@@ -67,8 +67,8 @@ def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]]) -> in
         for schema, channel, message in messages:
             if channel.topic not in connections:
                 store = store_for(((schema.name, schema.data.decode()),))
-                connections[channel.topic] = bag.add_connection(
-                    channel.topic, schema.name, typestore=store, offered_qos_profiles=[offered_qos(channel.topic)])
+                connections[channel.topic] = bag.add_topic(channel.topic, schema.name, store,
+                                                             offered_qos(channel.topic))
             bag.write(connections[channel.topic], message.log_time, message.data)
             count += 1
     return count

@@ -142,8 +142,7 @@ class EpisodeWriter:
                              f"{self.bytes >> 20} MiB in all. Record smaller images, or shorter episodes")
         with _disk_errors(self.spool.root):
             if topic not in self._connections:
-                self._connections[topic] = self._bag.add_connection(
-                    topic, message_type, typestore=typestore(), offered_qos_profiles=[offered_qos(topic)])
+                self._connections[topic] = self._bag.add_topic(topic, message_type, typestore(), offered_qos(topic))
             self._bag.write(self._connections[topic], stamp_ns, raw)
 
     def close(self) -> Path:

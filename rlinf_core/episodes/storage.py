@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2.metadata import dump_qos_v8
 
 from rlinf_core.episodes.messages import LIBRARY
 
 if TYPE_CHECKING:
+    from rosbags.interfaces import Connection, Qos
     from rosbags.rosbag2.writer import StorageWriter
 
 MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
@@ -35,9 +39,10 @@ class CheckedMcap:
                                                                        connection.msgdef.data.encode())
 
     def add_connection(self, connection: Any, offered_qos_profiles: str) -> None:
-        """A topic."""
+        """A topic; its QoS is what ``CheckedWriter`` knows, which keeps it as text."""
         self._channels[connection.id] = self._mcap.register_channel(
-            connection.topic, "cdr", self._schemas[connection.msgtype], {"offered_qos_profiles": offered_qos_profiles})
+            connection.topic, "cdr", self._schemas[connection.msgtype],
+            {"offered_qos_profiles": connection.owner.qos[connection.topic]})
 
     def attach(self, name: str, data: bytes, at_ns: int) -> None:
         """A file that belongs to it, as ``mcap get attachment`` gives it back."""
@@ -60,9 +65,55 @@ class CheckedMcap:
 
 
 class CheckedWriter(Writer):
-    """``rosbags``'s writer of rosbag2 folders, on that storage."""
+    """``rosbags``'s writer of rosbag2 folders, on that storage.
+
+    What it writes as YAML, in Python, is most of what a short episode costs: here libyaml writes metadata.yaml, and the QoS
+    of a topic, which is text within it, is written once a process.
+    """
 
     STORAGE_PLUGINS: Mapping[StoragePlugin, type[StorageWriter]] = {StoragePlugin.MCAP: CheckedMcap}
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, version=8, storage_plugin=StoragePlugin.MCAP)
+        self.qos: dict[str, str] = {}
+
+    def add_topic(self, topic: str, msgtype: str, typestore: Any, qos: Qos) -> Connection:
+        """A topic and its offered QoS."""
+        self.qos[topic] = _qos_text(qos)
+        return self.add_connection(topic, msgtype, typestore=typestore)
+
+    def close(self) -> None:
+        """Finish the MCAP file, then write metadata.yaml."""
+        assert self.storage
+        said = self._metadata()
+        self.storage.close(self.version, _text(said))
+        self.storage = None
+        aside = self.metapath.with_suffix(".yaml.tmp")
+        aside.write_text(f"{_text({'rosbag2_bagfile_information': said})}\n", "utf-8")
+        aside.replace(self.metapath)
+
+    def _metadata(self) -> dict[str, Any]:
+        """As ``rosbag2`` reads it, of version 8."""
+        assert self.storage
+        topics = [{"topic_metadata": {"name": each.topic, "type": each.msgtype, "serialization_format": "cdr",
+                                      "offered_qos_profiles": self.qos[each.topic], "type_description_hash": each.digest},
+                   "message_count": self.counts[each.id]} for each in self.connections]
+        name = self.storage.path.name
+        return {"version": self.version, "storage_identifier": "mcap", "relative_file_paths": [name],
+                **self._span(), "topics_with_message_count": topics, "compression_format": "", "compression_mode": "",
+                "files": [{"path": name, **self._span()}], "custom_data": self.custom_data or None, "ros_distro": "rosbags"}
+
+    def _span(self) -> dict[str, Any]:
+        return {"starting_time": {"nanoseconds_since_epoch": self.min_timestamp},
+                "duration": {"nanoseconds": max(0, self.max_timestamp - self.min_timestamp)},
+                "message_count": sum(self.counts.values())}
+
+
+@cache
+def _qos_text(qos: Qos) -> str:
+    return dump_qos_v8([qos])
+
+
+def _text(said: dict[str, Any]) -> str:
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # PyYAML may have been built without libyaml
+    return yaml.dump(said, Dumper=dumper, sort_keys=False, allow_unicode=True).strip()

@@ -24,8 +24,7 @@ def write_episode(folder: Path, episode: Episode) -> Path:
         for name, at_ns, message in _messages(episode):
             topic, kind = f"/{episode.station}/{name}", message.__msgtype__
             if topic not in connections:
-                connections[topic] = bag.add_connection(topic, kind, typestore=store,
-                                                        offered_qos_profiles=[offered_qos(topic)])
+                connections[topic] = bag.add_topic(topic, kind, store, offered_qos(topic))
             bag.write(connections[topic], at_ns, bytes(store.serialize_cdr(message, kind)))
     seal(folder)
     return folder

@@ -77,12 +77,17 @@ def base(policy: Path, digest: str) -> Weights:
     return weights
 
 
+def base_name(digest: str) -> str:
+    """The file, beside those of policies, that holds the weights of that hash."""
+    return f"base-{digest[:16]}.safetensors"
+
+
 def _of_base(name: str) -> bool:
     return name.startswith(NETWORK) and ADAPTER not in name
 
 
 def _path(folder: Path, digest: str) -> Path:
-    return folder / f"base-{digest[:16]}.safetensors"
+    return folder / base_name(digest)
 
 
 def _digest(weights: Weights) -> str:

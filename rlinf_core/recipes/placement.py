@@ -27,6 +27,12 @@ class Placement(Settings):
     workers: int = Field(
         0, ge=0, le=1024, description="rollout workers, each with its share of the environments; 0 plays in the trainer's "
         "own process")
+    ingest: int = Field(
+        0, ge=0, le=256, description="processes, on whatever machines, that read and check what stations send; 0 reads it "
+        "in the trainer's own process")
+    replay_shards: int = Field(
+        0, ge=0, le=256, description="processes, on whatever machines, that each hold a part of the replay; 0 holds it in "
+        "the trainer's own process")
     mode: Literal["collocated", "disaggregated", "pipelined"] = Field(
         "collocated", description="learners and workers take turns on the same devices (collocated); each have devices of "
         "their own (disaggregated); and workers play on while the learners learn, with a policy that is one update older "
@@ -52,8 +58,13 @@ class Placement(Settings):
 
     @property
     def processes(self) -> int:
-        """On Ray."""
+        """On Ray, those that compute all the while."""
         return self.learners + self.workers
+
+    @property
+    def on_ray(self) -> int:
+        """All processes there."""
+        return self.processes + self.replay_shards + self.ingest
 
     @property
     def gpus(self) -> float:

@@ -145,6 +145,13 @@ class Online(Settings):
     updates_per_step: float = Field(2.0, ge=0, description="gradient updates per online transition")
     max_lag_episodes: float = Field(1.0, gt=0, description="how far the learner may fall behind before stations pause")
     max_staleness: int = Field(50, ge=0, description="versions by which an episode's policy may be older and still count")
+    max_staleness_of: dict[str, int] = Field({}, description="the same of single stations, by name, instead")
+    max_samples_per_insert: float = Field(
+        0.0, ge=0, description="how often a station's transitions may be drawn, on average over what it has sent; 0 as "
+        "often as chance has it")
+    min_samples_per_insert: float = Field(
+        0.0, ge=0, description="a station whose transitions were drawn less often than that waits while the learner is "
+        "behind; the others go on")
     publish_every_updates: int = Field(100, gt=0, description="how often a policy goes down to the stations")
     settle_s: float = Field(30.0, ge=0, description="how long to wait for the learner at the end")
 
@@ -163,6 +170,8 @@ class Replay(Settings):
     capacity: int = Field(100_000, gt=0, description="time steps kept online")
     use_executed: bool = Field(
         False, description="learn from the action that the interlock let through instead of the one asked for")
+    fair: bool = Field(
+        False, description="draw each station's transitions as often as any other's, however many it sends")
 
 
 class Checkpoint(Settings):

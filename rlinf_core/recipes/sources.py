@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, ROLLOUTS, AlgorithmSettings
+from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS, AlgorithmSettings
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.recipes.schema import Recipe
 from sim_bridges.simulator import batched
@@ -57,6 +57,12 @@ def check_source(recipe: Recipe) -> None:
     if workers and (source != SIMULATORS or algorithm.learns_from == DEMONSTRATIONS):
         raise RecipeError(f"placement.workers: expected 0 for {algorithm.name} on {source}, which plays no rollouts, got "
                           f"{workers}")
+    if recipe.placement.replay_shards and algorithm.learns_from not in (REPLAY, EXPERT):
+        raise RecipeError(f"placement.replay_shards: expected 0 for {algorithm.name}, which keeps no replay, got "
+                          f"{recipe.placement.replay_shards}")
+    if recipe.placement.ingest and source != STATIONS:
+        raise RecipeError(f"placement.ingest: expected 0 on {source}, to which no station sends anything, got "
+                          f"{recipe.placement.ingest}")
     if source != SIMULATORS:
         return
     if workers and environments % workers:

@@ -40,8 +40,10 @@ class ReplayBuffer:
             **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8)} if instructions else {}),
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
-        self.sampled = np.zeros(256, np.int64)  # transitions, by origin
+        self.sampled = np.zeros(256, np.int64)      # transitions, by origin
+        self.inserted_of = np.zeros(256, np.int64)  # the same of what may be sampled
         self._valid: np.ndarray | None = None
+        self._of: tuple[np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return int(self._arrays["starts"].sum())
@@ -86,8 +88,9 @@ class ReplayBuffer:
         self._arrays["final"][slots] = np.arange(length + 1) == length
         self._next = int((slots[-1] + 1) % self.capacity)
         self.inserted += length
+        self.inserted_of[min(origin, 255)] += length if counts is None else int(np.sum(counts))
         self.episodes += 1
-        self._valid = None
+        self._valid = self._of = None
         return length
 
     def _check(self, arrays: Arrays, length: int) -> None:
@@ -98,8 +101,10 @@ class ReplayBuffer:
                                 f"got {getattr(values, 'shape', None)}")
 
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
-               execute: int | None = None, n_step: int = 1) -> Arrays:
+               execute: int | None = None, n_step: int = 1, weights: np.ndarray | None = None) -> Arrays:
         """``size`` transitions, uniformly with replacement; next observations have the prefix ``next/``.
+
+        With ``weights`` (256,) of origins, one of these is drawn first, and then one of its transitions.
 
         A transition begins at any time step and spans ``execute`` of them (``horizon``, if not given), or ``n_step`` if
         that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after
@@ -110,9 +115,7 @@ class ReplayBuffer:
         Of a policy that learns latent noise, ``action`` is the noise (B, L).
         """
         execute = horizon if execute is None else execute
-        if self._valid is None:
-            self._valid = np.flatnonzero(self._arrays["starts"])
-        index = self._valid[random.integers(0, len(self._valid), size)]
+        index = self._drawn(size, random, weights)
         longest = max(execute, n_step)
         left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
         spans = np.minimum(left, longest)
@@ -130,6 +133,29 @@ class ReplayBuffer:
             batch |= {"action": self._arrays["action"][slots[:, :horizon]].reshape(size, -1),
                       "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
         return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})
+
+    def _drawn(self, size: int, random: np.random.Generator, weights: np.ndarray | None) -> np.ndarray:
+        """Slots of transitions (B,)."""
+        if self._valid is None:
+            self._valid = np.flatnonzero(self._arrays["starts"])
+        if weights is None:
+            return self._valid[random.integers(0, len(self._valid), size)]
+        slots, ends = self._by_origin(self._valid)
+        counts = np.diff(ends, prepend=0)
+        weights = np.where(counts > 0, weights, 0.0)
+        origins = random.choice(len(weights), size, p=weights / weights.sum())
+        return slots[ends[origins] - counts[origins] + random.integers(0, counts[origins])]
+
+    def _by_origin(self, valid: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slots of transitions, those of one origin after those of another, and where each origin's end (256,)."""
+        if self._of is None:
+            origins = self._arrays["origin"][valid]
+            self._of = valid[np.argsort(origins, kind="stable")], np.cumsum(np.bincount(origins, minlength=256))
+        return self._of
+
+    def present(self) -> np.ndarray:
+        """Transitions that may be sampled now, by origin (256,)."""
+        return np.bincount(self._arrays["origin"][self._arrays["starts"]], minlength=256)
 
     def _left(self, index: np.ndarray) -> np.ndarray:
         """Transitions from each slot to the end of its episode."""
@@ -149,7 +175,8 @@ class ReplayBuffer:
         """Everything needed to go on: the arrays (only what is filled) and the counters."""
         filled = self.capacity if self.inserted + self.episodes >= self.capacity else self._next
         return {"arrays": {name: values[:filled] for name, values in self._arrays.items()},
-                "next": self._next, "inserted": self.inserted, "episodes": self.episodes, "sampled": self.sampled}
+                "next": self._next, "inserted": self.inserted, "episodes": self.episodes, "sampled": self.sampled,
+                "inserted_of": self.inserted_of}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``; the capacity may not have changed."""
@@ -158,7 +185,8 @@ class ReplayBuffer:
             self._arrays[name][: len(values)] = values
         self._next, self.inserted, self.episodes = state["next"], state["inserted"], state["episodes"]
         self.sampled = np.array(state["sampled"])
-        self._valid = None
+        self._valid = self._of = None
+        self.inserted_of = np.array(state["inserted_of"] if "inserted_of" in state else self.present())
 
 
 def mix(*batches: Arrays) -> Arrays:

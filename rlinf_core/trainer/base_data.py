@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from rlinf_core.rollouts.experience import DEMONSTRATION, EVALUATE, Experience, 
 from rlinf_core.specs import Arrays
 from rlinf_core.trainer.governor import Governor
 
+if TYPE_CHECKING:
+    from rlinf_core.distributed.replay_shards import ReplayShards
+
+Replay: TypeAlias = "ReplayBuffer | ReplayShards"
 DEMONSTRATIONS_KEPT = 50_000  # time steps at most
 
 
@@ -53,7 +57,7 @@ class Data(ABC):
         return self.demonstrations.capacity - 1
 
     @property
-    def buffers(self) -> tuple[ReplayBuffer, ...]:
+    def buffers(self) -> tuple[Replay, ...]:
         """Everything that is sampled from."""
         return (self.demonstrations,)
 
@@ -79,7 +83,7 @@ class Data(ABC):
             self.steps += len(trajectory)
         return status
 
-    def _keep(self, buffer: ReplayBuffer, trajectory: Trajectory, **more: Any) -> None:
+    def _keep(self, buffer: Replay, trajectory: Trajectory, **more: Any) -> None:
         origin = 1 + list(self.stations).index(trajectory.station) if trajectory.station else 0
         buffer.insert_episode(trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts,
                               origin=origin, **more)
@@ -102,9 +106,10 @@ class Data(ABC):
         """A batch of demonstrations."""
         return self._sampled(self.demonstrations, size)
 
-    def _sampled(self, buffer: ReplayBuffer, size: int) -> Arrays:
+    def _sampled(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
         chunk = self.policy.config
-        return buffer.sample(size, self.random, chunk.horizon, self.config.gamma, chunk.executed, self.config.summed)
+        return buffer.sample(size, self.random, chunk.horizon, self.config.gamma, chunk.executed, self.config.summed,
+                             weights)
 
     def due(self, updates: int, learner: Learner) -> int:
         """Updates that are owed after so many."""
@@ -113,6 +118,14 @@ class Data(ABC):
     def accepting(self, updates: int) -> bool:
         """Whether stations may go on: false when the learner is too far behind."""
         return self.governor.accepting(self.steps, updates)
+
+    def held_back(self, updates: int) -> dict[str, str]:
+        """Of single stations that are to wait, while others may go on: why."""
+        return {}
+
+    def admits(self, updates: int) -> dict[str, Any]:
+        """Which stations may go on, as a report says it."""
+        return {"accepting": self.accepting(updates), "waiting": self.held_back(updates)}
 
     @abstractmethod
     def order(self) -> Amount:

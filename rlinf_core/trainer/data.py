@@ -27,7 +27,7 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.specs import Arrays
-from rlinf_core.trainer.base_data import Data
+from rlinf_core.trainer.base_data import Data, Replay
 from rlinf_core.trainer.governor import Governor
 
 STALE = 1_000_000_000  # updates by which a policy of an unknown version is too old
@@ -66,14 +66,14 @@ class ReplayData(Data):
 
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
-        self.online = ReplayBuffer(policy.spec, recipe.replay.capacity, policy.latent_size, policy.reads_instructions)
+        self.online = _replay(recipe, policy)
         kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
         self.imitated = ReplayBuffer(policy.spec, kept, instructions=policy.reads_instructions)
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
     @property
-    def buffers(self) -> tuple[ReplayBuffer, ...]:
+    def buffers(self) -> tuple[Replay, ...]:
         return self.demonstrations, self.online, self.imitated
 
     @property
@@ -93,7 +93,7 @@ class ReplayData(Data):
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
         if self.config.half_demonstrations and corrected.any():
             self._keep(self.demonstrations, trajectory, counts=corrected)  # nothing of what made a person take over
-        if trajectory.station and not self.governor.is_fresh(trajectory.version, newest):
+        if trajectory.station and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"
         if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
             self._keep(self.imitated, trajectory)
@@ -117,8 +117,24 @@ class ReplayData(Data):
     def batch(self) -> Arrays:
         size = self.config.batch_size
         demonstrated = size // 2 if self.config.half_demonstrations else 0
-        own = self._sampled(self.online, size - demonstrated)
+        own = self._sampled(self.online, size - demonstrated, self._weights())
         return mix(own, self.demonstrated(demonstrated)) if demonstrated else own
+
+    def _weights(self) -> np.ndarray | None:
+        """Of the stations that transitions come from; None where as many come as there are."""
+        replay, governor = self.online, self.governor
+        if not (governor.fair or governor.max_samples):
+            return None
+        return governor.weights(replay.present(), replay.inserted_of, replay.sampled)
+
+    def held_back(self, updates: int) -> dict[str, str]:
+        least, replay = self.governor.min_samples, self.online
+        if not (least and self.governor.due(self.steps, updates)):
+            return {}
+        drawn = {name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for k, name in enumerate(self.stations, 1)}
+        return {name: f"station '{name}' waits for the learner: of what it has sent, {sampled / inserted:.3g} samples per "
+                      f"insert were drawn, expected at least {least:g} (online.min_samples_per_insert)"
+                for name, (inserted, sampled) in drawn.items() if self.governor.must_wait(inserted, sampled)}
 
     def demonstrated(self, size: int) -> Arrays:
         """A batch of demonstrations, those to itself among them: each transition as likely as any other."""
@@ -140,6 +156,16 @@ class ReplayData(Data):
         super().load_state_dict(state)
         self.online.load_state_dict(state["online"])
         self.imitated.load_state_dict(state["imitated"])
+
+
+def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
+    """In this process, or in several on Ray."""
+    made, placement = (policy.spec, recipe.replay.capacity, policy.latent_size, policy.reads_instructions), recipe.placement
+    if not placement.replay_shards:
+        return ReplayBuffer(*made)
+    from rlinf_core.distributed.replay_shards import ReplayShards
+
+    return ReplayShards(*made, shards=placement.replay_shards, address=placement.ray)
 
 
 class LabelledData(ReplayData):

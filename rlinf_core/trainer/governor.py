@@ -1,8 +1,11 @@
-"""How much to learn from how much data, and which data is too old: the trainer's two governors."""
+"""How much to learn from how much data, and which is too old: the trainer's governors, of all and of each station."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from rlinf_core.recipes import Recipe
 
@@ -17,6 +20,9 @@ class Governor:
         max_staleness: versions by which an episode's policy may be older than the newest to count as online data.
         steps_per_episode: transitions of a typical episode, which turns episodes of lag into updates.
         min_transitions: of the first so many nothing is learned yet, and nobody has to wait.
+        max_staleness_of: the same as ``max_staleness`` of single stations, by name.
+        max_samples, min_samples: how often a station's transitions may and must be drawn, on average; 0 for no bound.
+        fair: draw from each station as often as from any other.
     """
 
     updates_per_step: float
@@ -24,6 +30,10 @@ class Governor:
     max_staleness: int
     steps_per_episode: int
     min_transitions: int = 0
+    max_staleness_of: Mapping[str, int] = field(default_factory=dict)
+    max_samples: float = 0.0
+    min_samples: float = 0.0
+    fair: bool = False
 
     def due(self, transitions: int, updates: int) -> int:
         """Updates the learner owes for ``transitions`` online transitions after ``updates`` updates."""
@@ -34,9 +44,31 @@ class Governor:
         lag = self.updates_per_step * self.max_lag_episodes * self.steps_per_episode
         return self.due(transitions, updates) <= lag
 
-    def is_fresh(self, episode_version: int, newest_version: int) -> bool:
+    def is_fresh(self, episode_version: int, newest_version: int, station: str = "") -> bool:
         """Whether an episode of that policy version counts as online data."""
-        return newest_version - episode_version <= self.max_staleness
+        return newest_version - episode_version <= self.max_staleness_of.get(station, self.max_staleness)
+
+    def weights(self, present: np.ndarray, inserted: np.ndarray, sampled: np.ndarray) -> np.ndarray | None:
+        """How likely a batch's transitions are to come from each origin; None where chance alone decides.
+
+        An origin that was drawn from as often as it may be has no weight, unless that holds for all of them.
+
+        Args:
+            present: (N,) transitions of each that may be drawn now.
+            inserted: (N,) transitions of each that came.
+            sampled: (N,) transitions of each that were drawn.
+        """
+        if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
+            return None
+        weights = (present > 0).astype(float) if self.fair else present.astype(float)
+        if self.max_samples:
+            left = np.where(sampled < self.max_samples * inserted, weights, 0.0)
+            weights = left if left.any() else weights
+        return weights
+
+    def must_wait(self, inserted: int, sampled: int) -> bool:
+        """Whether a station is to wait, while the learner is behind, until more of what it sent was drawn."""
+        return sampled < self.min_samples * (inserted - self.min_transitions)
 
 
 def governor_for(recipe: Recipe, max_steps: int) -> Governor:
@@ -48,4 +80,6 @@ def governor_for(recipe: Recipe, max_steps: int) -> Governor:
     if own is not None:
         per_step, least = own, 0
     return Governor(updates_per_step=per_step, max_lag_episodes=online.max_lag_episodes, max_staleness=online.max_staleness,
-                    steps_per_episode=max_steps, min_transitions=least)
+                    steps_per_episode=max_steps, min_transitions=least, max_staleness_of=online.max_staleness_of,
+                    max_samples=online.max_samples_per_insert, min_samples=online.min_samples_per_insert,
+                    fair=recipe.replay.fair)

@@ -266,11 +266,11 @@ class Run:
     def report(self) -> dict[str, Any]:
         """What stations hear."""
         steps, updates = self.data.steps, self.updates
-        left = self.offline.steps - self.learner.updates if self.offline else 0
         return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": steps,
                 "episodes": len(self.intake.ids), "update_ratio": updates / max(1, steps),
-                "accepting": not self.last_stage or self.data.accepting(updates - self.owed_from),
-                "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(max(0, left))}}
+                **(self.data.admits(updates - self.owed_from) if self.last_stage else {"accepting": True}),
+                "metrics": {**self.progress.metrics, **self.counts(), "sft_left":
+                            float(max(0, self.offline.steps - self.learner.updates) if self.offline else 0)}}
 
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""

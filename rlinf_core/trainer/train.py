@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -26,9 +27,13 @@ from rlinf_core.rollouts.simulated import stations
 from rlinf_core.rollouts.tensors import InArrays
 from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
+from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
+
+if TYPE_CHECKING:
+    from rlinf_core.distributed.readers import Readers
 
 
 def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
@@ -49,7 +54,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
     with ExitStack() as ending:
-        if recipe.placement.processes:
+        if recipe.placement.on_ray:
             connect(recipe.placement.ray)
             ending.callback(disconnect)
             check_placement(recipe.placement, resources())
@@ -74,6 +79,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         if env and came_from == SIMULATORS:
             source = Simulators(recipe, env, run.policy, make, run.clock)
         elif came_from == STATIONS:
+            run.intake.readers = _readers(recipe, run.intake)
             source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
             if recipe.bridge.metrics_port:
                 ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
@@ -112,3 +118,13 @@ def _told_to_stop(run: Run) -> Iterator[None]:
         yield
     finally:
         restore()
+
+
+def _readers(recipe: Recipe, intake: Intake) -> Readers | None:
+    """Of what stations send, on Ray; None where the trainer reads it itself."""
+    placement = recipe.placement
+    if not placement.ingest:
+        return None
+    from rlinf_core.distributed.readers import Readers
+
+    return Readers(placement.ingest, placement.ray, intake.spec, intake.longest, intake.use_executed, intake.rollouts_of)

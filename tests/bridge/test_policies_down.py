@@ -8,9 +8,12 @@ from safetensors.numpy import load_file, save, save_file
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import bridge_pb2 as pb
-from rlinf_core.bridge.client import BridgeClient, Fetched, last_fetched
+from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.differences import SMALLEST, Range, ranges, tensors
-from rlinf_core.bridge.policies import IN_MEMORY, NewestForAll
+from rlinf_core.bridge.fetching import Fetched, last_fetched
+from rlinf_core.bridge.policies import IN_MEMORY, NewestForAll, Policies
+from rlinf_core.errors import BridgeError
+from rlinf_core.policies.adapters import base_name
 from rlinf_core.policies.files import policy_name
 from tests.bridge.conftest import serve
 
@@ -32,6 +35,22 @@ class ByHand(NewestForAll):
 
     def why_waiting(self, station):
         return self.why.get(station, "")
+
+
+@pytest.fixture
+def client(trainer):
+    """A station whose trainer is on another machine."""
+    client = BridgeClient(f"127.0.0.1:{trainer.port}", "a", links=False)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def near(trainer):
+    """A station on the trainer's machine."""
+    client = BridgeClient(f"127.0.0.1:{trainer.port}", "near")
+    yield client
+    client.close()
 
 
 def weights(random, count=TENSORS):
@@ -209,3 +228,81 @@ def test_ranges_make_the_file_again_whatever_changed(tmp_path, random):
                                   (12).to_bytes(8, "little") + b'{"a": [1,2]}', (8).to_bytes(8, "little") + b'{"a": 1}'])
 def test_what_is_no_safetensors_file_goes_whole(data):
     assert tensors(data) == [] and list(ranges(len(data), [], {})) == ([Range(0, len(data))] if data else [])
+
+
+def test_on_the_trainers_machine_a_policy_is_linked_and_nothing_is_sent(trainer, near, tmp_path, random):
+    path = publish(trainer, 1, weights(random))
+    (part,) = near._stub.NextPolicy(pb.PolicyRequest(have_version=-1, may_link=True), metadata=near._who)
+    assert part.path == str(path) and not part.data and part.ByteSize() < 300
+    first = near.next_policy(-1, tmp_path / "station")
+    assert first.path.samefile(path) and first.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    publish(trainer, 2, weights(random))
+    assert near.next_policy(1, tmp_path / "station", base=first).version == 2
+
+
+@pytest.mark.parametrize("how", ["another disk", "no such file", "another file"])
+def test_what_cannot_be_linked_is_copied_or_sent(trainer, near, tmp_path, random, how, monkeypatch):
+    path = publish(trainer, 1, weights(random))
+    if how == "another disk":
+        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(18, "cross-device link")))
+    elif how == "no such file":  # another machine, of which an SSH tunnel makes this one
+        monkeypatch.setattr("rlinf_core.bridge.policies.Policy.link", lambda self: pb.PolicyPart(
+            version=1, sha256=self.sha256, path="/nowhere/policy"))
+    else:
+        (other := tmp_path / "other").write_bytes(b"not it")
+        monkeypatch.setattr("rlinf_core.bridge.policies.Policy.link", lambda self: pb.PolicyPart(
+            version=1, sha256=self.sha256, path=str(other)))
+    fetched = near.next_policy(-1, tmp_path / "station")
+    assert fetched.path.read_bytes() == path.read_bytes() and not fetched.path.samefile(path)
+    assert [each.name for each in (tmp_path / "station").iterdir()] == [policy_name(1)]
+
+
+BASE = "c0ffee00" * 8
+
+
+def stands_on(trainer, random):
+    """A frozen network beside the policies, and a version that has adapters for it."""
+    save_file(weights(random), trainer.policies / base_name(BASE))
+    return publish(trainer, 1, {"lora.a": np.zeros((8, 64), np.float32)}, base=BASE)
+
+
+@pytest.mark.parametrize("links", [False, True])
+def test_what_adapters_are_for_comes_with_the_first_version_alone(trainer, tmp_path, random, links):
+    stands_on(trainer, random)
+    station = BridgeClient(f"127.0.0.1:{trainer.port}", "a", links=links)
+    asked = []
+    station._file, once = (lambda request, *more: asked.append(request.file) or once(request, *more)), station._file
+    first = station.next_policy(-1, tmp_path / "station")
+    mine, its = tmp_path / "station" / base_name(BASE), trainer.policies / base_name(BASE)
+    assert mine.read_bytes() == its.read_bytes() and mine.samefile(its) == links
+    publish(trainer, 2, {"lora.a": np.ones((8, 64), np.float32)}, base=BASE)
+    second = station.next_policy(1, tmp_path / "station", base=first)
+    assert asked == ["", base_name(BASE), ""] and second.path.stat().st_size < 4000
+    assert {each.name for each in (tmp_path / "station").iterdir()} == {policy_name(1), policy_name(2), base_name(BASE)}
+    station.close()
+
+
+@pytest.mark.parametrize("base", [BASE, "../../secret"])
+def test_a_policy_whose_base_the_trainer_does_not_have_is_not_taken(trainer, client, tmp_path, random, base):
+    publish(trainer, 1, {"lora.a": np.zeros((8, 64), np.float32)}, base=base)
+    with pytest.raises(BridgeError, match=r"policy 1 from .*: expected the file that it stands on, 'base-"):
+        client.next_policy(-1, tmp_path / "station")
+    assert not list((tmp_path / "station").iterdir())
+
+
+@pytest.mark.parametrize("name", ["../journal.jsonl", "journal.jsonl", "policy-00000001.safetensors", "base-.safetensors"])
+def test_no_other_file_of_the_trainer_can_be_had(trainer, client, tmp_path, name):
+    (trainer.policies / "journal.jsonl").write_text("secret")
+    for link in (False, True):
+        assert not list(client._stub.NextPolicy(pb.PolicyRequest(file=name, may_link=link), metadata=client._who))
+
+
+def test_versions_that_come_within_one_tick_of_the_disks_clock_are_all_seen(tmp_path, random):
+    class Trainer:
+        policies = tmp_path
+
+    seen = Policies(tmp_path, NewestForAll())
+    for version in range(1, 40):
+        publish(Trainer, version, weights(random, 0))
+        seen.look()
+        assert seen.newest == version

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from mcap.reader import make_reader
+from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from rlinf_core.episodes import read_episode
@@ -82,6 +84,20 @@ def test_the_recording_is_a_rosbag2_that_other_readers_open(spool, task):
     assert topics == {"/station/timestep", "/station/applied", "/station/episode"}
     assert schemas["rlinf_msgs/msg/TimeStep"] == "ros2msg"
     assert "storage_identifier: mcap" in (folder / "metadata.yaml").read_text()
+
+
+def test_its_metadata_are_those_that_the_writer_of_rosbags_would_write(spool, task, tmp_path):
+    folder = record(spool, task.spec, steps=3).close()
+    with Reader(folder) as reader, Writer(tmp_path / folder.name, version=8, storage_plugin=StoragePlugin.MCAP) as writer:
+        topics = {each.id: writer.add_connection(
+            each.topic, each.msgtype, msgdef=each.msgdef.data, rihs01=each.digest,
+            offered_qos_profiles=each.ext.offered_qos_profiles) for each in reader.connections}
+        for connection, stamp, raw in reader.messages():
+            writer.write(topics[connection.id], stamp, raw)
+    ours, theirs = (yaml.safe_load((each / "metadata.yaml").read_text()) for each in (folder, tmp_path / folder.name))
+    said = [topic["topic_metadata"].pop("offered_qos_profiles")
+            for each in (ours, theirs) for topic in each["rosbag2_bagfile_information"]["topics_with_message_count"]]
+    assert ours == theirs and len(said) == 6 and list(map(yaml.safe_load, said[:3])) == list(map(yaml.safe_load, said[3:]))
 
 
 def test_several_actions_within_one_transition_add_up(spool, task):

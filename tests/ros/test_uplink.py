@@ -41,6 +41,9 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     assert (spool.root / "refused/two").is_dir() and "SHA256SUMS" in (spool.root / "refused/two.reason.txt").read_text()
     peer.spin(lambda: server.stations["station_a"][1].set_aside == 1, what="the trainer to hear of it")
     assert server.stations["station_a"][1].playing == -1, "nothing is loaded yet"
+    peer.spin(lambda: "station_a" in server.registered.entries, what="the station to say what it is")
+    entry = server.registered.entries["station_a"]
+    assert (entry.spec_hash, entry.why_not) == (task.spec.hash, "") and len(entry.limits_hash) == 12
     loaded = peer.node.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
     loaded.publish(PolicyStatus(version=2, error="version 3 does not fit"))
     peer.spin(lambda: server.stations["station_a"][1].playing == 2, what="the trainer to hear what plays")

@@ -76,6 +76,8 @@ REFUSED = {
     "large discount": (dict(change=at("timestep", 3, discount=2.0)), "discounts"),
     "time goes back": (dict(change=at("timestep", 3, header=stamped)), "expected stamps that increase"),
     "unknown mode": (dict(mode="attack"), "mode: expected one of demonstration, train, evaluate, got 'attack'"),
+    "an instruction with NUL": (dict(change=lambda t, n, m: t == "timestep" and setattr(m, "instruction", "do\0it")),
+                                r"episode a-1: instruction: expected at most 128 bytes of UTF-8 without NUL, got 5"),
     "no station": (dict(change=lambda t, n, m: t == "episode" and setattr(m, "station", "")), "station: expected a name"),
     "a station of another form": (dict(change=lambda t, n, m: t == "episode" and setattr(m, "station", "a/b" * 99)),
                                   "station: expected a name of at most 64 letters"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,11 +12,14 @@ from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.validation import check_episode
-from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.errors import EpisodeError, IngestError, SpecError, printable
 from rlinf_core.policies import instructions
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import TRAIN, Trajectory
 from rlinf_core.specs import StationSpec
+
+if TYPE_CHECKING:
+    from rlinf_core.distributed.readers import Readers
 
 REFUSED = "refused"
 
@@ -37,6 +40,7 @@ class Intake:
         self.run_dir, self.spec, self.longest = run_dir, spec, longest
         self.use_executed, self.rollouts_of = use_executed, rollouts_of
         self.journal = Journal(run_dir / "journal.jsonl")
+        self.readers: Readers | None = None  # on Ray
         self.ids: dict[str, str] = {}  # of episodes, to what became of them: those of a checkpoint, and since
 
     @property
@@ -59,9 +63,13 @@ class Intake:
 
     def _inserted(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
         try:
-            status = insert(trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of))
+            status = insert(self.trajectory(folder))
         except EpisodeError as error:
             status = f"{REFUSED}: {error}"
+        except SpecError as error:
+            status = f"{REFUSED}: episode {folder.name}: {error}. It is not trained on"
+        except IngestError:
+            raise
         except Exception as error:  # no recording may stop a trainer, now and at every restart
             status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
         self.ids[folder.name] = status = printable(status)
@@ -69,16 +77,19 @@ class Intake:
 
     def read(self, folder: Path) -> Episode:
         """The episode of a folder, if it may be learned from; EpisodeError if not."""
-        episode = read_episode(folder, sealed=True)
-        check_episode(episode, self.spec, self.longest)
-        if (sender := self.journal.station(folder.name)) and sender != episode.station:
-            raise EpisodeError(f"episode {folder.name}: station: expected '{sender}', under which name it was sent, got a "
-                               f"recording of '{episode.station[:200]}'. It is not trained on. Does its recorder have "
-                               "another station.name than its uplink?")
-        if episode.id != folder.name:
-            raise EpisodeError(f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
-                               "It is not trained on")
-        return episode
+        return checked(folder, self.spec, self.longest, self.journal.station(folder.name))
+
+    def trajectory(self, folder: Path) -> Trajectory:
+        """The same as learners take it; by a process of the ingest, where there are some."""
+        if self.readers is not None:
+            return self.readers.read(folder, self.journal.station(folder.name))
+        return trajectory_of(self.read(folder), self.spec, self.use_executed, self.rollouts_of)
+
+    def ahead(self, folders: Iterable[Path]) -> None:
+        """These come next."""
+        if self.readers is not None:
+            self.readers.ahead((folder, self.journal.station(folder.name)) for folder in folders
+                               if folder.name not in self.ids)
 
     def _set_aside(self, path: Path, status: str) -> None:
         """Out of the inbox's way; the journal remembers that it arrived."""
@@ -95,6 +106,20 @@ class Intake:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.ids = dict(state["ids"])
+
+
+def checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episode:
+    """The episode of a folder, if it may be learned from and is its sender's; EpisodeError if not."""
+    episode = read_episode(folder, sealed=True)
+    check_episode(episode, spec, longest)
+    if sender and sender != episode.station:
+        raise EpisodeError(f"episode {folder.name}: station: expected '{sender}', under which name it was sent, got a "
+                           f"recording of '{episode.station[:200]}'. It is not trained on. Does its recorder have "
+                           "another station.name than its uplink?")
+    if episode.id != folder.name:
+        raise EpisodeError(f"episode {folder.name}: expected a recording of that id, got one of {episode.id}. "
+                           "It is not trained on")
+    return episode
 
 
 def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = False,

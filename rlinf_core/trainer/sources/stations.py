@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,13 +50,14 @@ class Stations(Source):
         self.known = deque(run_dir / "inbox" / name for name in intake.journal.ids())
         self.arrived = arrived
         self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
-                                   intake.journal, fleet, choice=self.releases)
+                                   intake.journal, fleet, choice=self.releases, specs=intake.spec)
 
     def take(self, updates: int, order: Amount) -> Experience:
         """Insert a few of those that arrived; how much is asked for, stations decide."""
         while self.known and self.known[0].name in self.intake.ids:  # the checkpoint has it
             self.known.popleft()
         for queue in (self.known, self.arrived):
+            self.intake.ahead(list(islice(queue, AT_ONCE * 4)))
             for _ in range(min(AT_ONCE, len(queue))):
                 self.intake.take(queue.popleft(), self._insert)
         self.watch.turn(self.server.newest, dict(self.server.stations))

@@ -33,6 +33,7 @@ MEANINGS: dict[str, str] = {
     "latch_file": "where a stop outlives this process; empty for nowhere",
     "limits": "files of the limits of each arm",
     "limits_file": "YAML of the limits",
+    "limits_hash": "of the limits that the interlocks begin with, which the trainer is told",
     "lockstep": "simulated time, as fast as it goes",
     "lockstep_guard_s": "lockstep: after so long without a chunk it ticks on [s]",
     "min_free_mb": "below that, nothing is recorded [MB]",

@@ -10,7 +10,8 @@ from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.qos import profile
 from rlinf.spinning import BACKGROUND, StationNode, run
-from rlinf_core.bridge.client import BridgeClient, last_fetched
+from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.bridge.fetching import last_fetched
 from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import BridgeError
@@ -33,6 +34,7 @@ class Uplink(StationNode):
         folder = self.declare_parameter("credentials", "").value
         credentials = Path(folder) if folder else None
         self.client, self.reporter = (BridgeClient(address, station, credentials) for _ in range(2))
+        self.specs, self.limits_hash = (self.declare_parameter(name, "").value for name in ("specs", "limits_hash"))
         self.version, self.trouble, self.stopping = -1, "", threading.Event()
         self.policy = PolicyStatus(version=-1)
         self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
@@ -98,6 +100,8 @@ class Uplink(StationNode):
                 updates=told.updates, episodes=told.episodes, transitions=told.transitions,
                 update_ratio=told.update_ratio, accepting=told.accepting and not full, names=list(told.metrics),
                 values=list(told.metrics.values()), message=told.message or self.trouble, **room)
+            if self.specs and not told.registered:
+                self._register()
         except BridgeError as error:
             status.message = str(error)
         level = ERROR if full else OK if status.connected and not self.trouble and not room["set_aside"] else WARN
@@ -105,6 +109,14 @@ class Uplink(StationNode):
         self.health = Health(level, status.phase if level == OK else why, {"backlog": backlog, **room})
         status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(status)
+
+    def _register(self) -> None:
+        """Say what this station is to a trainer that does not know it."""
+        try:
+            if why := self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4):
+                self.get_logger().error(f"the trainer does not take this station: {why}")
+        except BridgeError as error:
+            self.get_logger().warning(f"this station cannot register: {error}")
 
     def destroy_node(self) -> None:
         """Stop the workers first."""

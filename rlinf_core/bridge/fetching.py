@@ -1,0 +1,93 @@
+"""A policy on its way to a station: linked where the trainer's files can be read, else what changed, else all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from rlinf_core.bridge import PART_BYTES
+from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.episodes.checksums import file_sha256
+from rlinf_core.policies.files import POLICIES, policy_version
+
+LOOPBACK = ("127.", "localhost:", "[::1]:")
+
+
+class Fetched(NamedTuple):
+    """A policy file of this station."""
+
+    version: int
+    path: Path
+    sha256: str
+
+
+class Got(NamedTuple):
+    """What came of one request.
+
+    Attributes:
+        version: of the policy; -1 of another file.
+        told: the hash that the trainer says; empty where nothing came.
+        found: that of what was put together.
+        needs: the name of another file that it stands on.
+    """
+
+    version: int = -1
+    told: str = ""
+    found: str = ""
+    needs: str = ""
+
+
+def is_here(address: str) -> bool:
+    """Whether a trainer at this address may be on this machine."""
+    return address.startswith(LOOPBACK)
+
+
+def put_together(parts: Iterable[pb.PolicyPart], base: Fetched | None, aside: Path) -> Got:
+    """Write to ``aside`` what the trainer sends, and what it says to copy from ``base``; or link what it says to link."""
+    got, sha = Got(), hashlib.sha256()
+    aside.unlink(missing_ok=True)
+    with contextlib.ExitStack() as files:
+        out = None
+        for part in parts:
+            got = Got(part.version, part.sha256, "", part.needs)
+            if part.path:
+                return got._replace(found=_linked(Path(part.path), aside))
+            out = out or files.enter_context(open(aside, "wb"))
+            copy = copied(base.path, part.copy_offset, part.copy_size) if base and part.copy_size else ()
+            for data in (part.data, *copy):
+                out.write(data)
+                sha.update(data)
+    return got._replace(found=sha.hexdigest())
+
+
+def _linked(path: Path, aside: Path) -> str:
+    """The hash of what lies there, now under another name too; empty where it cannot be had."""
+    with contextlib.suppress(OSError):
+        try:
+            os.link(path, aside)
+        except OSError:  # another disk, or another user's file
+            shutil.copyfile(path, aside)
+        return file_sha256(aside)
+    return ""
+
+
+def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
+    """So many bytes of a file, from there on; without those that cannot be read, which the hash of the whole tells."""
+    with contextlib.suppress(OSError), open(path, "rb") as source:
+        source.seek(offset)
+        while size and (data := source.read(min(size, PART_BYTES))):
+            yield data
+            size -= len(data)
+
+
+def last_fetched(folder: Path) -> Fetched | None:
+    """The newest policy that an earlier start of this station has left; None where there is none."""
+    newest = max(folder.glob(POLICIES), key=lambda path: path.name, default=None)
+    with contextlib.suppress(OSError):  # then all of the next one is sent
+        return Fetched(policy_version(newest), newest, file_sha256(newest)) if newest else None
+    return None

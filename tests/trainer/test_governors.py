@@ -1,0 +1,111 @@
+"""The governors of single stations: whose transitions are drawn how often, who waits, and whose policy is too old."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.replay import ReplayBuffer
+from tests.trainer.test_run import GOVERNOR, run_of, turn
+
+ROWS = np.arange(256)
+
+
+def by_origin(**values):
+    return np.array([values.get(f"o{number}", 0) for number in ROWS])
+
+
+def filled(spec, *lengths, capacity=1000):
+    """An episode of each length, of origins 1, 2, ..."""
+    replay = ReplayBuffer(spec, capacity)
+    for origin, length in enumerate(lengths, 1):
+        put(replay, length, origin)
+    return replay
+
+
+def put(replay, length, origin):
+    vectors = np.full((length + 1, replay.spec.vector_size), origin, np.float32)
+    replay.insert_episode({"vectors": vectors}, np.zeros((length, replay.spec.action.dim), np.float32),
+                          np.zeros(length, np.float32), np.ones(length, np.float32), origin=origin)
+
+
+def test_with_weights_each_origin_is_drawn_as_often_as_they_say_and_within_it_each_transition_alike(task, random):
+    replay = filled(task.spec, 90, 10)
+    drawn = replay.sample(20_000, random, weights=by_origin(o1=1.0, o2=3.0))["vectors"][:, 0]
+    assert stats.binomtest(int((drawn == 1).sum()), 20_000, 0.25).pvalue > 1e-4
+    assert replay.sampled[1] + replay.sampled[2] == 20_000
+    alike = replay._drawn(9_000, random, by_origin(o1=1.0))
+    assert stats.chisquare(np.bincount(alike, minlength=90)[:90]).pvalue > 1e-4 and alike.max() < 90
+    assert set(replay._drawn(100, random, by_origin(o2=1.0, o9=5.0))) <= set(range(91, 101)), "nobody is origin 9"
+
+
+def test_what_the_ring_has_overwritten_is_not_drawn_and_counts_as_sent(task, random):
+    replay = filled(task.spec, 15, 15, capacity=40)
+    put(replay, 20, 3)
+    assert replay.present()[[1, 2, 3]].tolist() == [2, 15, 20] and replay.inserted_of[[1, 2, 3]].tolist() == [15, 15, 20]
+    drawn = replay.sample(3000, random, weights=(replay.present() > 0) * 1.0)["vectors"][:, 0]
+    assert np.bincount(drawn.astype(int), minlength=4)[1:] == pytest.approx([1000] * 3, abs=150)
+    again = ReplayBuffer(task.spec, 40)
+    again.load_state_dict(replay.state_dict())
+    assert (again.inserted_of == replay.inserted_of).all()
+
+
+def test_stations_are_alike_or_as_they_come_and_none_is_drawn_more_often_than_it_may_be():
+    present, inserted = by_origin(o1=90, o2=10), by_origin(o1=100, o2=10)
+    fair, bounded = replace(GOVERNOR, fair=True), replace(GOVERNOR, fair=True, max_samples=5.0)
+    assert GOVERNOR.weights(present, inserted, inserted) is None, "chance alone"
+    assert fair.weights(by_origin(o1=90), inserted, inserted) is None, "of one there is nothing to choose"
+    assert (fair.weights(present, inserted, inserted) == by_origin(o1=1, o2=1)).all()
+    assert (bounded.weights(present, inserted, by_origin(o1=100, o2=49)) == by_origin(o1=1, o2=1)).all()
+    assert (bounded.weights(present, inserted, by_origin(o1=100, o2=50)) == by_origin(o1=1)).all(), "5 each of 10"
+    assert (bounded.weights(present, inserted, by_origin(o1=500, o2=50)) == by_origin(o1=1, o2=1)).all(), "else nobody"
+    as_they_come = replace(GOVERNOR, max_samples=5.0).weights(present, inserted, by_origin(o2=49))
+    assert (as_they_come == present).all()
+
+
+def test_staleness_and_waiting_are_each_stations_own():
+    governor = replace(GOVERNOR, max_staleness_of={"far": 5}, min_samples=2.0, min_transitions=50)
+    assert governor.is_fresh(5, 10, "far") and not governor.is_fresh(4, 10, "far") and not governor.is_fresh(5, 10, "near")
+    assert not governor.must_wait(50, 0) and governor.must_wait(60, 19) and not governor.must_wait(60, 20)
+    assert not GOVERNOR.must_wait(10_000, 0)
+
+
+def say(name):
+    return lambda topic, _, message: topic == "episode" and setattr(message, "station", name)
+
+
+@pytest.fixture
+def feed(task, tmp_path):
+    """Of a run with these overrides: takes episodes of a station."""
+    from tests.messages import record
+
+    spool = Spool(tmp_path / "spool")
+
+    def fed(run, station, count, **how):
+        return [run.intake.take(record(spool, run.policy.spec, f"{station}-{len(run.intake.ids)}", steps=10,
+                                       change=say(station), **how).close(), run.insert) for _ in range(count)]
+    return fed
+
+
+def test_a_run_draws_fairly_and_makes_the_one_wait_that_sends_more_than_is_drawn(task, tmp_path, feed):
+    run = run_of(task, tmp_path / "run", "replay.fair=true", "online.min_samples_per_insert=6", "replay.capacity=2000",
+                 "online.max_staleness_of={slow: 0}", "online.max_staleness=9")
+    feed(run, "quick", 1, mode="demonstration")
+    turn(run, 3)
+    run.version = 5  # the recordings are of version 4
+    assert feed(run, "slow", 1) == ["stale"], "of its own bound"
+    run.data.governor = replace(run.data.governor, max_staleness_of={})
+    assert set(feed(run, "quick", 20) + feed(run, "slow", 2)) == {"online"}
+    assert set(run.report()["waiting"]) == {"quick", "slow"} and run.data.due(run.updates, run.learner) == 440
+    turn(run, 12)
+    drawn = run.data.online.sampled[1:3]
+    assert 0.6 < drawn[0] / drawn[1] < 1.6, "20 episodes of one and 3 of the other, half of each batch"
+    report = run.report()
+    assert set(report["waiting"]) == {"quick"}
+    assert "station 'quick' waits for the learner: of what it has sent" in report["waiting"]["quick"]
+    while run.data.due(run.updates, run.learner):
+        turn(run)
+    assert run.report()["waiting"] == {}, "who has nothing to learn for keeps nobody waiting"
+    run.learner.close()
