@@ -48,7 +48,11 @@ class Desk:
         place = arguments.index("--ros-args") + 1
         command = [sys.executable, "-c", START, str(theirs.fileno()), *arguments[:place],
                    "-r", "__node:=interlock_desk", *remaps, *arguments[place:]]
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until it imports rlinf
+        try:
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
         self.channel, self.opened = Channel(ours), time.monotonic()
         self.channel.send({"hello": self._hello})
