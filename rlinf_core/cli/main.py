@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import pkgutil
 import signal
@@ -72,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
             return 1
         raise
     except KeyboardInterrupt:
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # asked twice, as by ros2 launch: it ends already
         return 130
     finally:
         signal.signal(signal.SIGTERM, before)

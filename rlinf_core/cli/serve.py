@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +36,15 @@ def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float
             _say(f"serve: listens on {host}:{at}, without encryption and without asking who calls: anyone on that network "
                  "can ask the policy, and read the cameras on their way. Keep that network to yourself, or tunnel (ssh -L)")
 
-    asyncio.run(serve_until_cancelled(server, host, port, ready))
+    async def until_asked() -> None:
+        """Told by the loop itself: an exception out of a signal could come within any callback, which would swallow it."""
+        serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
+        await serving
+
+    asyncio.run(until_asked())
+    raise KeyboardInterrupt  # as Ctrl-C ends any command
 
 
 def _say(line: str) -> None:

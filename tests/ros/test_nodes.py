@@ -164,7 +164,7 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
 def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(peer):
     events = listen(peer, EpisodeEvent, "episode")
     tell = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
-    start(peer, "recorder", min_free_mb=1e12)
+    start(peer, "recorder", min_free_mb=1e9)
     peer.spin(lambda: tell.get_subscription_count() >= 2 and peer.node.count_publishers("/station_a/episode") >= 2,
               what="the recorder")
     for number in range(2):
