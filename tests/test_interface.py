@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.errors import RlinfError
-from rlinf_core.interface import TOPICS, topic
+from rlinf_core.interface import EPISODE, TOPICS, topic
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -32,6 +32,13 @@ def test_every_topic_that_a_page_for_robots_names_is_in_the_table():
     assert len(rows) >= 8
     for name in (name for row in rows for name in re.findall(r"`([^`]+)`", row)):
         assert topic(name).name == name
+
+
+def test_what_makes_an_episode_is_kept_for_a_recorder_that_is_late():
+    """A takeover of lockstep brings a dozen chunks at once: with ten of them kept, the one in play was lost."""
+    rates = ("control rate", "each chunk", "each action")
+    late = {row.name: row.depth for row in TOPICS if row.recorded == EPISODE and row.rate in rates}
+    assert {"timestep", "policy/action", "teleop/action", "applied"} <= late.keys() and min(late.values()) >= 50
 
 
 @pytest.mark.ros

@@ -21,7 +21,7 @@ from std_msgs.msg import String
 from rlinf.arms import arms_of
 from rlinf.black_box import BlackBox
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
-from rlinf.qos import OVERHEARD, kind, profile
+from rlinf.qos import OVERHEARD, kind, profile, witnessed
 from rlinf.sampled import Sampled, sampled
 from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf.transforms import Transforms
@@ -91,7 +91,7 @@ class Recorder(StationNode):
         name = self.resolve_topic_name(topic)
         row = interface.topic(topic)
         self.create_subscription(kind(topic), topic, partial(self._on_raw, topic, name, row.type),
-                                 profile(topic) if row.recorded == EPISODE else OVERHEARD, raw=True)
+                                 witnessed(topic) if row.recorded == EPISODE else OVERHEARD, raw=True)
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))
