@@ -1,7 +1,9 @@
 """The operator's page in a real browser, at a running station: every button does what it says."""
 
+import contextlib
 import re
 import shutil
+from functools import partial
 
 import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
@@ -99,9 +101,24 @@ class Tab:
         self.sees("#playing", "train, step")
         self.until(lambda: self.station.state.source == "policy", "the policy in command")
 
-    def moves_left(self):
-        before = self.station.at[1]
-        self.until(lambda: self.station.state.source == "operator" and self.station.at[1] > before + 0.004, "motion")
+    def moves_left(self, press, let_go):
+        """Held until it moves; a browser that is late on a busy machine loses what it held, and a person takes it anew."""
+        for _ in range(6):
+            press()
+            before = self.station.at[1]
+            with contextlib.suppress(AssertionError):
+                self.until(lambda: self.station.state.source == "operator" and self.station.at[1] > before + 0.004,  # noqa: B023
+                           "motion", 15)
+                return
+            let_go()
+            self.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
+        raise AssertionError(f"no motion: {self.page.inner_text('body')} {self.station.state}")
+
+    def push(self):
+        """The pad, to the left."""
+        self.touch(".pad")
+        at = self.page.locator(".pad").first.bounding_box()
+        self.page.mouse.move(at["x"] + 3, at["y"] + at["height"] / 2)
 
 
 @pytest.fixture(scope="module")
@@ -161,18 +178,14 @@ def test_labels_start_and_no_more(tab, station):
 @pytest.mark.parametrize("how", ["a key", "a pad"])
 def test_a_held_key_or_pad_moves_and_a_lost_focus_holds_the_arm_and_says_so(tab, station, how):
     tab.armed()
-    if how == "a key":
-        tab.page.keyboard.down("KeyA")
-    else:
-        tab.touch(".pad")
-        at = tab.page.locator(".pad").first.bounding_box()
-        tab.page.mouse.move(at["x"] + 3, at["y"] + at["height"] / 2)
-    tab.moves_left()
+    press, let_go = (tab.push, tab.page.mouse.up) if how == "a pad" else (
+        partial(tab.page.keyboard.down, "KeyA"), partial(tab.page.keyboard.up, "KeyA"))
+    tab.moves_left(press, let_go)
     tab.sees("#hand", "you command")
     tab.page.evaluate("window.dispatchEvent(new Event('blur'))")
     tab.reach(SafetyState.HOLD)
     tab.sees("#banner", "Your takeover ended: the window lost the focus. The arm is held")
-    tab.page.keyboard.up("KeyA") if how == "a key" else tab.page.mouse.up()
+    let_go()
     tab.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
     tab.page.mouse.move(300, 300)
     tab.page.mouse.move(320, 320)
@@ -181,8 +194,7 @@ def test_a_held_key_or_pad_moves_and_a_lost_focus_holds_the_arm_and_says_so(tab,
 
 def test_a_lost_connection_says_so_disarms_nothing_and_a_held_takeover_holds(tab, station):
     tab.armed()
-    tab.page.keyboard.down("KeyA")
-    tab.moves_left()
+    tab.moves_left(partial(tab.page.keyboard.down, "KeyA"), partial(tab.page.keyboard.up, "KeyA"))
     tab.context.set_offline(True)  # an open socket falls silent
     tab.reach(SafetyState.HOLD)
     station.rests()
