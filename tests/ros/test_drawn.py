@@ -123,15 +123,18 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
     """Somebody commands from time step 3 on, later where the machine is busy; in the end it is handed back."""
     policy = make_policy(env.spec, gaussian.Config(hidden=(32,), horizon=4, execute=2, initial_log_std=-3.0)).eval()
     teleop = station.peer.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
-    station.plays(policy)
+    begins = []
 
     def take_over(step):
-        if step.step_index == 3:
+        if begins and step.step_index == 3:
             chunk = action_chunk(env.spec, np.zeros((14, 3)), source="operator", session="person", seq=1, version=-1,
                                  observation_stamp=step.header.stamp, execute=14)
             teleop.publish(chunk)
 
     steps = station.peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
+    station.plays(policy)  # meanwhile, they meet
+    station.peer.spin(lambda: teleop.get_subscription_count() >= 2, what="interlock and recorder")
+    begins.append(True)
     (episode,) = station.episodes("train", 1)
     station.peer.node.destroy_subscription(steps)
     station.peer.node.destroy_publisher(teleop)
