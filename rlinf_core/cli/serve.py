@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from functools import partial
 from pathlib import Path
@@ -41,7 +42,8 @@ def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float
         serving = asyncio.ensure_future(serve_until_cancelled(server, host, port, ready))
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-        await serving
+        with contextlib.suppress(asyncio.CancelledError):  # asked before it began
+            await serving
 
     asyncio.run(until_asked())
     raise KeyboardInterrupt  # as Ctrl-C ends any command
