@@ -234,6 +234,9 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
                   f"{row.measured}", flush=True)
             if not row.held:
                 break
+    except (RlinfError, KeyboardInterrupt):
+        print("left before its end: the speeds stay at a tenth until the interlock is started anew", flush=True)
+        raise
     finally:
         if json_file:
             json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
