@@ -30,6 +30,7 @@ from std_msgs.msg import Bool, String
 from rlinf.arms import each
 from rlinf.drill_table import Row
 from rlinf.qos import OVERHEARD, profile, witnessed
+from rlinf.spinning import prioritise
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Mode, load_limits
@@ -38,6 +39,7 @@ from rlinf_core.recipes import Recipe, load_recipe, station_robot
 SLOWER, PATIENCE_S, MEET_S = 0.1, 180.0, 8.0
 SPEEDS = ("speed", "rotation_speed", "joint_speed")
 FAR_M, REST_M, REST_S = 0.005, 0.0005, 0.3
+PRIORITY = 5  # above what computes, or it is itself late in what it measures; below what controls
 STOPPED = (SafetyState.HOLD, SafetyState.FAULT, SafetyState.DISARMED, SafetyState.ARMED)
 
 
@@ -67,6 +69,7 @@ class Watcher:
         for name in self.robot.estops:
             hear(Bool, f"estop/{name}", partial(self._on_estop, name), profile(f"estop/{name}"))
         self.setting = self.node.create_client(SetParameters, each(arm, "interlock/set_parameters"))
+        prioritise(PRIORITY)
 
     def _on_safety(self, message: SafetyState) -> None:
         self.states.append((time.monotonic(), message))
