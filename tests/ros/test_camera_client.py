@@ -37,7 +37,7 @@ class Lab:
                    "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=129"]
         with open(self.out, "w") as out:
             self.command = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.STDOUT, text=True,
-                                            env=os.environ | {"PYTHONUNBUFFERED": "1"})
+                                            cwd=folder, env=os.environ | {"PYTHONUNBUFFERED": "1"})
 
     def at(self, index, shift=0):
         tool, board = list(views(CAMERA, BOARD, TILTS))[index]
@@ -121,4 +121,4 @@ def test_a_camera_that_was_moved_is_said_by_how_much_until_it_is_back(lab, tmp_p
     lab.at(0)
     lab.told("aligned: within 1 pixel")
     lab.type("d")
-    assert lab.end() == 0
+    assert lab.end() == 0 and cv2.imread(str(tmp_path / "alignment.png")) is not None

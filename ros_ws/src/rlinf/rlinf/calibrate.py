@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import select
 import sys
 import time
@@ -22,6 +21,7 @@ from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 
 from rlinf.arms import each, hear_safety
+from rlinf.asking import asker, asking
 from rlinf.qos import overheard
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.calibration import AXES, Guided, draw, flow, publish, rewritten
@@ -49,8 +49,7 @@ class Listener:
         self.robot, self.limits = station_robot(recipe), load_limits(_limits_of(station_robot(recipe), arm))
         self.guided, self.pose, self.joints, self.at = Guided(), np.zeros(7), dict[str, float](), 0.0
         self.trouble = ""
-        self.node: Node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{recipe.station.name}",
-                                            enable_rosout=False, start_parameter_services=False)
+        self.node: Node = asker(recipe.station.name)
         for name, kind, heard in (("current_pose", PoseStamped, self._on_pose),
                                   ("joint_states", JointState, self._on_joints)):
             topic = self.robot.topics.get(each(arm, name), each(arm, name))
@@ -184,15 +183,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--write", action="store_true")
     said = parser.parse_args()
-    rclpy.init()
-    try:
+    with asking():
         calibrate(load_recipe(said.recipe, said.overrides), said.arm, said.margin, said.out, said.write)
-    except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    finally:
-        rclpy.try_shutdown()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ It commands nothing.
 from __future__ import annotations
 
 import argparse
-import os
 import select
 import sys
 import time
@@ -23,6 +22,7 @@ from geometry_msgs.msg import PoseStamped
 from sensor_msgs.msg import CameraInfo, Image
 
 from rlinf.arms import each
+from rlinf.asking import asker, asking
 from rlinf.conversions import from_image
 from rlinf.qos import OVERHEARD
 from rlinf.stamps import to_ns
@@ -53,8 +53,7 @@ class Looker:
         self.lens: tuple[float, ...] = ()
         self.poses: list[tuple[float, np.ndarray]] = []
         self.stamp_ns = 0
-        self.node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{recipe.station.name}",
-                                      enable_rosout=False, start_parameter_services=False)
+        self.node = asker(recipe.station.name)
         for kind, topic, take in ((Image, f"camera/{camera}/image", self._on_image),
                                   (CameraInfo, f"camera/{camera}/camera_info", self._on_info),
                                   (PoseStamped, each(arm, "current_pose"), self._on_pose)):
@@ -191,16 +190,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("alignment.png"))
     parser.add_argument("--write", action="store_true")
     said = parser.parse_args()
-    rclpy.init()
-    try:
+    with asking():
         looker = Looker(load_recipe(said.recipe, said.overrides), said.camera, said.arm)
         (locate if said.what == "locate" else align)(looker, said)
-    except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    finally:
-        rclpy.try_shutdown()
 
 
 if __name__ == "__main__":

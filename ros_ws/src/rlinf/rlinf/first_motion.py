@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from rlinf_msgs.msg import ActionChunk, SafetyState
 from std_msgs.msg import Bool, String
 
 from rlinf.arms import each
+from rlinf.asking import asker, asking
 from rlinf.drill_table import Row
 from rlinf.qos import OVERHEARD, profile, witnessed
 from rlinf.spinning import prioritise
@@ -56,8 +56,7 @@ class Watcher:
         self.targets: list[tuple[float, tuple[float, ...]]] = []
         self.begun = 0.0  # the present one of what is asked for
         self.asked: dict[str, float] = {}  # what people did, and when it was last heard
-        self.node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{recipe.station.name}",
-                                      enable_rosout=False, start_parameter_services=False)
+        self.node = asker(recipe.station.name)
         hear = self.node.create_subscription
         hear(SafetyState, each(arm, "safety"), self._on_safety, witnessed("safety"))
         topic = each(arm, "current_pose")
@@ -261,15 +260,8 @@ def main() -> None:
     parser.add_argument("--arm", default="")
     parser.add_argument("--json", type=Path)
     said = parser.parse_args()
-    rclpy.init()
-    try:
+    with asking():
         raise SystemExit(first_motion(load_recipe(said.recipe, said.overrides), said.arm, said.json))
-    except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    finally:
-        rclpy.try_shutdown()
 
 
 if __name__ == "__main__":

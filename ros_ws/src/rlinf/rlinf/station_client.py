@@ -24,6 +24,7 @@ from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool, Trigger
 
 from rlinf.arms import each, hear_safety
+from rlinf.asking import asker, asking
 from rlinf.qos import OVERHEARD, kind, profile
 from rlinf.spinning import destroy
 from rlinf.stands import stands
@@ -49,8 +50,7 @@ class StationClient:
 
     def __init__(self, station: str, patience_s: float, arms: Sequence[str] = ()) -> None:
         self.name, self.patience_s, self.arms = station, patience_s, list(arms) or [""]
-        self.node = rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{station}", enable_rosout=False,
-                                      start_parameter_services=False)
+        self.node = asker(station)
         self.heard: dict[str, Any] = {}
         for topic in LATCHED:
             self.node.create_subscription(kind(topic), topic, partial(self.heard.__setitem__, topic), profile(topic))
@@ -257,24 +257,19 @@ def main() -> None:
     parser.add_argument("--expect", nargs="*", default=[])
     parser.add_argument("--arms", nargs="*", default=[])
     options = parser.parse_args()
-    rclpy.init()
-    station = StationClient(options.station, options.timeout, options.arms)
-    try:
-        if options.what == "status":
-            status(station, options.expect)
-        elif options.what == "reset":
-            reset_fault(station, options.cause)
-        elif options.what == "activate":
-            activate(station)
-        else:
-            arm(station, options.what == "arm")
-    except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    finally:
-        destroy(station.node)
-        rclpy.try_shutdown()
+    with asking():
+        station = StationClient(options.station, options.timeout, options.arms)
+        try:
+            if options.what == "status":
+                status(station, options.expect)
+            elif options.what == "reset":
+                reset_fault(station, options.cause)
+            elif options.what == "activate":
+                activate(station)
+            else:
+                arm(station, options.what == "arm")
+        finally:
+            destroy(station.node)
 
 
 if __name__ == "__main__":

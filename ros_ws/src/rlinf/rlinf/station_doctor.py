@@ -23,6 +23,7 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import JointState
 
 from rlinf.arms import each
+from rlinf.asking import asker, asking
 from rlinf.interlock_inputs import needs
 from rlinf.qos import kind, overheard
 from rlinf.stamps import NS
@@ -179,16 +180,10 @@ def _kernel() -> Finding:
 
 def main() -> None:
     """Entry point: recipe and overrides; exit code 1 where something that is needed is missing."""
-    rclpy.init()
-    try:
+    with asking():
         recipe = load_recipe(sys.argv[1], sys.argv[2:])
-        node = rclpy.create_node("station_client_doctor", namespace=f"/{recipe.station.name}", enable_rosout=False,
-                                 start_parameter_services=False)
+        node = asker(recipe.station.name)
         raise SystemExit(show(list(findings(node, recipe, lambda: rclpy.spin_once(node, timeout_sec=0.05)))))
-    except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
-    finally:
-        rclpy.try_shutdown()
 
 
 if __name__ == "__main__":

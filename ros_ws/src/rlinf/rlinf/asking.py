@@ -1,0 +1,32 @@
+"""A command of a person that asks a station something, or watches it: its node, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import rclpy
+from rclpy.node import Node
+
+from rlinf_core.errors import RlinfError
+
+
+@contextlib.contextmanager
+def asking() -> Iterator[None]:
+    """ROS for as long as it asks; an RlinfError is one line on stderr and exit code 1, Ctrl-C is exit code 130."""
+    rclpy.init()
+    try:
+        yield
+    except RlinfError as error:
+        raise SystemExit(f"rlinf: {error}") from error
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    finally:
+        rclpy.try_shutdown()
+
+
+def asker(station: str) -> Node:
+    """Its node beside a station's own: it says nothing of itself, and nobody sets it anything."""
+    return rclpy.create_node(f"station_client_{os.getpid()}", namespace=f"/{station}", enable_rosout=False,
+                             start_parameter_services=False)
