@@ -33,26 +33,27 @@ MODES = {"no delay": ("receding_horizon", 0, False), "real_time": ("real_time", 
 
 
 def task_at(folder: Path) -> Path:
-    """Peg insertion at 20 Hz: steps half as long, twice as many."""
+    """Peg insertion at 20 Hz: steps half as long, twice as many, and half as much of the way a step."""
     task = yaml.safe_load((ROOT / "configs/tasks/peg_insertion.yaml").read_text())
     faster = HZ / task["control_hz"]
     task |= {"control_hz": HZ, "max_steps": int(task["max_steps"] * faster)}
     for dimension in task["action"]["dimensions"].values():
         dimension["scale"] /= faster
+    task["script"]["gain"] = 0.4 / faster
     path = folder / "peg_insertion_20hz.yaml"
     path.write_text(yaml.safe_dump(task))
     return path
 
 
-def cloned(env: Any, episodes: int, steps: int, seed: int) -> Any:
-    """A flow of chunks, by SFT."""
+def cloned(env: Any, episodes: int, steps: int, seed: int, max_delay: int = EXECUTE) -> Any:
+    """A flow of chunks, by SFT; with ``max_delay``, to go on where a chunk is."""
     from rlinf_core.algorithms import sft
     from rlinf_core.policies import flow, make_policy
     from rlinf_core.replay import ReplayBuffer
     from rlinf_core.rollouts.rollouts import demonstrate
 
     torch.manual_seed(seed)
-    config = flow.Config(hidden=(256, 256), fine=20.0, horizon=HORIZON, execute=EXECUTE, flow_steps=5)
+    config = flow.Config(hidden=(256, 256), fine=20.0, horizon=HORIZON, execute=EXECUTE, flow_steps=5, max_delay=max_delay)
     policy = make_policy(env.spec, config)
     replay = ReplayBuffer(env.spec, 50_000)
     for shown in demonstrate(env, episodes, 5):

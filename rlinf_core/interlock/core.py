@@ -11,6 +11,7 @@ from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Events, Input
 from rlinf_core.interlock.watch import OTHER, count_contacts, enabled, obstacles, others, standing_faults, unready
 
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
+GRIPPER = "gripper/state"  # an input that may be silent
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
 
 
@@ -62,6 +63,10 @@ class _Tick:
         if self.track.believed and not self.trajectory.motions:
             self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.believed else state.lost + 1
+        self.gripper_silent = GRIPPER in inputs.silent
+        if state.gripper_silent and not self.gripper_silent and self.mode is Mode.DISARMED and self.sample is not None:
+            self.trajectory.leave_gripper_at(self.sample[-1])  # or one that begins anew would go to where it was wanted
+            self.event("reseeded", "gripper")
 
     @property
     def arm(self) -> Coordinates | None:
@@ -286,7 +291,7 @@ class _Tick:
         limits, trajectory = self.limits, self.trajectory
         sessions = tuple([(source, session, seq) for source, (session, seq) in self.sessions.items()])
         state = State(self.mode, self.cause, trajectory.motions, trajectory.goal, self.chunk, trajectory.window, sessions,
-                      self.refusals, self.contacts, self.commander, self.track, self.lost, self.adrift)
+                      self.refusals, self.contacts, self.commander, self.track, self.lost, self.adrift, self.gripper_silent)
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
         at = trajectory.set_points()
         target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None

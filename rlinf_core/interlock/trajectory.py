@@ -38,6 +38,11 @@ class Trajectory:
         self.goal = None
         self.motions = tuple(map(Motion.at_rest, self.limits.groups, coordinates))
 
+    def leave_gripper_at(self, width: Numbers) -> None:
+        """Want it where it is."""
+        if self.motions:
+            self.motions = (*self.motions[:-1], Motion.at_rest(self.limits.groups[-1], width))
+
     def rest(self) -> None:
         """The robot side has stood at the last target for a while: go on from there, and from rest."""
         if not self.still:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from rlinf_core.specs import ActionSpec
 from rlinf_core.task import Channels
-from sim_bridges.scripted.arm import ScriptedArm
+from sim_bridges.scripted.arm import Gain, ScriptedArm
 
 
 class InsertionOperator(ScriptedArm):
-    """Goes above the socket, lowers, and pushes in."""
+    """Goes above the socket, lowers, and pushes in.
 
-    GAIN, ALIGNED_M = 0.4, 0.002  # how much of the remaining way one action covers; lateral error at which it pushes
+    Args:
+        gain: how much of the remaining way one action covers; half of it at twice the rate, or it swings about the socket,
+            since an arm follows with a lag.
+    """
+
+    ALIGNED_M = 0.002  # lateral error at which it pushes
+
+    def __init__(self, action: ActionSpec, gain: Gain = 0.4, **common: Any) -> None:
+        self.gain = gain
+        super().__init__(action, **common)
 
     def reset(self, seed: int | None = None) -> None:
         """A new preferred height above the rim."""
@@ -27,7 +39,7 @@ class InsertionOperator(ScriptedArm):
         low = offset[2] > -self._approach_m - 0.005
         wanted = np.array([offset[0], offset[1], offset[2] + self._approach_m])
         if low and lateral < self.ALIGNED_M:
-            wanted[2] = -0.5 * self.scale_m[2] / self.GAIN
-        action = self.GAIN * wanted / self.scale_m
+            wanted[2] = -0.5 * self.scale_m[2] / self.gain
+        action = self.gain * wanted / self.scale_m
         steadiness = 0.1 if lateral < 0.01 else 1.0
         return np.clip(action + steadiness * self._noise, -1, 1)

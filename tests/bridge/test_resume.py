@@ -1,5 +1,6 @@
 """Uploads that are cut go on where they were, whatever died; what was damaged is sent again; each episode arrives once."""
 
+import contextlib
 import itertools
 import os
 import signal
@@ -68,6 +69,8 @@ class Relay:
 
     def cut(self):
         for end in self.ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)  # or it lasts for as long as a thread waits for what comes
             end.close()
 
     def close(self):

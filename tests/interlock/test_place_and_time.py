@@ -163,6 +163,25 @@ def test_s22_an_input_that_a_limit_needs_must_be_alive_to_arm_and_to_move(eviden
     evidence("S22", "no wrench: not armed; silent in motion: hold in the same tick", "refused; hold")
 
 
+def test_s22_a_gripper_that_begins_anew_while_disarmed_is_wanted_where_it_is(evidence):
+    rig = Rig(limits(gripper_width=0.08), gripper=0.03, follow=False).settle()
+    rig.tick(silent=("gripper/state",))
+    rig.gripper = 0.06
+    rig.tick(silent=("gripper/state",))
+    assert rig.output.gripper == 0.03
+    rig.tick()
+    assert rig.output.gripper == 0.06 and [(event.kind, event.cause) for event in rig.events] == [("reseeded", "gripper")]
+    assert rig.output.target == HOME
+    rig.gripper = 0.05
+    rig.tick()
+    assert rig.output.gripper == 0.06, "what it holds may keep it from closing"
+    rig.arm()
+    rig.tick(silent=("gripper/state",))
+    rig.tick()
+    assert rig.output.gripper == 0.06, "armed by a person, who saw it"
+    evidence("S22", "disarmed: a gripper that begins anew stays where it is", "no order")
+
+
 # S23: who speaks
 def test_s23_a_foreign_publisher_of_commands_is_a_fault_while_it_stands(rig, evidence):
     stream(rig, (0.01, 0.0, 0.0), actions=1)

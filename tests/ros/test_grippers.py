@@ -8,8 +8,10 @@ from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
 from rlinf_msgs.msg import ActionChunk
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
 
+from rlinf.qos import profile
 from rlinf.stamps import NS, to_ns
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
@@ -85,6 +87,25 @@ def bench(tmp_path_factory):
         bench = Bench(peer, folder)
         bench.start("interlock", estops=["pendant"], latch_file="")
         yield bench
+
+
+def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_goes_nowhere(bench):
+    orders, width = listen(bench.peer, Float64, "gripper/command"), [0.03]
+    states = bench.peer.node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
+    begins = bench.peer.node.create_timer(0.02, lambda: states.publish(JointState(name=["width"], position=width)))
+    bench.peer.spin(lambda: orders and abs(orders[-1].data - 0.03) < 1e-6, what="the width it has")
+    begins.cancel()
+    bench.peer.for_s(1.0)
+    orders.clear()
+    bench.peer.for_s(0.5)
+    assert not orders
+    width[0] = 0.06
+    begins.reset()
+    bench.peer.spin(lambda: orders, what="an order")
+    assert {round(each.data, 6) for each in orders} == {0.06}
+    bench.peer.node.destroy_timer(begins)
+    bench.peer.node.destroy_publisher(states)
+    bench.widths.clear()
 
 
 def test_a_robotiq_is_activated_by_a_person_and_holds_whenever_it_would_not_move(bench):

@@ -163,7 +163,7 @@ class Interlock(StationNode):
         before = self.state
         self.state, self.output, told = self._step(core.Inputs(
             pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **heard, **wanted), now_ns)
-        self._publish_target(now_ns)
+        self._publish_target(now_ns, "gripper/state" not in heard["silent"])
         if self.to_others is not None:
             self.to_others.publish(messages.to_others(self.output, now_ns))
         done = time.monotonic_ns()
@@ -196,9 +196,10 @@ class Interlock(StationNode):
             self.wanted["restart"] = True
 
     # What goes out
-    def _publish_target(self, now_ns: int) -> None:
+    def _publish_target(self, now_ns: int, gripper_heard: bool) -> None:
+        """To a gripper that is not heard nothing: one that begins anew elsewhere would go where it was wanted before."""
         output = self.output
-        if output.gripper is not None:  # first: a simulator in lockstep moves on as soon as it has a target
+        if output.gripper is not None and gripper_heard:  # first: in lockstep a simulator moves on at its target
             self.openings.publish(Float64(data=output.gripper))
         if output.target is not None:
             messages.set_pose(self.answer.pose, output.target)
