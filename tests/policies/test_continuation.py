@@ -47,11 +47,10 @@ def test_what_is_left_is_weighed_as_far_as_it_goes():
     assert Continuation.of(np.zeros((12, 2)), 20, 8).weights.min() == 1.0, "all of it will have begun"
 
 
-@pytest.fixture(scope="module")
-def two_sided():
-    """A flow that has seen both ways around something: chunks of +0.6 and of -0.6, whatever was observed."""
+def two_sided_flow(**settings):
+    """That has seen both ways around something: chunks of +0.6 and of -0.6, whatever was observed."""
     torch.manual_seed(0)
-    policy = make_policy(SPEC, flow.Config(hidden=(64, 64), horizon=8, flow_steps=8, sampled=True))
+    policy = make_policy(SPEC, flow.Config(hidden=(64, 64), horizon=8, flow_steps=8, sampled=True, **settings))
     adam, draw = torch.optim.Adam(policy.parameters(), 3e-3), torch.Generator().manual_seed(1)
     for _ in range(600):
         side = torch.randint(0, 2, (128, 1), generator=draw).float() * 1.2 - 0.6
@@ -60,6 +59,11 @@ def two_sided():
         loss.backward()
         adam.step()
     return policy.eval()
+
+
+@pytest.fixture(scope="module", params=[0, 3], ids=["guided", "cloned to go on"])
+def two_sided(request):
+    return two_sided_flow(max_delay=request.param)
 
 
 def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
@@ -74,9 +78,39 @@ def test_a_flow_goes_on_at_the_side_where_it_is(two_sided):
     on = two_sided.continued(seen, held, torch.Generator().manual_seed(2)).actions
     assert (on.mean(dim=(1, 2)) > 0).float().mean() > 0.9, "beyond what was given, too"
     assert (on[:, :3] - 0.6).abs().mean() < 0.1 < (free[:, :3] - 0.6).abs().mean()
+    if two_sided.config.max_delay:
+        assert torch.allclose(on[:, :3], torch.full_like(on[:, :3], 0.6), atol=1e-6), "what will have begun stays"
     nothing = Continuation(held.actions, torch.zeros_like(held.weights))
     again = two_sided.continued(seen, nothing, torch.Generator().manual_seed(2)).actions
     assert (again > 0).float().mean() == pytest.approx(share, abs=0.1), "with nothing in play it is free"
+
+
+def test_a_chunk_is_cloned_as_what_follows_its_first_actions():
+    """Black et al. 2025, arXiv 2512.05964: the given ones are at the end of their time, and count for nothing."""
+    torch.manual_seed(3)
+    policy = make_policy(SPEC, flow.Config(hidden=(32,), horizon=4, max_delay=2))
+    torch.nn.init.normal_(policy.head.weight, std=0.1)
+    draw = torch.Generator().manual_seed(5)
+    seen, actions = {"vectors": torch.randn(64, 1, generator=draw)}, torch.rand(64, 8, generator=draw) - 0.5
+    got = policy.imitation_loss(seen, actions, torch.Generator().manual_seed(2))
+    again = torch.Generator().manual_seed(2)
+    goal, noise = torch.atanh(actions), torch.randn(64, 8, generator=again)
+    time, delays = torch.rand(64, generator=again), (torch.rand(64, generator=again) * 3).int().tolist()
+    assert {0, 1, 2} == set(delays)
+    features, off, count = policy.encoder(seen), 0.0, 0
+    for row, delay in enumerate(delays):
+        times = torch.tensor([1.0] * delay + [time[row].item()] * (4 - delay))
+        each = times.repeat_interleave(2)
+        point = noise[row] + each * (goal[row] - noise[row])
+        velocity, _ = policy.velocity(features[row:row + 1], point[None], times[None])
+        off += ((velocity[0] - (goal[row] - noise[row])) ** 2)[2 * delay:].sum().item()
+        count += 8 - 2 * delay
+    assert got.item() == pytest.approx(off / count, rel=1e-5)
+
+
+def test_a_chunk_that_is_all_given_is_refused():
+    with pytest.raises(ValueError, match="max_delay: expected less than policy.horizon = 4, got 4"):
+        flow.Config(horizon=4, max_delay=4)
 
 
 @pytest.mark.parametrize("kind", ["pi0", "pi05", "smolvla", "groot"])
