@@ -198,7 +198,7 @@ def test_s17_a_user_stop_ends_by_the_person_who_pressed_it_and_then_by_a_reset(s
 
 
 def test_disarmed_too_a_person_brings_the_robot_back_by_the_faults_name(station):
-    station.peer.spin(lambda: station.ask(station.arming, SetBool.Request(data=False)).success, what="disarming")
+    station.arm(False)
     station.reach(DISARMED)
     station.inject("joint_reflex")
     station.peer.spin(lambda: station.fault() == "reflex (joint_reflex)", what=station.fault)
