@@ -11,11 +11,13 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
+from rclpy.logging import get_logger
 from rlinf_msgs.msg import ActionChunk, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool
 
+from rlinf.interlock_services import say
 from rlinf.qos import profile
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
@@ -264,3 +266,11 @@ def test_in_lockstep_a_state_said_again_is_answered_again_and_nothing_moves_twic
             assert targets[-1] == targets[-2] == targets[-3]
         along.append(targets[-1].pose.position.x)
     assert along == sorted(along) and len(set(along)) > 5 and along[-1] <= 0.51 + 1e-9, along
+
+
+def test_s25_a_defect_is_said_after_what_is_of_no_matter_too(capfd):
+    logger = get_logger("desk")
+    for level in ("info", "fatal", "error", "info"):
+        say(logger, level, f"of {level}")
+    said = capfd.readouterr().err
+    assert [word in said for word in ("[INFO] ", "[FATAL] ", "[ERROR] ")] == [True] * 3 and said.count("of info") == 2

@@ -11,6 +11,7 @@ import rclpy
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import FloatingPointRange, ParameterDescriptor, SetParametersResult
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
@@ -129,6 +130,16 @@ def _range(name: str, value: Any) -> list[FloatingPointRange]:
     return [FloatingPointRange(from_value=float(low), to_value=float(high))]
 
 
+def say(logger: RcutilsLogger, level: str, text: str) -> None:
+    """One line; rclpy lets each place in the code speak with one severity only."""
+    if level == "fatal":
+        logger.fatal(text)
+    elif level == "error":
+        logger.error(text)
+    else:
+        logger.info(text)
+
+
 def serve(front: Front) -> None:
     """Until the interlock hangs up."""
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
@@ -147,7 +158,7 @@ def serve(front: Front) -> None:
             front.listen()
             while front.lines:
                 level, text = front.lines.popleft()
-                getattr(logger, level)(text)
+                say(logger, level, text)
     if node.ending:
         time.sleep(ARRIVES_S)  # its answer lies in this process until whoever asked has taken it
     end_soon(0)
