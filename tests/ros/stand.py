@@ -93,13 +93,13 @@ class Arm:
         self.peer.spin(client.service_is_ready, what="the interlock's services")
         future = client.call_async(request)
         self.peer.spin(future.done, what="the answer")
-        self.told = future.result()
-        return self.told
+        self.answered = future.result()
+        return self.answered
 
     def arm(self, value=True):
         self.peer.spin(lambda: self.targets, what="targets")
         self.peer.spin(lambda: self.ask(self.arming, SetBool.Request(data=value)).success,
-                       what=lambda: f"arming: {value}; lately {self.told}, {self.states[-1].state} {self.states[-1].cause}")
+                       what=lambda: f"arming {value}: {self.answered}; {self.states[-1].state} {self.states[-1].cause}")
 
     def clear(self, cause):
         return self.ask(self.clearing, ResetFault.Request(cause=cause))

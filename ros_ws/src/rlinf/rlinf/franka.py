@@ -12,22 +12,20 @@ from collections.abc import Iterator
 import rclpy
 from franka_msgs.msg import Errors, FrankaRobotState
 from geometry_msgs.msg import PoseStamped, WrenchStamped
-from std_msgs.msg import String
 
+from rlinf.arm_driver import RECOVERING, ArmDriver
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.franka_hand import Hand
 from rlinf.franka_recovery import Recovery
 from rlinf.qos import OVERHEARD, profile
-from rlinf.spinning import ControlNode, run
+from rlinf.spinning import run
 from rlinf.stamps import NS, to_ns
-from rlinf.workarounds import run_routine
 from rlinf_core.drivers.franka import Driver
 from rlinf_core.interlock.rotation import product, turned
 
 TICK_S = 0.01     # the state comes with 1 kHz: so often the newest is taken
 SILENT_S = 0.5    # franka_ros2 falls silent where a reflex has ended its control loop; as S3 has it
 OFFSET_S = 0.05   # between its clock and ours (S4)
-RECOVERING = "recovering"
 STATE = "franka_robot_state_broadcaster/robot_state"
 MODES = {FrankaRobotState.ROBOT_MODE_OTHER: "other", FrankaRobotState.ROBOT_MODE_IDLE: "idle",
          FrankaRobotState.ROBOT_MODE_GUIDING: "guiding", FrankaRobotState.ROBOT_MODE_REFLEX: "reflex",
@@ -65,29 +63,26 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
             turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)))
 
 
-class Franka(ControlNode):
+class Franka(ArmDriver):
     """robot_state to ``robot/fault``, ``wrench`` and ``current_pose``; the hand; recovery with a reset."""
 
     def __init__(self) -> None:
-        super().__init__("driver")
+        super().__init__()
         self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
         self.state, self.heard_at, self.offset_s = FrankaRobotState(), 0.0, 0.0
-        self.said: str | None = None
         prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
         self.inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
         self.states = self.inputs.create_subscription(
             FrankaRobotState, self.resolve_topic_name(f"{prefix}{STATE}"), lambda _: None, OVERHEARD)
-        self.faults = self.create_publisher(String, "robot/fault", profile("robot/fault"))
         self.wrenches = self.create_publisher(WrenchStamped, "wrench", profile("wrench"))
         self.poses = self.create_publisher(PoseStamped, "current_pose", profile("current_pose")) \
             if self.settings.current_pose else None
         self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
         self.recovery = Recovery(self, prefix, self.settings)
-        self.create_subscription(String, "robot/reset", self._on_reset, profile("robot/reset"))
         self.create_timer(TICK_S, self._tick)
         self.diagnostics = Diagnostics(self, self._health)
-        self._tell()
+        self.begin()
 
     @property
     def silent(self) -> bool:
@@ -100,9 +95,11 @@ class Franka(ControlNode):
     @property
     def fault(self) -> str:
         """The arm's, or else the hand's; while they recover, that."""
-        if self.recovery.running:
-            return RECOVERING
-        return self.arm_fault or (self.hand.fault if self.hand else "")
+        return super().fault or (self.hand.fault if self.hand else "")
+
+    def ends_at_the_robot(self, fault: str) -> bool:
+        """A pressed user stop, guiding by hand."""
+        return not self.silent and self.state.robot_mode in BY_HAND
 
     def _tick(self) -> None:
         with self.states.handle:
@@ -113,7 +110,7 @@ class Franka(ControlNode):
             self._publish(self.state)
         if self.hand:
             self.hand.look()
-        self._tell()
+        self.tell()
 
     def _publish(self, state: FrankaRobotState) -> None:
         wrench = WrenchStamped(header=state.header)
@@ -123,25 +120,6 @@ class Franka(ControlNode):
         self.wrenches.publish(wrench)
         if self.poses is not None:
             self.poses.publish(PoseStamped(header=wrench.header, pose=state.o_t_ee.pose))
-
-    def _tell(self) -> None:
-        """At every change, and once at the beginning."""
-        fault = self.fault
-        if fault != self.said:
-            self.said = fault
-            self.faults.publish(String(data=fault))
-            if fault:
-                self.get_logger().error(f"robot/fault: {fault}")
-
-    def _on_reset(self, asked: String) -> None:
-        """A person has asked the interlock to reset ``asked``: the one time at which the robot's errors may be cleared."""
-        if not self.fault or self.recovery.running:
-            return
-        if not self.silent and self.state.robot_mode in BY_HAND:
-            self.get_logger().warning(f"{self.fault}: a person ends that at the robot, then reset again")
-            return
-        self.get_logger().info(f"'{self.fault}' is to be recovered from, as a part of the reset of '{asked.data}'")
-        run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
 
     def _health(self) -> Health:
         values = {"robot_mode": MODES.get(self.state.robot_mode, "move"), "clock_offset_s": round(self.offset_s, 4),

@@ -32,7 +32,7 @@ class Recovery(Steps):
         self.switching = node.create_client(SwitchController, f"{prefix}controller_manager/switch_controller")
 
     async def run(self) -> str:
-        """All of it; returns what went wrong, or an empty string."""
+        """See ``Steps``."""
         self.running = True
         try:
             trouble = await self._clear() or await self._activate() or await self._back() if self.franka.arm_fault else ""

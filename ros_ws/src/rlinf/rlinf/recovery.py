@@ -23,6 +23,10 @@ class Steps:
     def __init__(self, node: Node) -> None:
         self.node, self.running = node, False
 
+    async def run(self) -> str:
+        """All of it; returns what went wrong, or an empty string."""
+        raise NotImplementedError
+
     async def service(self, client: Any, request: Any) -> Any:
         """The answer of a service, or None where nobody is there, or nothing came in time."""
         return await self.answer(client.call_async(request)) if client.service_is_ready() else None

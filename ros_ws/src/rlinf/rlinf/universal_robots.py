@@ -10,20 +10,20 @@ import time
 from typing import Any
 
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from std_msgs.msg import Bool, Float64, String
+from std_msgs.msg import Bool, Float64
 from std_srvs.srv import Trigger
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
+from rlinf.arm_driver import ArmDriver
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
-from rlinf.qos import OVERHEARD, profile
+from rlinf.qos import OVERHEARD
 from rlinf.recovery import BACK_S, Steps
 from rlinf.scene import sleep
-from rlinf.spinning import ControlNode, run
-from rlinf.workarounds import run_routine
+from rlinf.spinning import run
 from rlinf_core.drivers.universal_robots import Driver
 
 LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling comes with 100 Hz; as S3 has it
-RECOVERING, PROTECTIVE, STOPPED = "recovering", "protective_stop", "program_stopped"
+PROTECTIVE, STOPPED = "protective_stop", "program_stopped"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RESTARTS = {"resend": "io_and_status_controller/resend_robot_program", "play": "dashboard_client/play"}
 MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
@@ -47,17 +47,15 @@ def fault_of(safety: int, robot: int, program: bool) -> str:
     return "" if program else STOPPED
 
 
-class UniversalRobots(ControlNode):
+class UniversalRobots(ArmDriver):
     """Modes to ``robot/fault``; unlocking and the program's restart with a reset."""
 
     def __init__(self) -> None:
-        super().__init__("driver")
+        super().__init__()
         self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
         self.safety, self.robot, self.program, self.scaling = SafetyMode.NORMAL, RobotMode.DISCONNECTED, False, 0.0
         self.heard_at, self.since = 0.0, time.monotonic()
-        self.said: str | None = None
         prefix = f"{self.settings.namespace.rstrip('/')}/"
-        self.faults = self.create_publisher(String, "robot/fault", profile("robot/fault"))
         for kind, topic, take, quality in (
                 (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
                 (RobotMode, "io_and_status_controller/robot_mode", self._on_robot, LATCHED),
@@ -65,23 +63,22 @@ class UniversalRobots(ControlNode):
                 (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD)):
             self.create_subscription(kind, prefix + topic, take, quality)
         self.recovery = Recovery(self, prefix, self.settings)
-        self.create_subscription(String, "robot/reset", self._on_reset, profile("robot/reset"))
-        self.create_timer(LOOK_S, self._tell)
+        self.create_timer(LOOK_S, self.tell)
         self.diagnostics = Diagnostics(self, self._health)
-        self._tell()
+        self.begin()
 
     def _on_safety(self, mode: SafetyMode) -> None:
         if mode.mode != self.safety:
             self.safety, self.since = mode.mode, time.monotonic()
-        self._tell()
+        self.tell()
 
     def _on_robot(self, mode: RobotMode) -> None:
         self.robot = mode.mode
-        self._tell()
+        self.tell()
 
     def _on_program(self, running: Bool) -> None:
         self.program = running.data
-        self._tell()
+        self.tell()
 
     def _on_scaling(self, scaling: Float64) -> None:
         self.scaling, self.heard_at = scaling.data, time.monotonic()
@@ -92,29 +89,9 @@ class UniversalRobots(ControlNode):
             return "silent (no speed_scaling from ur_robot_driver)"
         return fault_of(self.safety, self.robot, self.program)
 
-    @property
-    def fault(self) -> str:
-        return RECOVERING if self.recovery.running else self.arm_fault
-
-    def _tell(self) -> None:
-        """At every change, and once at the beginning."""
-        fault = self.fault
-        if fault != self.said:
-            self.said = fault
-            self.faults.publish(String(data=fault))
-            if fault:
-                self.get_logger().error(f"robot/fault: {fault}")
-
-    def _on_reset(self, asked: String) -> None:
-        """A person has asked the interlock to reset ``asked``: the one time at which the robot may be asked to go on."""
-        fault = self.fault
-        if not fault or self.recovery.running:
-            return
-        if fault not in (PROTECTIVE, STOPPED):
-            self.get_logger().warning(f"{fault}: a person ends that at the robot, then reset again")
-            return
-        self.get_logger().info(f"'{fault}' is to be recovered from, as a part of the reset of '{asked.data}'")
-        run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
+    def ends_at_the_robot(self, fault: str) -> bool:
+        """Everything but a protective stop and a stopped program."""
+        return fault not in (PROTECTIVE, STOPPED)
 
     def _health(self) -> Health:
         values = {"safety_mode": SAFETY.get(self.safety, self.safety), "robot_mode": ROBOT.get(self.robot, self.robot),
@@ -139,7 +116,7 @@ class Recovery(Steps):
                           for name in ("close_safety_popup", "unlock_protective_stop")]
 
     async def run(self) -> str:
-        """All of it; returns what went wrong, or an empty string."""
+        """See ``Steps``."""
         self.running = True
         try:
             return await self._unlock() or await self._restart() or await self._back()

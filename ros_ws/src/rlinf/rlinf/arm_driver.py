@@ -1,0 +1,64 @@
+"""What nodes beside vendors' drivers share: a fault is said at every change, and ended as a part of a reset alone (S17)."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from std_msgs.msg import String
+
+from rlinf.qos import profile
+from rlinf.recovery import Steps
+from rlinf.spinning import ControlNode
+from rlinf.workarounds import run_routine
+
+RECOVERING = "recovering"
+
+
+class ArmDriver(ControlNode):
+    """``robot/fault`` out, ``robot/reset`` in. A subclass makes its ``recovery`` and then calls ``begin``."""
+
+    recovery: Steps
+
+    def __init__(self) -> None:
+        super().__init__("driver")
+        self.said: str | None = None
+        self.faults = self.create_publisher(String, "robot/fault", profile("robot/fault"))
+
+    def begin(self) -> None:
+        """From now on."""
+        self.create_subscription(String, "robot/reset", self._on_reset, profile("robot/reset"))
+        self.tell()
+
+    @property
+    @abstractmethod
+    def arm_fault(self) -> str:
+        """Why the arm does not follow, in a word or two; empty if it does."""
+
+    @property
+    def fault(self) -> str:
+        """That; while the robot is brought back, that it is."""
+        return RECOVERING if self.recovery.running else self.arm_fault
+
+    @abstractmethod
+    def ends_at_the_robot(self, fault: str) -> bool:
+        """Whether a person does, and nothing that could be asked for from here."""
+
+    def tell(self) -> None:
+        """At every change, and once at the beginning."""
+        fault = self.fault
+        if fault != self.said:
+            self.said = fault
+            self.faults.publish(String(data=fault))
+            if fault:
+                self.get_logger().error(f"robot/fault: {fault}")
+
+    def _on_reset(self, asked: String) -> None:
+        """A person has asked the interlock to reset ``asked``: the one time at which the robot may be asked to go on."""
+        fault = self.fault
+        if not fault or self.recovery.running:
+            return
+        if self.ends_at_the_robot(fault):
+            self.get_logger().warning(f"{fault}: a person ends that at the robot, then reset again")
+            return
+        self.get_logger().info(f"'{fault}' is to be recovered from, as a part of the reset of '{asked.data}'")
+        run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
