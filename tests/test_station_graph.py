@@ -159,7 +159,7 @@ def test_whoever_is_asked_to_end_has_the_time_that_it_needs_and_no_more(tmp_path
     assert trainer_process(tmp_path).stop_s > Process("node", "", "", "", "").stop_s
 
 
-def poll(supervisor, seconds=30):
+def poll(supervisor, seconds=90):
     end = time.time() + seconds
     while time.time() < end:
         supervisor.poll()

@@ -11,7 +11,7 @@ from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes.spool import Spool
 
 
-def until(condition, what="it", seconds=20):
+def until(condition, what="it", seconds=90):
     """Wait for something that another thread or process does."""
     end = time.monotonic() + seconds
     while not (got := condition()):

@@ -181,7 +181,7 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
         executor.add_node(one)
         threading.Thread(target=executor.spin, daemon=True).start()
 
-    def wait(until, seconds=20.0):
+    def wait(until, seconds=90.0):
         end = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < end, events

@@ -64,7 +64,7 @@ def test_a_recipe_is_checked_and_a_stations_processes_are_listed_without_them():
     code = ("import sys; from pathlib import Path; from rlinf_core.recipes import load_recipe\n"
             "from rlinf_core.launching.graph import station_processes as processes\n"
             "print(len(processes(load_recipe('demo'), Path('/tmp'))), 'torch' in sys.modules, 'ray' in sys.modules)")
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, timeout=90)
     assert told.stdout == "7 False False\n", told.stderr
 
 

@@ -50,7 +50,7 @@ class Workspace:
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
 
-    def ros2(self, words, domain=DOMAIN, timeout=60):
+    def ros2(self, words, domain=DOMAIN, timeout=90):
         """What it says; its exit code is 0."""
         ran = subprocess.run(["ros2", *words.split()] if isinstance(words, str) else ["ros2", *words], cwd=ROOT, text=True,
                              env=self.environment | {"ROS_DOMAIN_ID": str(domain)}, capture_output=True, timeout=timeout)

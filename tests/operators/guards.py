@@ -7,7 +7,7 @@ from rlinf_core.operators.device import Guard
 PLAIN = {"deadband": 0.1, "curve": 1.0, "scale": 1.0, "rotation_scale": 0.5}
 
 
-def settle(guard, until, timeout_s=3.0):
+def settle(guard, until, timeout_s=30.0):
     """Poll as the operator does; returns all that was asked."""
     asked, end = [], time.monotonic() + timeout_s
     while True:

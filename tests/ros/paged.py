@@ -78,7 +78,7 @@ class Paged:
         place = self.targets[-1].pose.position
         return place.x, place.y, place.z
 
-    def reach(self, state, cause=None, timeout_s=30):
+    def reach(self, state, cause=None, timeout_s=90):
         self.peer.spin(lambda: self.state.state == state and cause in (None, self.state.cause), timeout_s,
                        lambda: f"{state} {cause}; it is {self.state.state} {self.state.cause!r}")
 

@@ -236,7 +236,7 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     first.wait(lambda: first.status()["done"] == 2, "the count")
     assert (first.status()["successes"], first.status()["dropped"]) == (1, 1)
     first.key(b"\x03")
-    told, code = first.popen.communicate(timeout=30)[0], first.popen.returncode
+    told, code = first.popen.communicate(timeout=90)[0], first.popen.returncode
     assert code == 130 and "1 of 2 demonstrations succeeded and count, 1 did not" in told
     assert f"the same command with --out {run} goes on" in told
     assert "takes: 1 of 2 succeeded, 0 did not, 1 discarded" in told and "g: the scene is ready" in told
@@ -244,7 +244,7 @@ def test_a_person_collects_in_one_terminal_stops_and_goes_on(tmp_path, at_the_te
     second = at_the_terminal(run, "--episodes", "2", *said)
     second.arm()
     second.take(b"y", "closed")
-    told, code = second.popen.communicate(timeout=30)[0], second.popen.returncode
+    told, code = second.popen.communicate(timeout=90)[0], second.popen.returncode
     assert code == 0 and "2 of 2 demonstrations succeeded and count, 1 did not" in told
     assert "rlinf data export lerobot" in told
     takes = takes_of(run, load_recipe("demo", said[1:]))

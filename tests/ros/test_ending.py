@@ -84,10 +84,9 @@ def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
 def test_a_process_that_the_middleware_holds_for_ever_ends_all_the_same(code):
     """As in Fast-DDS#6513: a call that keeps Python's lock does not return."""
     end = ("import ctypes; from rlinf.workarounds import end_soon; print('done'); "
-           f"end_soon({code}, 0.3); ctypes.PyDLL(None).sleep(60)")
-    begun = time.monotonic()
-    ended = subprocess.run([sys.executable, "-c", end], stdout=subprocess.PIPE, text=True, timeout=30)
-    assert (ended.returncode, ended.stdout) == (code, "done\n") and time.monotonic() - begun < 20
+           f"end_soon({code}, 0.3); ctypes.PyDLL(None).sleep(600)")
+    ended = subprocess.run([sys.executable, "-c", end], stdout=subprocess.PIPE, text=True, timeout=90)
+    assert (ended.returncode, ended.stdout) == (code, "done\n")
 
 
 @pytest.mark.parametrize("after_s", [0.05, 0.5, 1.5, 3.0])

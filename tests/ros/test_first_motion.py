@@ -145,5 +145,5 @@ def test_an_arm_that_goes_the_other_way_is_found_at_its_first_centimetre_and_no_
 def test_where_no_interlock_is_or_one_is_armed_it_does_not_begin(peer, tmp_path):
     command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--set", "station.robot=franka_fr3",
                "station.task=reach", "station.operator.kind=keyboard", "station.domain_id=132"]
-    ran = subprocess.run(command, text=True, capture_output=True, timeout=60)
+    ran = subprocess.run(command, text=True, capture_output=True, timeout=90)
     assert ran.returncode == 1 and "heard no interlock" in ran.stderr and "Traceback" not in ran.stderr

@@ -250,7 +250,7 @@ def test_s24_after_a_stall_it_is_within_its_limits_by_measured_time(arm):
 def test_s23_one_interlock_a_station_however_it_is_started(arm):
     command = [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-r", "__ns:=/station_a", "-p",
                "limits_file:=robots/franka_fr3/limits.yaml"]
-    result = subprocess.run(command, env=arm.peer.supervisor.environment, capture_output=True, text=True, timeout=30,
+    result = subprocess.run(command, env=arm.peer.supervisor.environment, capture_output=True, text=True, timeout=90,
                             check=False)
     assert result.returncode == 1 and "another one commands station '/station_a'" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1

@@ -31,7 +31,7 @@ def test_the_node_refuses_to_start_without_limits(tmp_path):
     (tmp_path / "limits.yaml").write_text("speed: 0.1\n")
     result = subprocess.run(
         [sys.executable, "-m", "rlinf.interlock", "--ros-args", "-p", f"limits_file:={tmp_path / 'limits.yaml'}"],
-        text=True, capture_output=True, timeout=30)
+        text=True, capture_output=True, timeout=90)
     assert result.returncode != 0 and "'box_low' is missing" in result.stderr
 
 

@@ -268,5 +268,5 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
 
 def test_the_keyboard_needs_a_terminal(tmp_path):
     command = command_line(operator_process(load_recipe("demo", ["station.operator.kind=keyboard"])), tmp_path)
-    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30)
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90)
     assert result.returncode != 0 and "rlinf teleop" in result.stderr

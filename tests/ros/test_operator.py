@@ -42,7 +42,7 @@ class Watched:
     def log(self, name):
         return (self.peer.supervisor.run_dir / f"logs/{name}.log").read_text()[self.begun[name]:]
 
-    def reach(self, state, timeout_s=30):
+    def reach(self, state, timeout_s=90):
         self.peer.spin(lambda: self.states and self.states[-1].state == state, timeout_s, f"state {state}")
 
     def ask(self, client, request):

@@ -42,7 +42,7 @@ class Tab:
         self.page.goto(station.url)
         self.sees("#link", "connected")
 
-    def until(self, holds, what="it", timeout_s=60):
+    def until(self, holds, what="it", timeout_s=90):
         """The station and the browser both go on."""
         def look():
             self.page.wait_for_timeout(50)

@@ -100,7 +100,7 @@ def test_what_a_parameter_cannot_be_is_said_in_a_line(tmp_path, name, value, sai
     process = next(each for each in station_processes(load_recipe("demo", REAL), tmp_path) if each.name == "environment")
     process.parameters[name] = value
     ran = subprocess.run(command_line(process, tmp_path), env=ros_environment(128), capture_output=True, text=True,
-                         timeout=60)
+                         timeout=90)
     assert ran.returncode == 1 and said in ran.stderr and "Traceback" not in ran.stderr, ran.stderr
 
 

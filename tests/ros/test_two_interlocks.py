@@ -112,7 +112,7 @@ class Station:
     def clear(self, side, cause):
         self.peer.spin(lambda: self.ask(side.clearing, ResetFault.Request(cause=cause)).success, what=f"{cause} cleared")
 
-    def reach(self, left, right, timeout_s=10.0):
+    def reach(self, left, right, timeout_s=90.0):
         self.peer.spin(lambda: (self.left.stands, self.right.stands) == (left, right), timeout_s,
                        lambda: f"{left} and {right}, stands {self.left.stands} and {self.right.stands}")
 
