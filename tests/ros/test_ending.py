@@ -68,7 +68,8 @@ def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
     events = listen(peer, EpisodeEvent, "episode")
     with Run(tmp_path, "collect.episodes=50", domain=61, trains=False, supervisor=Supervisor) as run:
         peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, 90, "an episode")
-        peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED, 60, "the next")
+        peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED and any((run.folder / "spool/open").iterdir()), 60,
+                  "the next, in the recorder")
         codes = all_at_once(run, signal.SIGINT)
         peer.for_s(0.5)
     begun = {e.episode_id for e in events if e.kind == EpisodeEvent.STARTED}
