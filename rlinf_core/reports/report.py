@@ -86,9 +86,10 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
     steps = [event["env_steps"] for event in episodes]
     success = np.array([event["success"] for event in episodes], dtype=float)
     smooth = [success[max(0, i - WINDOW + 1):i + 1].mean() for i in range(len(success))]
+    first = WINDOW - 1 if len(success) >= WINDOW else 0  # of the first few alone it would say all or nothing
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
-    axes.plot(steps, smooth, color="#2b6ca3", label=f"training episodes, mean of {WINDOW} (exploring)")
+    axes.plot(steps[first:], smooth[first:], color="#2b6ca3", label=f"training episodes, mean of {WINDOW} (exploring)")
     for name, x, colour in (("before", 0, "#c2571a"), ("after", max(steps, default=0), "#2e7d32")):
         rate = summary[f"success_{name}"]
         low, high = wilson(round(rate * summary["eval_episodes"]), summary["eval_episodes"])
