@@ -11,8 +11,8 @@ from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Events, Input
 from rlinf_core.interlock.watch import OTHER, count_contacts, enabled, obstacles, others, standing_faults, unready
 
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
-GRIPPER = "gripper/state"  # an input that may be silent
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
+GRIPPER = "gripper/state"  # an input that may be silent
 
 
 def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
