@@ -6,7 +6,8 @@ A flow is cloned from scripted peg insertions at 20 Hz (chunks of 16 actions, th
 held-out scenes in simulated time, so that no other work on this machine matters: an answer comes so many time steps
 after it was asked for, and is put together by ``Chunking``, as in the policy node. Columns: success; of the time steps
 after an episode's first answer, those without an action of the policy (the arm holds); and the largest step from one action
-to the next, in units of the largest action. ``real_time`` is given what is in play, which the flow is cloned to go on from (``max_delay``), ``blended`` only
+to the next, in units of the largest action. ``real_time`` is given what is
+in play, which the flow is cloned to go on from (``max_delay``), ``blended`` only
 mixed with it, as for policies that are no flows. ``no delay`` is the same policy when thinking takes no time. It does not
 cover network and middleware, which tests/ros/test_remote_station.py has.
 """
