@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from rlinf_core.interlock import load_limits
 from rlinf_core.task import load_task
+from tests.stalls import AGAIN, WATCH
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell's background jobs have it, and whatever they start
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,6 +36,23 @@ def random():
 
 def pytest_addoption(parser):
     parser.addoption("--evidence", default="", help="write what the safety tests measured to this JSON file")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("ros") and not item.get_closest_marker("lockstep"):
+            item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("flaky"):
+        WATCH.begin(item.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter):
+    for test, late_s in WATCH.again.items():
+        terminalreporter.write_line(f"{test}: failed while the machine stood still for {late_s:.2f} s")
 
 
 @pytest.fixture

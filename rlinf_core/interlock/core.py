@@ -64,9 +64,12 @@ class _Tick:
             self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.believed else state.lost + 1
         self.gripper_silent = GRIPPER in inputs.silent
-        if state.gripper_silent and not self.gripper_silent and self.mode is Mode.DISARMED and self.sample is not None:
-            self.trajectory.leave_gripper_at(self.sample[-1])  # or one that begins anew would go to where it was wanted
-            self.event("reseeded", "gripper")
+        if state.gripper_silent and not self.gripper_silent and anew:
+            if self.sample is None:
+                self.gripper_silent = True  # until it is known where it is
+            else:
+                self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
+                self.event("reseeded", "gripper")
 
     @property
     def arm(self) -> Coordinates | None:

@@ -28,7 +28,7 @@ class State:
     track: Track = field(default_factory=Track)
     lost: int = 0                       # ticks in a row without a state
     adrift: int = 0                     # ticks in a row in which the set-point has rested far from the arm
-    gripper_silent: bool = False        # whether its width was not heard
+    gripper_silent: bool = False        # whether its width was not heard, or since then not where it is
 
     @property
     def still(self) -> bool:

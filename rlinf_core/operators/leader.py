@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import termios
 import time
 from typing import Annotated, Any, Literal
 
@@ -96,7 +97,7 @@ class Leader(Device):
         self.port.baudrate = self.baud
         try:
             opened = self.port.openPort()
-        except OSError as error:  # as serial.SerialException is
+        except (OSError, termios.error) as error:  # as serial.SerialException is
             if isinstance(error, PermissionError) or "ermission" in str(error):
                 raise DeviceError(refused("a leader arm", self.device)) from error
             raise DeviceError(f"expected a leader arm at {self.device}, got: {error}. Plug it in, or name another port: "
@@ -117,7 +118,7 @@ class Leader(Device):
         try:
             self.port.is_using = False  # which an error on the way leaves set
             answered = self.reading.txRxPacket() == 0
-        except OSError as error:
+        except (OSError, termios.error) as error:  # the latter where it goes while its input is emptied
             raise DeviceError(f"unplugged: expected a leader arm at {self.device}, got: {error}. Plug it in again: it is "
                               "looked for every second", gone=True) from error
         if not answered:

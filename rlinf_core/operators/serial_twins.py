@@ -27,11 +27,12 @@ class Serial(Twin):
         tty.setraw(self.inside)
         self.path.unlink(missing_ok=True)
         self.path.symlink_to(os.ttyname(self.inside))
-        threading.Thread(target=self._go, daemon=True).start()
+        self._over, self._thread = threading.Event(), threading.Thread(target=self._go, daemon=True)
+        self._thread.start()
 
     def _go(self) -> None:
         asked = b""
-        while self.terminal >= 0:
+        while not self._over.is_set():
             if not select.select([self.terminal], [], [], 0.05)[0]:
                 continue
             with contextlib.suppress(OSError):
@@ -60,12 +61,14 @@ class Serial(Twin):
         self.broken = True
 
     def unplug(self) -> None:
-        """Gone."""
-        terminal, self.terminal = self.terminal, -1
+        """Gone, as often as it is called."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._thread.join()  # or it would go on with the number of a file that was closed, which another may have by then
         self.path.unlink(missing_ok=True)
-        if terminal >= 0:
-            os.close(self.inside)
-            os.close(terminal)
+        os.close(self.inside)
+        os.close(self.terminal)
 
 
 def crc(data: bytes) -> int:

@@ -31,18 +31,21 @@ class Pipe:
             os.mkfifo(self.path)
         self.fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         fcntl.fcntl(self.fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_DIRECT)
+        self._one_at_a_time = threading.Lock()  # else a report could go to whoever has the number of a file that was closed
 
     def write(self, report: bytes) -> None:
-        """One report; lost where nobody reads, as of a device."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self.fd, report)
+        """One report; lost where nobody reads, as of a device, and once it is gone."""
+        with self._one_at_a_time, contextlib.suppress(BlockingIOError):
+            if self.fd >= 0:
+                os.write(self.fd, report)
 
     def unplug(self) -> None:
         """Gone, as often as it is called."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.path.unlink(missing_ok=True)
-        self.fd = -1
+        with self._one_at_a_time:
+            if self.fd >= 0:
+                os.close(self.fd)
+                self.path.unlink(missing_ok=True)
+            self.fd = -1
 
 
 class Twin:
@@ -102,8 +105,7 @@ class SpaceMouse(Twin):
 
     def write(self, report: bytes) -> None:
         """Any report."""
-        if self.pipe.fd >= 0:
-            self.pipe.write(report)
+        self.pipe.write(report)
 
     def deflect(self, values: dict[str, float]) -> None:
         """tx, ty, tz, rx, ry, rz, 1 for a full deflection."""

@@ -163,23 +163,33 @@ def test_s22_an_input_that_a_limit_needs_must_be_alive_to_arm_and_to_move(eviden
     evidence("S22", "no wrench: not armed; silent in motion: hold in the same tick", "refused; hold")
 
 
-def test_s22_a_gripper_that_begins_anew_while_disarmed_is_wanted_where_it_is(evidence):
+@pytest.mark.parametrize("mode", [Mode.DISARMED, Mode.FAULT], ids=lambda mode: mode.name.lower())
+def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_it_is(mode, evidence):
     rig = Rig(limits(gripper_width=0.08), gripper=0.03, follow=False).settle()
+    if mode is Mode.FAULT:
+        rig.arm()
+        rig.tick(robot_fault="reflex")
+        rig.tick()
+    assert rig.state.mode is mode
     rig.tick(silent=("gripper/state",))
     rig.gripper = 0.06
     rig.tick(silent=("gripper/state",))
     assert rig.output.gripper == 0.03
+    rig.tick(pose=None)
+    assert rig.output.gripper == 0.03, "it is not known where anything is"
     rig.tick()
     assert rig.output.gripper == 0.06 and [(event.kind, event.cause) for event in rig.events] == [("reseeded", "gripper")]
     assert rig.output.target == HOME
     rig.gripper = 0.05
     rig.tick()
     assert rig.output.gripper == 0.06, "what it holds may keep it from closing"
+    if mode is Mode.FAULT:
+        rig.tick(reset_fault=rig.state.cause)
     rig.arm()
     rig.tick(silent=("gripper/state",))
     rig.tick()
     assert rig.output.gripper == 0.06, "armed by a person, who saw it"
-    evidence("S22", "disarmed: a gripper that begins anew stays where it is", "no order")
+    evidence("S22", f"{mode.name}: a gripper that begins anew stays where it is", "no order")
 
 
 # S23: who speaks

@@ -11,6 +11,7 @@ import pytest
 rclpy = pytest.importorskip("rclpy")
 
 from tests.ros.nursery import Quick  # noqa: E402
+from tests.stalls import WATCH  # noqa: E402
 
 PRIORITY = 2  # below the nodes that command, observe and plan
 
@@ -41,8 +42,12 @@ class Peer:
     def every(self, seconds, do):
         """From now on, also while the test starts processes or waits for its turn: as an arm or a pendant goes on."""
         def repeat():
+            last = time.monotonic()
             while not self._over.wait(seconds):
                 do()
+                now = time.monotonic()
+                WATCH.note(now - last - seconds)
+                last = now
 
         self._live.append(threading.Thread(target=repeat, daemon=True))
         self._live[-1].start()

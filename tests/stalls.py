@@ -1,0 +1,72 @@
+"""Whether the machine stood still while a test ran: what a station in real time shows of itself then is about the machine.
+
+A process of its own, as a node has one, sleeps 10 ms at a time and says when it was woken late; so does whatever stands in
+for an arm or a pendant (``Peer.every``), which must not pause either. A test of the mark ``ros`` that failed while one of
+them was late is run again, at most twice, and counted as such at the end; one that failed on a machine that kept time has
+failed.
+"""
+
+import os
+import struct
+import subprocess
+import sys
+import time
+
+LATE_S = 0.05   # the shortest time after which an interlock calls an arm silent
+NAP_S = 0.01
+AGAIN = 2       # times
+WORD = struct.Struct("d")
+
+
+class Watch:
+    """Of one run of pytest; ``stalled`` is about the test that runs."""
+
+    def __init__(self):
+        self.worst, self.test, self.again, self.process = 0.0, "", {}, None
+
+    def begin(self, test=""):
+        """It begins."""
+        if self.process is None:
+            heard, says = os.pipe2(os.O_CLOEXEC)
+            os.set_blocking(heard, False)
+            self.process = subprocess.Popen([sys.executable, __file__, str(says), str(os.getpid())], pass_fds=[says],
+                                            start_new_session=True)
+            os.close(says)
+            self.heard = heard
+        self._take()
+        self.worst, self.test = 0.0, test
+
+    def note(self, late_s):
+        """Somebody was late."""
+        self.worst = max(self.worst, late_s)
+
+    def stalled(self):
+        """Whether anybody was, since the test began; asked where it failed."""
+        self._take()
+        if self.worst > LATE_S:
+            self.again[self.test] = self.worst
+        return self.worst > LATE_S
+
+    def _take(self):
+        try:
+            while words := os.read(self.heard, 8 * WORD.size):
+                for (late_s,) in WORD.iter_unpack(words):
+                    self.note(late_s)
+        except BlockingIOError:
+            pass
+
+
+WATCH = Watch()
+
+
+def watch(says, parent):
+    """Until the parent has gone."""
+    while os.getppid() == parent:
+        before = time.monotonic()
+        time.sleep(NAP_S)
+        if (late_s := time.monotonic() - before - NAP_S) > LATE_S:
+            os.write(says, WORD.pack(late_s))
+
+
+if __name__ == "__main__":
+    watch(*map(int, sys.argv[1:]))

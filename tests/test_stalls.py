@@ -1,0 +1,52 @@
+"""What failed on a machine that stood still is run again, and nothing else is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.stalls import LATE_S, Watch
+
+FAILS = """
+import pytest
+from tests.stalls import WATCH
+pytestmark = pytest.mark.{mark}
+tries = []
+def test_it():
+    WATCH.process.kill()
+    tries.append(1)
+    WATCH.worst = {late}
+    assert len(tries) > {times}
+"""
+
+
+def test_a_process_that_is_woken_late_says_so():
+    watch = Watch()
+    watch.begin()
+    end = time.monotonic() + 30
+    while not watch.stalled():
+        assert time.monotonic() < end
+        watch.process.send_signal(signal.SIGSTOP)
+        time.sleep(2 * LATE_S)
+        watch.process.send_signal(signal.SIGCONT)
+        time.sleep(LATE_S)
+    watch.process.kill()
+    watch.process.wait()
+    watch.begin("the next")
+    watch.note(LATE_S / 2)
+    assert not watch.stalled()
+
+
+@pytest.mark.parametrize("late, fails, said", [(0.06, 1, "1 passed, 1 rerun"), (0.06, 9, "1 failed, 2 rerun"),
+                                               (0.04, 1, "1 failed in")])
+def test_only_what_failed_meanwhile_is_run_again(tmp_path, late, fails, said):
+    test = tmp_path / "test_it.py"
+    test.write_text(FAILS.format(mark="ros", late=late, times=fails))
+    ran = subprocess.run([sys.executable, "-m", "pytest", "-q", "-c", "pyproject.toml", "-p", "tests.conftest", "-p",
+                          "no:cacheprovider", test],
+                         capture_output=True, text=True, env=os.environ)
+    assert said in ran.stdout, ran.stdout + ran.stderr
+    assert ("failed while the machine stood still for 0.06 s" in ran.stdout) == (late > LATE_S)
