@@ -40,12 +40,13 @@ class Watch:
         """Somebody was late."""
         self.worst = max(self.worst, late_s)
 
-    def stalled(self):
-        """Whether anybody was, since the test began; asked where it failed."""
+    def stalled(self, error):
+        """Whether anybody was, since the test began, which ended with this error; None where it did not."""
         self._take()
-        if self.worst > LATE_S:
-            self.again[self.test] = self.worst
-        return self.worst > LATE_S
+        if error is None or self.worst <= LATE_S:
+            return False
+        self.again[self.test] = self.worst
+        return True
 
     def _take(self):
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-from pydantic import Field, GetJsonSchemaHandler
+from pydantic import Field, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlinf_core import plugins
@@ -103,12 +103,12 @@ def make_camera(said: str) -> DeviceCamera:
 class _Named(Discriminated):
     """By ``kind``; a list is the size of one that somebody else publishes."""
 
-    def validated(self, value: Any) -> Settings | None:
+    def validated(self, value: Any, info: ValidationInfo | None = None) -> Settings | None:
         if isinstance(value, list | tuple):
             value = {"size": tuple(value)}
         if not isinstance(value, dict | Settings):
             raise PydanticCustomError("camera", "expected a list of height and width, or a mapping with its 'kind'")
-        return super().validated(value)
+        return super().validated(value, info)
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         size = {"type": "array", "items": {"type": "integer", "exclusiveMinimum": 0}, "minItems": 2, "maxItems": 2}

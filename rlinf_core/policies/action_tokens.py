@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
+from rlinf_core.policies.adapters import of_base
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.pretrained import Tokenizer, sentence_of
 from rlinf_core.policies.settings import TokenSettings
@@ -66,6 +67,10 @@ class ActionTokens(OnPolicyActor):
             raise SpecError(f"policy.kind: expected at least one camera for {self.name}, got none. Name some in "
                             "station.observe_cameras")
         self._tokens: dict[bytes, list[int]] = {}
+
+    def stays(self, name: str) -> bool:
+        """See ``NetworkPolicy``: what adapters are for."""
+        return bool(self.config.lora.rank) and of_base(name)
 
     @property
     @abstractmethod

@@ -1,7 +1,7 @@
 """Low-rank adapters in a published network (LoRA), by the library peft: what is trained, and what a policy file holds.
 
 A file with adapters holds no other weights of the network. Those are in ``base-<hash>.safetensors`` beside it, which is
-written once: each version after it is small.
+written once: each version after it is small. So are those of a policy that chooses the noise of a frozen network.
 """
 
 from __future__ import annotations
@@ -38,23 +38,22 @@ def inject(network: Any, lora: Lora) -> None:
         inject_adapter_in_model(LoraConfig(r=lora.rank, lora_alpha=alpha, target_modules=layers), network)
 
 
-def are_in(weights: Weights) -> bool:
-    """Whether a policy with these weights has adapters."""
-    return any(ADAPTER in name for name in weights)
+def of_base(name: str) -> bool:
+    """Whether a weight of this name, of a policy with adapters, is what they are for."""
+    return name.startswith(NETWORK) and ADAPTER not in name
 
 
-def without_base(weights: Weights, folder: Path) -> tuple[Weights, str]:
-    """What is not of the base, and the base's hash; the base is written into the folder unless it is there."""
+def keep_base(frozen: Weights, folder: Path) -> str:
+    """The hash of weights that stay as they are; they are written into the folder unless they are there."""
     from safetensors.torch import save_file
 
-    frozen = {name: tensor for name, tensor in weights.items() if _of_base(name)}
     digest = _digest(frozen)
     path = _path(folder, digest)
     if not path.exists():
         aside = path.with_name(f".{path.name}.part")
         save_file(frozen, aside)
         publish_file(aside, path)
-    return {name: tensor for name, tensor in weights.items() if not _of_base(name)}, digest
+    return digest
 
 
 def base(policy: Path, digest: str) -> Weights:
@@ -66,7 +65,7 @@ def base(policy: Path, digest: str) -> Weights:
     try:
         weights: Weights = load_file(path)
     except FileNotFoundError as error:
-        raise PolicyFileError(f"policy {policy}: expected the weights that its adapters are for in {path.name} beside it, "
+        raise PolicyFileError(f"policy {policy}: expected the weights that it leaves as they are in {path.name} beside it, "
                               "found none. Copy them from the run's policies, once for all versions") from error
     except (SafetensorError, OSError) as error:
         raise PolicyFileError(f"policy {path}: expected a whole safetensors file, got one that is cut short or damaged "
@@ -80,10 +79,6 @@ def base(policy: Path, digest: str) -> Weights:
 def base_name(digest: str) -> str:
     """The file, beside those of policies, that holds the weights of that hash."""
     return f"base-{digest[:16]}.safetensors"
-
-
-def _of_base(name: str) -> bool:
-    return name.startswith(NETWORK) and ADAPTER not in name
 
 
 def _path(folder: Path, digest: str) -> Path:

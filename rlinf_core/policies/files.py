@@ -39,8 +39,8 @@ def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
     metadata = {"format": FORMAT, "info": json.dumps(info)}
     metadata |= {key: json.dumps(value) for key, value in actor.describe().items()}
     weights = {name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}
-    if adapters.are_in(weights):
-        weights, metadata["base"] = adapters.without_base(weights, path.parent)
+    if frozen := {name: weights.pop(name) for name in [*weights] if actor.stays(name)}:
+        metadata["base"] = adapters.keep_base(frozen, path.parent)
     save_file(weights, aside, metadata)
     return publish_file(aside, path)
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
-from rlinf_core.policies.adapters import inject
+from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
@@ -77,6 +77,10 @@ class FlowMatching(OnPolicyActor):
     def describe(self) -> dict[str, Any]:
         """With network and tokenizer, so that the file is all that a station needs."""
         return super().describe() | {"network": self.made.described(self.network), "tokenizer": self.tokenizer.text}
+
+    def stays(self, name: str) -> bool:
+        """See ``NetworkPolicy``: what adapters are for."""
+        return bool(self.config.lora.rank) and of_base(name)
 
     @abstractmethod
     def measure(self) -> None:
@@ -187,6 +191,11 @@ class FlowMatching(OnPolicyActor):
         ours = self.spec.action.dim
         off = ((point - mean)[..., :ours] / std) ** 2
         return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
+
+    def as_noise(self, numbers: Tensor) -> Tensor:
+        """Of each number of a chunk (B, H A), as ``decode`` takes it: what the network has beyond them is zero."""
+        ours = self.spec.action.dim
+        return F.pad(numbers.unflatten(-1, (-1, ours)), (0, self.room[1] - ours))
 
     def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         """The actions (B, H A) that noise (B, H, as many as the network has) is carried to."""

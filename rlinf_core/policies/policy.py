@@ -205,6 +205,10 @@ class NetworkPolicy(nn.Module):
         actions = actions.reshape(len(actions), self.config.horizon, -1)
         return ActionChunk(actions, self.config.executed, actions if drawn is None else drawn, log_probs)
 
+    def stays(self, name: str) -> bool:
+        """Whether RL leaves the weight of this name as it is: it is kept and travels once, in a file of its own."""
+        return False
+
     @classmethod
     def rebuilt(cls, spec: StationSpec, config: Any, described: Mapping[str, Any]) -> NetworkPolicy:
         """Without weights yet, from what ``describe`` said."""

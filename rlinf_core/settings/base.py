@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlinf_core.errors import RecipeError
@@ -62,16 +63,19 @@ class Discriminated:
             text = str(error).partition(": ")[2]  # where it is, the key says
             raise PydanticCustomError("discriminated", "{text}", {"text": text, "key": self.key}) from error
 
-    def validated(self, value: Any) -> Settings | None:
+    def validated(self, value: Any, info: ValidationInfo | None = None) -> Settings | None:
         """The model's instance; one that is there already stays."""
         if isinstance(value, Settings) or (value is None and self.optional):
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_type", "expected a mapping")
-        return self.of(value).model_validate({self.key: self.default} | dict(value) if self.default else value)
+        said = {self.key: self.default} | dict(value) if self.default else value
+        if info is not None and info.mode == "json":  # which has no tuples
+            return self.of(value).model_validate_json(json.dumps(said))
+        return self.of(value).model_validate(said)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        schema = core_schema.no_info_plain_validator_function(self.validated)
+        schema = core_schema.with_info_plain_validator_function(self.validated)
         return core_schema.nullable_schema(schema) if type(None) in get_args(source) else schema
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from rlinf_core.devices import device_of
 from rlinf_core.distributed.group import LearnerGroup
 from rlinf_core.distributed.ray_cluster import cpus_each
 from rlinf_core.errors import RecipeError
-from rlinf_core.policies import make_policy
+from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.files import load_policy, newest_policy
+from rlinf_core.policies.latent_noise.config import Config as LatentNoise
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.specs import StationSpec
@@ -47,6 +48,8 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:
     """A new one, or that of another run."""
     policy = load_policy(newest_policy(before), spec) if before else make_policy(spec, recipe.policy)
+    if isinstance(recipe.policy, LatentNoise) and policy.config == recipe.policy.of_flow:
+        policy = policy_kind(recipe.policy.kind).Policy.around(recipe.policy, policy)
     if policy.config != recipe.policy:
         raise RecipeError(f"simulation.initial_policy: expected the recipe's policy {recipe.policy}, got {policy.config}")
     return policy.to(device_of(recipe.device)).train()

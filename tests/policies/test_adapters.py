@@ -86,7 +86,7 @@ def test_a_file_holds_them_alone_and_names_its_base(kind, tmp_path):
     with pytest.raises(PolicyFileError, match="cut short"):
         load_policy(file)
     base.unlink()
-    with pytest.raises(PolicyFileError, match=f"adapters are for in {base.name} beside it"):
+    with pytest.raises(PolicyFileError, match=f"leaves as they are in {base.name} beside it"):
         load_policy(file)
 
 

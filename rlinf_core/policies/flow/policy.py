@@ -45,6 +45,10 @@ class FlowActor(NetworkPolicy):
         velocity, log_std = outputs.chunk(2, dim=-1)
         return velocity, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
 
+    def as_noise(self, numbers: Tensor) -> Tensor:
+        """Of each number of a chunk (B, H A), as ``decode`` takes it."""
+        return numbers
+
     def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         """The action (B, H A) that ``noise`` is carried to, without any noise on the way."""
         features = self.encoder(batch)
