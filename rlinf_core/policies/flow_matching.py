@@ -1,7 +1,7 @@
 """What policies with an action expert share: noise is carried to a chunk of actions along a velocity, in Euler steps.
 
 The expert says v(pictures, sentence, state, a, t); t = 1 is noise, t = 0 an action (pi0, Black et al. 2024, arXiv
-2410.24164). With noise on the way what is drawn has a density (Flow-SDE).
+2410.24164). With noise on the way what is drawn has a density: Flow-SDE and Flow-Noise (pi_RL, arXiv 2510.25889).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rlinf_core import sharding
@@ -23,6 +23,7 @@ from rlinf_core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.continuation import Continuation, guided
+from rlinf_core.policies.encoder import Head, mlp
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
@@ -30,6 +31,28 @@ from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.specs import StationSpec
 
 _LOG_2_PI = math.log(2.0 * math.pi)
+_NOISE_WIDTHS = (64, 64)
+
+
+class NoiseNetwork(nn.Module):
+    """How much noise enters at a step: of state, point and time, the deviation of each of our numbers.
+
+    Flow-Noise (pi_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094). It begins in the middle of its bounds, on a
+    logarithmic scale, and is of no use once nothing is explored any more.
+    """
+
+    def __init__(self, state: int, numbers: int, bounds: tuple[float, ...]) -> None:
+        super().__init__()
+        self.body, self.head = mlp(state + numbers + 1, _NOISE_WIDTHS), Head(_NOISE_WIDTHS[-1], numbers)
+        self.low, self.high = map(math.log, bounds)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, state: Tensor, point: Tensor, time: Tensor) -> Tensor:
+        """Of states (B, V), points (B, H, A) and times (B,): (B, H, A)."""
+        told = torch.cat([state, point.flatten(1), time[:, None]], dim=1)
+        share = 0.5 * (1.0 + torch.tanh(self.head(self.body(told))))
+        return torch.exp(self.low + (self.high - self.low) * share).view_as(point)
 
 
 class FlowMatching(OnPolicyActor):
@@ -58,6 +81,8 @@ class FlowMatching(OnPolicyActor):
         self.measure()
         self._fits()
         inject(self.network, config.lora)
+        numbers = config.horizon * spec.action.dim
+        self.spread = NoiseNetwork(spec.vector_size, numbers, config.learned_noise) if config.learned_noise else None
         if config.frozen:
             self.vlm.requires_grad_(False)
         self._tokens: dict[bytes, list[int]] = {}
@@ -88,7 +113,7 @@ class FlowMatching(OnPolicyActor):
 
     @property
     @abstractmethod
-    def vlm(self) -> torch.nn.Module:
+    def vlm(self) -> nn.Module:
         """The vision-language model."""
 
     @abstractmethod
@@ -142,15 +167,16 @@ class FlowMatching(OnPolicyActor):
 
         dx = v dt loses no marginal when noise of a standard deviation g(t) enters and the score draws it back:
         x' = x - v d + g^2 s d / 2 + g sqrt(d) e, with s = -(x + (1 - t) v) / t (Flow-GRPO, Liu et al. 2025, arXiv
-        2505.05470; for pi0: pi_RL, arXiv 2510.25889). Here g = sde_noise sqrt(t), which is nowhere singular. What the
-        network has beyond our numbers goes without noise.
+        2505.05470; for pi0: pi_RL, arXiv 2510.25889). Here g = sde_noise sqrt(t), which is nowhere singular. With
+        ``learned_noise`` x' = x - v d + s e, where a small network says s of each number. What the network has beyond our
+        numbers goes without noise.
         """
         inputs = self.inputs(batch)
         prefix, size = self._prefix(inputs), len(batch["vectors"])
         points = [self.noise(size, generator)]
         log_probs: list[Tensor] = []
         for time in self._times(size):
-            mean, std = self._step(points[-1], self._velocity(inputs, prefix, points[-1], time), time)
+            mean, std = self._step(batch, points[-1], self._velocity(inputs, prefix, points[-1], time), time)
             drawn = mean + std * self._own(self.noise(size, generator))
             log_probs.append(self._density(drawn, mean, std))
             points.append(drawn)
@@ -165,18 +191,25 @@ class FlowMatching(OnPolicyActor):
         repeated = {name: value.repeat_interleave(steps, dim=0) for name, value in inputs.items()}
         before, after = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
         time = torch.stack(self._times(size), dim=1).flatten()
-        mean, std = self._step(before, self._velocity(repeated, prefix, before, time), time)
-        log_probs = self._density(after, mean, std).view(size, steps, -1).sum(dim=1)[:, :self.config.executed]
-        entropy = (0.5 + 0.5 * _LOG_2_PI + std.log()).view(size, steps).sum(dim=1, keepdim=True) * self.spec.action.dim
-        return log_probs, entropy.expand(log_probs.shape)
+        seen = {"vectors": batch["vectors"].repeat_interleave(steps, dim=0)}
+        mean, std = self._step(seen, before, self._velocity(repeated, prefix, before, time), time)
+        entropy = (0.5 + 0.5 * _LOG_2_PI + std[..., :self.spec.action.dim].log().expand(-1, self.config.horizon,
+                                                                                        self.spec.action.dim)).sum(dim=-1)
+        log_probs, entropy = (each.view(size, steps, -1).sum(dim=1)[:, :self.config.executed]
+                              for each in (self._density(after, mean, std), entropy))
+        return log_probs, entropy
 
     def _times(self, size: int) -> list[Tensor]:
         """(B,) at the beginning of each step."""
         steps = self.config.flow_steps
         return [torch.full((size,), 1.0 - k / steps, device=self.device) for k in range(steps)]
 
-    def _step(self, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (B, H, M) of the next point, and its standard deviation (B, 1, 1)."""
+    def _step(self, batch: Batch, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (B, H, M) of the next point, and its standard deviation (B, 1, 1), or (B, H, M) of a learned one."""
+        if self.spread is not None:
+            state = self.normalisation.normalised(batch["vectors"])
+            spread = self.spread(state, point[..., :self.spec.action.dim], time)
+            return point - velocity / self.config.flow_steps, F.pad(spread, (0, point.shape[-1] - spread.shape[-1]))
         time, d, noise = time[:, None, None], 1.0 / self.config.flow_steps, self.config.sde_noise
         back = 0.5 * noise ** 2 * d * (point + (1.0 - time) * velocity)
         return point - d * velocity - self._own(back), noise * (time * d).sqrt()
@@ -189,6 +222,7 @@ class FlowMatching(OnPolicyActor):
     def _density(self, point: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """Log-density (B, H) of our numbers of each action."""
         ours = self.spec.action.dim
+        std = std[..., :ours]
         off = ((point - mean)[..., :ours] / std) ** 2
         return -0.5 * (off + 2.0 * std.log() + _LOG_2_PI).sum(dim=-1)
 
@@ -235,9 +269,9 @@ class FlowMatching(OnPolicyActor):
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """Chunks of actions from noise that is drawn; from its middle, where nothing is to be drawn.
 
-        Where it explores with ``sde_noise``, ``drawn`` is the path (B, 1, ...).
+        Where it explores with a density, ``drawn`` is the path (B, 1, ...).
         """
-        if explore and self.config.sde_noise:
+        if explore and self.config.density:
             path, log_probs = self.sample(self.seen(observation), generator)
             actions = path[:, -1, :, :self.spec.action.dim].clamp(-1.0, 1.0)
             return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
@@ -263,9 +297,9 @@ class WithExpert(FlowMatching):
         self.room = self.network.config["max_state_dim"], self.network.config["max_action_dim"]
 
     @property
-    def vlm(self) -> torch.nn.Module:
+    def vlm(self) -> nn.Module:
         """See ``FlowMatching``."""
-        vlm: torch.nn.Module = self.network.vlm
+        vlm: nn.Module = self.network.vlm
         return vlm
 
     def _prefix(self, inputs: Batch) -> Prefix:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rlinf_core.settings.base import Count, Settings, Widths, with_default
+from rlinf_core.settings.base import Count, Positive, Settings, Widths, with_default
 
 
 class Lora(Settings):
@@ -97,9 +97,33 @@ class FlowSettings(PretrainedSettings):
     sde_noise: float = Field(
         0.0, ge=0, le=2, description="where it explores, so much noise enters at every step from noise to action, the "
         "marginals staying what they are, which gives what it draws a density: the PPO family; 0 for none")
+    learned_noise: tuple[Positive, ...] = Field(
+        (), description="instead of sde_noise: two deviations, between which a small network says, for each number at "
+        "every step from noise to action, how much noise enters where it explores; () for none")
     tokens: int = Field(48, gt=0, le=1024, description="room for the instruction; what is longer is cut off")
     frozen: bool = Field(False, description="the vision-language model stays as it is; the action expert alone is trained")
 
+    @model_validator(mode="after")
+    def _one_noise(self) -> FlowSettings:
+        low, high = self.learned_noise or (1.0, 1.0)
+        if self.learned_noise and (self.sde_noise or not low < high):
+            raise ValueError(f"learned_noise: expected a smaller and a larger deviation, and sde_noise of 0; got "
+                             f"{self.learned_noise} and {self.sde_noise:g}. Choose one of both")
+        return self
+
+    @field_validator("learned_noise")
+    @classmethod
+    def _two(cls, bounds: tuple[float, ...]) -> tuple[float, ...]:
+        if len(bounds) not in (0, 2):
+            raise ValueError(f"expected two deviations, or none, got {len(bounds)}")
+        return bounds
+
+    @property
+    def density(self) -> bool:
+        """Whether what it draws where it explores has one."""
+        return bool(self.sde_noise or self.learned_noise)
+
     @property
     def no_density(self) -> str:
-        return "" if self.sde_noise else "policy.sde_noise: expected more than 0, which gives its actions a density, got 0"
+        return "" if self.density else ("policy.sde_noise: expected more than 0, which gives its actions a density, or "
+                                        "policy.learned_noise, got neither")
