@@ -23,7 +23,7 @@ from rlinf_core.errors import SpecError
 from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.continuation import Continuation, guided
-from rlinf_core.policies.encoder import Head, mlp
+from rlinf_core.policies.noise_network import NoiseNetwork
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
@@ -31,28 +31,6 @@ from rlinf_core.policies.settings import FlowSettings
 from rlinf_core.specs import StationSpec
 
 _LOG_2_PI = math.log(2.0 * math.pi)
-_NOISE_WIDTHS = (64, 64)
-
-
-class NoiseNetwork(nn.Module):
-    """How much noise enters at a step: of state, point and time, the deviation of each of our numbers.
-
-    Flow-Noise (pi_RL, arXiv 2510.25889; ReinFlow, arXiv 2505.22094). It begins in the middle of its bounds, on a
-    logarithmic scale, and is of no use once nothing is explored any more.
-    """
-
-    def __init__(self, state: int, numbers: int, bounds: tuple[float, ...]) -> None:
-        super().__init__()
-        self.body, self.head = mlp(state + numbers + 1, _NOISE_WIDTHS), Head(_NOISE_WIDTHS[-1], numbers)
-        self.low, self.high = map(math.log, bounds)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-
-    def forward(self, state: Tensor, point: Tensor, time: Tensor) -> Tensor:
-        """Of states (B, V), points (B, H, A) and times (B,): (B, H, A)."""
-        told = torch.cat([state, point.flatten(1), time[:, None]], dim=1)
-        share = 0.5 * (1.0 + torch.tanh(self.head(self.body(told))))
-        return torch.exp(self.low + (self.high - self.low) * share).view_as(point)
 
 
 class FlowMatching(OnPolicyActor):
