@@ -233,8 +233,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _station_commands(commands: Commands) -> None:
     """What a person asks of a running station."""
-    def of(parent: Commands, name: str, text: str, more: str) -> argparse.ArgumentParser:
+    def of(parent: Commands, name: str, text: str, more: str, words: str = "") -> argparse.ArgumentParser:
         parser = command(parent, name, "cli.station:visit", text, f"{text[0].upper()}{text[1:]}. {more}")
+        if words:
+            parser.add_argument("words", help=words)
         parser.add_argument("name", **STATIONS_RECIPE)
         parser.add_argument("--set", **SET,
                             help="as given to the station, e.g. station.name=station_b station.domain_id=43")
@@ -253,6 +255,10 @@ def _station_commands(commands: Commands) -> None:
         "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
         "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
     reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
+    of(commands, "instruct", "ask its policy for something else, in words", (
+        "From the next time step on, also within an episode: what is left of a chunk is not played. It holds until other "
+        "words are said; with '' what the scene or the task says holds again. Each time step that is recorded says it."),
+       "what is asked for, e.g. 'go to the red mark'; '' for what scene or task say")
     gripper = commands.add_parser("gripper", help="what a person has a running station's gripper do")
     of(gripper.add_subparsers(required=True, metavar="COMMAND"), "activate", "activate its gripper", (
         "Of a Robotiq, after power-up and to clear its faults: its fingers open and close once, so keep clear of them."))

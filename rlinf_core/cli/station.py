@@ -14,7 +14,7 @@ from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.ros import ros_environment
 
 
-def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "") -> int:
+def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: str = "", words: str = "") -> int:
     """Ask the recipe's station (``rlinf.station_client``); returns its exit code."""
     recipe = load_recipe(name, overrides)
     command = [sys.executable, "-m", "rlinf.station_client", what, "--station", recipe.station.name, "--timeout",
@@ -27,6 +27,8 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
         command += ["--arms", *arms]
     if cause:
         command += [f"--cause={cause}"]
+    if words:
+        command += [f"--words={words}"]
     return subprocess.call(command, env=ros_environment(recipe.station.domain))
 
 

@@ -195,7 +195,8 @@ def _assemble(steps: list[Any], messages: Messages, ended: Any, where: str) -> E
         failure=bool(getattr(ended, "failure", False)),  # recordings of before knew success and time limits alone
         truncated=bool(getattr(ended, "truncated", not ended.success)),
         policy_version=ended.policy_version, spec_hash=ended.spec_hash,
-        limits_hash="+".join(first.limits_hash for _, first in sorted(firsts.items())), instruction=steps[0].instruction,
+        limits_hash="+".join(first.limits_hash for _, first in sorted(firsts.items())),
+        instructions=tuple([step.instruction for step in steps]),
         observations=_observations(steps), requested=requested, executed=executed, sources=tuple(sources),
         limits=tuple(limits), rewards=np.array([s.reward for s in steps[1:]], np.float32),
         discounts=np.array([s.discount for s in steps[1:]], np.float32), stamps_ns=stamps,

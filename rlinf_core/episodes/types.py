@@ -57,6 +57,7 @@ class Episode:
         executed: (T, A) how far the interlock let the set-point move, SI units.
         success, failure, truncated: how it ended: the task was done, could not be done any more, or ran out of time.
         sources: who commanded each transition: policy, operator, or "" when nobody did.
+        instructions: (T + 1,) what was asked for at each time step; the operator may change it within an episode.
         limits: names of the limits active in each transition.
         rewards: (T,).
         discounts: (T,); 0 where the task ended, 1 otherwise, a time limit included.
@@ -76,7 +77,7 @@ class Episode:
     policy_version: int
     spec_hash: str
     limits_hash: str
-    instruction: str
+    instructions: tuple[str, ...]
     observations: dict[str, np.ndarray]
     requested: np.ndarray
     executed: np.ndarray
@@ -90,6 +91,11 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+    @property
+    def instruction(self) -> str:
+        """What was asked for at first."""
+        return self.instructions[0]
 
     @property
     def takeovers(self) -> np.ndarray:

@@ -59,7 +59,7 @@ def _step(episode: Episode, k: int) -> Any:
                  discount=float(episode.discounts[k - 1]) if k else 1.0,
                  terminated=last and not episode.truncated, truncated=last and episode.truncated,
                  success=last and episode.success, failure=last and episode.failure, episode_id=episode.id, step_index=k,
-                 mode=episode.mode, instruction=episode.instruction, vectors=vectors, images=images)
+                 mode=episode.mode, instruction=episode.instructions[k], vectors=vectors, images=images)
 
 
 def _event(episode: Episode, kind: int, stamp: int) -> Any:

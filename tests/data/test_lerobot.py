@@ -22,9 +22,10 @@ def spool(tmp_path, task):
 
 
 def brighter(topic, number, message):
-    """By 20 each time step, so that no picture can be taken for its neighbour."""
+    """By 20 each time step, so that no picture can be taken for its neighbour; from the fourth on it is asked otherwise."""
     if topic == "timestep":
         message.images[0].data[:] = 20 * number
+        message.instruction = "do it" if number < 3 else "do that"
 
 
 def frames_of(file):
@@ -45,7 +46,10 @@ def test_an_export_has_every_transition_to_the_last_bit_and_pictures_nearly(spoo
     assert table["next.reward"] == [0] * 4 + [1] + [0] * 7 and table["next.success"] == [False] * 4 + [True] + [False] * 7
     assert table["complementary_info.is_intervention"] == [True] + [False] * 11
     assert table["episode_index"] == [0] * 5 + [1] * 7 and table["index"] == list(range(12))
+    assert table["task_index"] == [0, 0, 0, 1, 1] + [0, 0, 0, 1, 1, 1, 1]
+    assert pq.read_table(root / "meta/tasks.parquet").to_pydict()["task_index"] == [0, 1]
     rows = pq.read_table(root / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    assert [row["tasks"] for row in rows] == [["do it", "do that"]] * 2
     pictures = frames_of(root / "videos/observation.images.front/chunk-000/file-000.mp4")
     for row, episode in zip(rows, episodes, strict=True):
         start = row["videos/observation.images.front/from_timestamp"]
@@ -98,7 +102,7 @@ def test_what_was_exported_comes_back_to_the_last_bit_and_pictures_nearly(spool,
             assert values.tobytes() == after.observations[key].tobytes(), "the one after the last action too"
         assert np.array_equal(after.requested, before.requested.astype(np.float32).astype(float))
         for key in ("id", "station", "mode", "seed", "success", "failure", "truncated", "policy_version", "spec_hash",
-                    "limits_hash", "instruction", "sources"):
+                    "limits_hash", "instructions", "sources"):
             assert getattr(after, key) == getattr(before, key), key
         for key in ("rewards", "discounts", "stamps_ns"):
             assert np.array_equal(getattr(after, key), getattr(before, key)), key

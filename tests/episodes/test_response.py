@@ -15,8 +15,9 @@ from tests.messages import record
 
 def episode(executed, velocity, step=0.1):
     count = len(executed)
-    return Episode("a-1", "a", "train", 0, True, False, False, 0, "", "", "", {"tcp_velocity": velocity}, executed,
-                   executed, ("policy",) * count, ((),) * count, np.zeros(count), np.ones(count),
+    return Episode("a-1", "a", "train", 0, True, False, False, 0, "", "", ("",) * (count + 1),
+                   {"tcp_velocity": velocity}, executed, executed,
+                   ("policy",) * count, ((),) * count, np.zeros(count), np.ones(count),
                    np.arange(count + 1) * round(step * 1e9))
 
 

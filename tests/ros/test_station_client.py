@@ -51,7 +51,8 @@ def test_status_says_what_the_station_says(peer):
     say["policy/status"].publish(PolicyStatus(version=7, inference_p50_ms=1.5, error="too old"))
     say["trainer/status"].publish(TrainerStatus(connected=False, message="refused", backlog=3, set_aside=2,
                                                 spool_full=0.25))
-    peer.node.create_timer(0.1, lambda: say["timestep"].publish(TimeStep(episode_id="e-9", step_index=4, mode="train")))
+    peer.node.create_timer(0.1, lambda: say["timestep"].publish(TimeStep(episode_id="e-9", step_index=4, mode="train",
+                                                                    instruction="to the left")))
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
     for _ in range(5):  # on a busy machine a chunk may be late
@@ -63,7 +64,7 @@ def test_status_says_what_the_station_says(peer):
     assert lines["policy"] == "version 7, answers in 1.5 ms; refused the last update: too old"
     assert lines["trainer"] == ("away: refused; 3 episodes wait to be sent; the spool is 25% full; 2 refused by the "
                                 "trainer are in the spool's refused/")
-    assert lines["episode"] == "e-9, step 4, train"
+    assert lines["episode"] == "e-9, step 4, train" and lines["asked for"] == "to the left"
 
 
 @pytest.mark.domain(53)

@@ -11,7 +11,8 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RecipeError
-from rlinf_core.trainer.sources.intake import Intake
+from rlinf_core.policies.instructions import NAME, decoded
+from rlinf_core.trainer.sources.intake import Intake, trajectory_of
 from rlinf_core.trainer.sources.recordings import read_recordings
 from tests.messages import record
 
@@ -56,6 +57,17 @@ def stamped(message):
     message.header.stamp.sec = 0
     message.header.stamp.nanosec = 0
     return message.header
+
+
+def test_what_was_asked_for_is_of_each_time_step(spool, task, tmp_path):
+    def other(topic, number, message):
+        if topic == "timestep" and number > 1:
+            message.instruction = "do that"
+
+    record(spool, task.spec, steps=4, change=other).close()
+    episode = read_episode(spool.root / "closed/a-1", sealed=True)
+    assert episode.instructions == ("do it",) * 2 + ("do that",) * 3 and episode.instruction == "do it"
+    assert decoded(trajectory_of(episode, task.spec).observations[NAME]) == episode.instructions
 
 
 REFUSED = {

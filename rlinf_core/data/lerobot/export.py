@@ -74,8 +74,8 @@ class Dataset:
     def add(self, episode: Episode) -> None:
         """Append one; its pictures are encoded while the next one is read."""
         self._wait()
-        row = {"episode_index": len(self.rows), "tasks": [episode.instruction], "length": len(episode),
-               "data/chunk_index": 0, "data/file_index": 0, "dataset_from_index": self.frames,
+        row = {"episode_index": len(self.rows), "tasks": list(dict.fromkeys(episode.instructions[:-1])),
+               "length": len(episode), "data/chunk_index": 0, "data/file_index": 0, "dataset_from_index": self.frames,
                "dataset_to_index": self.frames + len(episode), "meta/episodes/chunk_index": 0,
                "meta/episodes/file_index": 0}
         stats = {name: described(values) for name, values in self._put(episode).items()}
@@ -116,7 +116,8 @@ class Dataset:
     def _put(self, episode: Episode) -> dict[str, np.ndarray]:
         """An episode's columns, (T, D) each, which are kept."""
         length, spec = len(episode), self.spec
-        count, task = np.arange(length), self.tasks.setdefault(episode.instruction, len(self.tasks))
+        count = np.arange(length)
+        tasks = [self.tasks.setdefault(words, len(self.tasks)) for words in episode.instructions[:-1]]
         last = count == length - 1
         actions = episode.executed if self.executed else episode.requested
         made = {"action": actions.astype(np.float32), "next.reward": episode.rewards, "next.done": last,
@@ -124,7 +125,7 @@ class Dataset:
                 "complementary_info.is_intervention": np.array([source == "operator" for source in episode.sources]),
                 "timestamp": (count / self.fps).astype(np.float32), "frame_index": count,
                 "episode_index": np.full(length, len(self.rows)), "index": self.frames + count,
-                "task_index": np.full(length, task)}
+                "task_index": np.array(tasks)}
         if spec.vectors:
             made["observation.state"] = np.concatenate(
                 [episode.observations[item.name][:-1].reshape(length, -1) for item in spec.vectors], axis=1)

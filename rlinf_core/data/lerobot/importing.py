@@ -125,7 +125,7 @@ def _episode(data: DataSet, number: int, spec: StationSpec, names: dict[str, str
         mode=own.get("mode", "demonstration"), seed=own.get("seed", number), success=success, failure=failure,
         truncated=not (success or failure), policy_version=own.get("policy_version", -1),
         spec_hash=own["spec_hash"] if exact else spec.hash, limits_hash=own.get("limits_hash", ""),
-        instruction=data.instruction(columns), observations=observations, requested=actions, executed=actions,
+        instructions=data.instructions(columns, length), observations=observations, requested=actions, executed=actions,
         sources=tuple(own.get("sources", _sources(columns, length))), limits=((),) * length,
         rewards=np.asarray(given, np.float32).ravel(), discounts=discounts, stamps_ns=np.asarray(stamps, np.int64))
 

@@ -101,11 +101,12 @@ class DataSet:
         """What our own export says of it."""
         return self.own["episodes"][number] if self.own else {}
 
-    def instruction(self, columns: dict[str, np.ndarray]) -> str:
-        """What was asked for."""
-        number = int(columns["task_index"][0]) if "task_index" in columns else 0
-        found = [row for row in self.tasks if row["task_index"] == number]
-        return str(next((value for row in found for key, value in row.items() if key != "task_index"), ""))
+    def instructions(self, columns: dict[str, np.ndarray], length: int) -> tuple[str, ...]:
+        """What was asked for, (length + 1,); what follows the last action is as before."""
+        said = {row["task_index"]: str(next((value for key, value in row.items() if key != "task_index"), ""))
+                for row in self.tasks}
+        numbers = columns["task_index"].ravel().tolist() if "task_index" in columns else [0] * length
+        return tuple([said.get(int(number), "") for number in [*numbers, numbers[-1]]])
 
     def pictures(self, key: str, number: int, length: int) -> np.ndarray:
         """Of a camera, (length + 1, H, W, 3) uint8; what follows the last action is the last picture, but in our own."""

@@ -92,7 +92,8 @@ class Shown:
     # Of the episode
     def _describe(self) -> None:
         episode = self.episode
-        rows = {"outcome": outcome(episode), "instruction": episode.instruction, "mode": episode.mode, "seed": episode.seed,
+        asked_for = ", then ".join(dict.fromkeys(episode.instructions))
+        rows = {"outcome": outcome(episode), "instruction": asked_for, "mode": episode.mode, "seed": episode.seed,
                 "station": episode.station, "policy version": episode.policy_version, "limits": episode.limits_hash,
                 "specs": episode.spec_hash}
         text = "\n".join(f"| {name} | {value} |" for name, value in rows.items())

@@ -128,7 +128,7 @@ def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = Fals
     names = [item.name for item in spec.vectors]
     observations = {"vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(np.float32)}
     observations |= {image.name: episode.observations[image.name] for image in spec.images}
-    observations[instructions.NAME] = np.repeat(instructions.encoded([episode.instruction]), len(episode) + 1, axis=0)
+    observations[instructions.NAME] = instructions.encoded(episode.instructions)
     si = episode.executed if use_executed else episode.requested
     chunks, length, rollout = episode.chunks, len(episode), None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:

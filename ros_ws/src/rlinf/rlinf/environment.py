@@ -13,6 +13,7 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tim
 from rosgraph_msgs.msg import Clock
 
 from rlinf.arms import arms_of, hear, hear_safety
+from rlinf.asked_for import AskedFor
 from rlinf.conversions import fill_observation
 from rlinf.environment_watch import Watch
 from rlinf.episode_ids import episode_name, new_request
@@ -85,7 +86,7 @@ class Environment(ControlNode):
         else:
             self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25, late=0.08)
             self.rehearsal = Rehearsal(self, self._again)
-        self.watch = Watch(self)
+        self.watch, self.asked_for = Watch(self), AskedFor(self)
 
     # What comes in
     def _on_event(self, event: EpisodeEvent) -> None:
@@ -249,7 +250,7 @@ class Environment(ControlNode):
         message = TimeStep(step_type=kind, reward=float(result.reward), discount=result.discount, mode=self.mode,
                            terminated=result.terminated, truncated=result.truncated, success=result.success,
                            failure=result.failure, episode_id=self.episode_id, step_index=index,
-                           instruction=self.scene.instruction or self.task.spec.instruction)
+                           instruction=self.asked_for.words or self.scene.instruction or self.task.spec.instruction)
         set_stamp(message.header.stamp, stamp_ns)
         fill_observation(message, self.task.spec, observation)
         self.steps.publish(message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
 LARGEST = 2**63 - 1
+LIVE = ("instruction",)  # may change while the node runs
 MEANINGS: dict[str, str] = {
     "address": "host:port of the trainer's bridge",
     "arms": "names of the arms, where there are several",
@@ -28,6 +29,7 @@ MEANINGS: dict[str, str] = {
     "homes": "the operator can send the arm home",
     "horizon_s": "joint_trajectory: how long after its message a point is reached [s]",
     "host": "where the page is served",
+    "instruction": "what the policy is asked for from now on; empty for what scene or task say",
     "image_size": "height and width of the cameras' images",
     "kind": "which of its kinds it is",
     "latch_file": "where a stop outlives this process; empty for nowhere",
@@ -83,10 +85,10 @@ RANGES: dict[str, tuple[float, float]] = {
 
 
 def descriptor(name: str, value: object) -> ParameterDescriptor:
-    """Of a parameter with that default: it is fixed when the node starts."""
+    """Of a parameter with that default: it is fixed when the node starts, unless it is one of ``LIVE``."""
     if name not in MEANINGS:  # ROS's own
         return ParameterDescriptor()
-    said = ParameterDescriptor(description=MEANINGS[name], read_only=True)
+    said = ParameterDescriptor(description=MEANINGS[name], read_only=name not in LIVE)
     low, high = RANGES.get(name, (None, None))
     if low is not None and high is not None:
         if isinstance(value, float):

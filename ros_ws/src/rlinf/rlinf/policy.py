@@ -1,7 +1,8 @@
 """Policy node: answers time steps with action chunks, and takes newer weights between episodes.
 
 A chunk is due as in every simulator (``ChunkSchedule``): at an episode's beginning, after ``execute`` time steps, and at
-every time step while somebody else commands or the arm is held, so that the policy goes on as soon as it may.
+every time step while somebody else commands or the arm is held, so that the policy goes on as soon as it may; and where it
+is asked for something else.
 All episodes of one request to evaluate are played by the version that played the first.
 """
 
@@ -47,6 +48,7 @@ class PolicyNode(ControlNode):
         self.session, self.seq = uuid.uuid4().hex[:12], 0
         self.policy: Policy | None = None
         self.idle, self.evaluating, self.interrupted, self.stamp_ns = True, "", False, 0
+        self.asked_for = ""
         self.waiting: PolicyUpdate | None = None
         self.times_ms: deque[float] = deque(maxlen=500)
         self.newest: tuple[Policy, TimeStep]
@@ -113,7 +115,8 @@ class PolicyNode(ControlNode):
         if self.policy is None:
             return
         before_ns, self.stamp_ns = self.stamp_ns, to_ns(step.header.stamp)
-        if step.step_type == TimeStep.FIRST or self.idle or self.interrupted:
+        other, self.asked_for = step.instruction != self.asked_for, step.instruction
+        if step.step_type == TimeStep.FIRST or self.idle or self.interrupted or other:
             self.schedule.cut()
         else:
             self.schedule.advance(steps=max(1, round((self.stamp_ns - before_ns) / self.period_ns)))

@@ -1,6 +1,6 @@
 """A client of a running station: hears how it is, and asks its interlock what a person may ask. It commands nothing.
 
-    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate
+    rlinf status | rlinf fault reset | rlinf arm | rlinf disarm | rlinf gripper activate | rlinf instruct
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from rcl_interfaces.srv import GetParameters
+from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.client import Client
+from rclpy.parameter import Parameter
 from rlinf_msgs.msg import SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool, Trigger
@@ -96,7 +97,8 @@ class StationClient:
     def call(self, client: Client, request: Any) -> Any:
         """A service's answer; RlinfError where there is none."""
         if not self.within(self.patience_s, client.service_is_ready):
-            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the interlock running?")
+            whose = client.srv_name.split("/")[-2]
+            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {whose} running?")
         future = client.call_async(request)
         if not self.within(ANSWER_S, future.done):
             raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
@@ -135,7 +137,7 @@ def status(station: StationClient, expected: list[str]) -> None:
                         f"limited; limits {safety.limits_hash}"),
              *(row for arm in station.arms for row in _ticks(station.heard.get(each(arm, "diagnostics"), {}), arm)),
              *([("operator", station.heard["operator"])] if "operator" in station.heard else []),
-             ("episode", _episode(station.heard.get("timestep"))),
+             ("episode", _episode(station.heard.get("timestep"))), *_asked_for(station.heard.get("timestep")),
              *_phase(station), ("policy", _policy(station.heard.get("policy/status"))),
              ("trainer", _trainer(station.heard.get("trainer/status"))), ("nodes", _nodes(station.nodes(), expected))]
     for key, value in rows:
@@ -150,6 +152,10 @@ def _ticks(values: dict[str, str], arm: str) -> list[tuple[str, str]]:
 
 def _episode(step: TimeStep | None) -> str:
     return f"{step.episode_id}, step {step.step_index}, {step.mode}" if step else "no time step heard: none is played"
+
+
+def _asked_for(step: TimeStep | None) -> list[tuple[str, str]]:
+    return [("asked for", step.instruction)] if step and step.instruction else []
 
 
 def _phase(station: StationClient) -> list[tuple[str, str]]:
@@ -243,6 +249,17 @@ def activate(station: StationClient) -> None:
             print(f"{_of(arm)}{answer.message}")
 
 
+def instruct(station: StationClient, words: str) -> None:
+    """Ask the policy for something else, or, without words, for what scene and task say; RlinfError says why not."""
+    station.meet()
+    client = station.node.create_client(SetParameters, "environment/set_parameters")
+    said = Parameter("instruction", value=words).to_parameter_msg()
+    (answer,) = station.call(client, SetParameters.Request(parameters=[said])).results
+    if not answer.successful:
+        raise RlinfError(answer.reason)
+    print(f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}")
+
+
 def _of(arm: str) -> str:
     return f"arm '{arm}': " if arm else ""
 
@@ -250,10 +267,11 @@ def _of(arm: str) -> str:
 def main() -> None:
     """Entry point; an RlinfError is one line on stderr, and exit code 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate"])
+    parser.add_argument("what", choices=["status", "reset", "arm", "disarm", "activate", "instruct"])
     parser.add_argument("--station", required=True)
     parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--cause", default="")
+    parser.add_argument("--words", default="")
     parser.add_argument("--expect", nargs="*", default=[])
     parser.add_argument("--arms", nargs="*", default=[])
     options = parser.parse_args()
@@ -266,6 +284,8 @@ def main() -> None:
                 reset_fault(station, options.cause)
             elif options.what == "activate":
                 activate(station)
+            elif options.what == "instruct":
+                instruct(station, options.words)
             else:
                 arm(station, options.what == "arm")
         finally:

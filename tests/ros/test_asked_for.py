@@ -1,0 +1,80 @@
+"""The operator asks a running station for something else, and its policy hears of it at the next time step."""
+
+import pytest
+import torch
+from rclpy.action import ActionClient
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
+
+from rlinf.qos import profile, witnessed
+from rlinf_core.episodes import read_episode
+from rlinf_core.policies import make_policy, tanh_gaussian
+from rlinf_core.policies.files import save_policy
+from tests.ros.conftest import peer_in
+from tests.ros.stand import listen, start
+from tests.ros.test_station_client import rlinf
+
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
+DOMAIN = 214
+SLOW = ("station.operator.kind=scripted", "station.task=reach", "station.real_time_factor=0.3")
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    """Slowly, with a policy whose chunks are played to their end, longer than an episode."""
+    with peer_in(tmp_path_factory.mktemp("station"), 214) as peer:
+        peer.steps = listen(peer, TimeStep, "timestep", witnessed)
+        peer.chunks = listen(peer, ActionChunk, "policy/action", witnessed)
+        statuses = listen(peer, PolicyStatus, "policy/status")
+        for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
+            peer.spec = start(peer, name, *SLOW, **({"lockstep_guard_s": 15.0} if name == "interlock" else {}))
+        torch.manual_seed(0)
+        policy = make_policy(peer.spec, tanh_gaussian.Config(hidden=(8,), sentence_features=4, horizon=200))
+        file = save_policy(policy, peer.supervisor.run_dir / "1.safetensors")
+        updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
+        peer.spin(lambda: statuses, what="the policy")
+        updates.publish(PolicyUpdate(version=1, path=str(file)))
+        peer.spin(lambda: statuses[-1].version == 1, what="its version")
+        yield peer
+
+
+def test_it_holds_from_the_next_time_step_on_and_a_chunk_is_cut_for_it(station):
+    peer = station
+    runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.spin(runner.server_is_ready, what="run_episodes")
+    sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate", first_seed=3))
+    peer.spin(sent.done, what="the goal")
+    answer = sent.result().get_result_async()
+    peer.spin(lambda: peer.steps and peer.steps[-1].step_index == 3, what="time steps")  # a first one may be abandoned
+    own, chunks = peer.spec.instruction, len(peer.chunks)
+    assert {step.instruction for step in peer.steps} == {own}
+    code, said = rlinf(peer, "instruct", "  to the left ", domain=DOMAIN)
+    assert code == 0 and said == "from the next time step on it is asked for: to the left\n"
+    peer.spin(answer.done, 120, "the episode")
+    result = answer.result().result
+    assert result.success, result.message
+    steps = [step for step in peer.steps if step.episode_id == result.episode_ids[0]]
+    asked = [step.instruction for step in steps]
+    change = asked.index("to the left")
+    assert change > 2 and asked == [own] * change + ["to the left"] * (len(asked) - change)
+    begun = [chunk.observation_stamp for chunk in peer.chunks[chunks - 1:]]
+    assert begun == [steps[0].header.stamp, steps[change].header.stamp], "at that very time step, and at no other"
+    episode = read_episode(peer.supervisor.run_dir / "spool/closed" / result.episode_ids[0])
+    assert list(episode.instructions) == asked
+
+    code, said = rlinf(peer, "instruct", "", domain=DOMAIN)
+    assert code == 0 and said.endswith("asked for: what scene or task say\n")
+
+
+@pytest.mark.parametrize("words, error", [
+    ("x" * 129, "instruction: expected at most 128 bytes of UTF-8 without NUL, got 129"),
+    ("   ", "expected words, or nothing at all for what scene or task say; got blanks"),
+    ("a\nb", "expected one line of words, got 'a\\nb'")])
+def test_what_is_no_instruction_is_refused(station, words, error):
+    code, said = rlinf(station, "instruct", words, domain=DOMAIN)
+    assert code == 1 and error in said and len(said.splitlines()) == 1
+
+
+def test_where_no_station_is_it_says_so(station):
+    code, said = rlinf(station, "instruct", "go", "--timeout", "2", domain=215)
+    assert code == 1 and "heard no interlock" in said
