@@ -40,7 +40,7 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.get_closest_marker("ros") and not item.get_closest_marker("lockstep"):
+        if item.get_closest_marker("timed") or (item.get_closest_marker("ros") and not item.get_closest_marker("lockstep")):
             item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))
 
 

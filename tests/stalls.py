@@ -1,15 +1,16 @@
 """Whether the machine stood still while a test ran: what a station in real time shows of itself then is about the machine.
 
-A process of its own, as a node has one, sleeps 10 ms at a time and says when it was woken late; so does whatever stands in
-for an arm or a pendant (``Peer.every``), which must not pause either. A test of the mark ``ros`` that failed while one of
-them was late is run again, at most twice, and counted as such at the end; one that failed on a machine that kept time has
-failed.
+A process of its own, as a node has one, sleeps 10 ms at a time and says when it was woken late, and so does a thread of the
+test's own process; as does whatever stands in for an arm or a pendant (``Peer.every``), which must not pause either. A test
+of the mark ``ros`` or ``timed`` that failed while one of them was late is run again, at most twice, and counted as such at
+the end; one that failed on a machine that kept time has failed.
 """
 
 import os
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 LATE_S = 0.05   # the shortest time after which an interlock calls an arm silent
@@ -33,6 +34,7 @@ class Watch:
                                             start_new_session=True)
             os.close(says)
             self.heard = heard
+            threading.Thread(target=naps, args=[self.note], daemon=True).start()
         self._take()
         self.worst, self.test = 0.0, test
 
@@ -60,14 +62,14 @@ class Watch:
 WATCH = Watch()
 
 
-def watch(says, parent):
-    """Until the parent has gone."""
-    while os.getppid() == parent:
+def naps(note, go_on=lambda: True):
+    """Of 10 ms each; how late one ended is noted."""
+    while go_on():
         before = time.monotonic()
         time.sleep(NAP_S)
-        if (late_s := time.monotonic() - before - NAP_S) > LATE_S:
-            os.write(says, WORD.pack(late_s))
+        note(time.monotonic() - before - NAP_S)
 
 
 if __name__ == "__main__":
-    watch(*map(int, sys.argv[1:]))
+    says, parent = map(int, sys.argv[1:])
+    naps(lambda late_s: late_s > LATE_S and os.write(says, WORD.pack(late_s)), lambda: os.getppid() == parent)

@@ -17,6 +17,8 @@ from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def fleet(tmp_path):

@@ -19,6 +19,8 @@ from rlinf_core.errors import BridgeError
 from rlinf_core.policies.files import policy_name
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def arrived():

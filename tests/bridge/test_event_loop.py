@@ -8,6 +8,8 @@ import pytest
 
 from rlinf_core.bridge.event_loop import to_its_end
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("fails", [False, True])

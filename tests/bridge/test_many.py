@@ -19,6 +19,8 @@ from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.policies.files import policy_name
 
+pytestmark = pytest.mark.timed
+
 MIB = 1 << 20
 
 

@@ -13,6 +13,8 @@ from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.spool import Spool
 from tests.bridge.conftest import until
 
+pytestmark = pytest.mark.timed
+
 MIB = 1 << 20
 PORT, TRAINER, STATION = 50551, "10.199.17.1", "10.199.17.2"
 SERVE = """

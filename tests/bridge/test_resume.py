@@ -20,6 +20,8 @@ from rlinf_core.episodes.journal import Journal
 from rlinf_core.errors import BridgeError
 from tests.bridge.conftest import Stalled, serve, until
 
+pytestmark = pytest.mark.timed
+
 CHUNKS = 12
 
 

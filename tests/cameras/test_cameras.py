@@ -12,6 +12,8 @@ from rlinf_core.errors import DeviceError, RlinfError
 from rlinf_core.udev import DEVICES
 from sim_bridges.twins.realsense import Twin
 
+pytestmark = pytest.mark.timed
+
 MS = 1_000_000
 
 

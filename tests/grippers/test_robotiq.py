@@ -12,6 +12,8 @@ from rlinf_core.robot import load_robot
 from sim_bridges.twins.robotiq import ACTIVATION_S
 from sim_bridges.twins.robotiq import Robotiq as Twin
 
+pytestmark = pytest.mark.timed
+
 RESET, RESET_SAID = "09 10 03 E8 00 03 06 00 00 00 00 00 00 73 30", "09 10 03 E8 00 03 01 30"
 ACTIVATE = "09 10 03 E8 00 03 06 01 00 00 00 00 00 72 E1"
 ASK, ACTIVATING, ACTIVE = "09 03 07 D0 00 01 85 CF", "09 03 02 11 00 55 D5", "09 03 02 31 00 4C 15"

@@ -13,6 +13,8 @@ from rlinf_core.operators.twins import Pedal as PedalTwin
 from rlinf_core.operators.twins import SpaceMouse as MouseTwin
 from tests.operators.guards import PLAIN, moving, ready, settle
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture
 def pad(tmp_path):

@@ -15,6 +15,8 @@ from rlinf_core.operators.serial_twins import crc
 from rlinf_core.specs import ActionSpec
 from tests.operators.guards import ready, settle
 
+pytestmark = pytest.mark.timed
+
 TOOL = ActionSpec("tcp_delta", ("dx", "dy", "dz", "drx", "dry", "drz", "grip"), (0.02,) * 3 + (0.1,) * 3 + (0.04,),
                   ("m",) * 7)
 JOINTS = ActionSpec("joint_delta", ("a", "b"), (0.05, 0.05), ("rad",) * 2)

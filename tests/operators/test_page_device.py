@@ -11,6 +11,8 @@ from rlinf_core.operators.page import BUTTONS, Page
 from rlinf_core.recipes import load_recipe
 from tests.operators.guards import ready, settle
 
+pytestmark = pytest.mark.timed
+
 
 def said(*pressed, **axes):
     return SimpleNamespace(axes=[axes.get(axis, 0.0) for axis in AXES], buttons=[int(name in pressed) for name in BUTTONS])

@@ -16,6 +16,8 @@ from rlinf_core.paths import shared
 from rlinf_core.udev import DEVICES, OPERATORS, refused
 from tests.operators.guards import PLAIN, moving, ready, settle
 
+pytestmark = pytest.mark.timed
+
 RIGHT = {"x": "-ty", "y": "-tx", "z": "-tz", "rx": "-ry", "ry": "-rx", "rz": "-rz"}
 
 

@@ -13,6 +13,8 @@ from rlinf_core.operators.vr import AHEAD, NAMES, Vr
 from rlinf_core.specs import ActionSpec
 from tests.operators.guards import settle
 
+pytestmark = pytest.mark.timed
+
 TOOL = ActionSpec("tcp_delta", ("dx", "dy", "dz", "drx", "dry", "drz", "grip"), (0.02,) * 3 + (0.1,) * 3 + (0.04,),
                   ("m",) * 7)
 STILL = (0.0, 0.0, 0.0, 1.0)

@@ -13,6 +13,8 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.page.access import Access
 from rlinf_core.page.server import MOST_PAGES, MOST_WORDS, Server
 
+pytestmark = pytest.mark.timed
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 

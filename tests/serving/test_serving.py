@@ -23,6 +23,8 @@ from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.packing import packed, unpacked
 from rlinf_core.serving.protocol import OURS, read_actions, read_request
 
+pytestmark = pytest.mark.timed
+
 SMALL = tanh_gaussian.Config(hidden=(16,), image_features=4, horizon=8, execute=4)
 
 

@@ -20,6 +20,8 @@ from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 QUICK = Release(staged=True, episodes=3, interlock=False, odds_ratio=100.0, alpha=0.4)
 
 

@@ -23,6 +23,8 @@ from rlinf_core.trainer.sources.stations import Stations
 from rlinf_core.trainer.train import train
 from tests.messages import record
 
+pytestmark = pytest.mark.timed
+
 SMALL = ("collect.episodes=2", "sft.steps=60", "sft.batch_size=8", "policy.hidden=[8]", "replay.capacity=60", "seed=5",
          "online.min_transitions=0", "online.updates_per_step=7", "online.publish_every_updates=10",
          "online.max_staleness=0", "online.max_lag_episodes=0.01", "algorithm.critic_hidden=[8]",
