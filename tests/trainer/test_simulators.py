@@ -131,7 +131,7 @@ def test_a_run_that_diverges_stops_and_keeps_what_was_good(tmp_path, monkeypatch
     (["policy.kind=gaussian"], "policy.kind: sac trains tanh_gaussian, got 'gaussian'"),
     (["policy.kind=gausian"], "did you mean 'gaussian'"),
     (["algorithm={name: dsrl}"], "policy.kind: dsrl trains latent_noise, got 'tanh_gaussian'"),
-    (["algorithm={name: dagger}", "policy.horizon=2"], "policy.horizon: dagger asks the expert at every time step"),
+    (["algorithm={name: dagger}", "policy.horizon=2"], "in simulators dagger asks the expert at every time step"),
     (["algorithm={name: grpo}", "policy.kind=gaussian", "simulation.environments=3"], "a multiple of algorithm.group = 8"),
     (["placement.workers=2", "simulation.environments=3"], "expected a multiple of placement.workers = 2, got 3"),
     (["algorithm={name: iql}", "placement.workers=2"], "expected 0 for iql on simulators, which plays no rollouts"),

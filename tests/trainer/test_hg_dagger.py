@@ -1,0 +1,65 @@
+"""HG-DAgger of chunks, on stations: a vision-language-action model learns what a person did who took over."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from rlinf_core.algorithms import algorithm
+from rlinf_core.errors import RecipeError
+from rlinf_core.policies import instructions
+from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.sources import check_source
+from rlinf_core.rollouts.experience import DEMONSTRATION, Trajectory
+from rlinf_core.trainer.data import data_for
+from tests.policies import test_pi0
+from tests.trainer.test_run import GOVERNOR
+
+STEPS = 12
+
+
+@pytest.fixture
+def recipe():
+    said = ["policy={kind: pi0, horizon: 4}", "station.observe_cameras=[front]", "algorithm.batch_size=32",
+            "algorithm.learning_rate=0.003", "algorithm.noise_floor=0.0"]
+    return load_recipe("demo_hg_dagger", said)
+
+
+def episode(random, taken_over, value, success=False, mode="train"):
+    """The policy does -0.8; from ``taken_over`` on a person does ``value``."""
+    sources = ["operator" if step >= taken_over else "policy" for step in range(STEPS)]
+    actions = np.array([[value if source == "operator" else -0.8] * 2 for source in sources], np.float32)
+    seen = {"vectors": np.arange(STEPS + 1, dtype=np.float32)[:, None].repeat(3, 1) / STEPS,
+            instructions.NAME: instructions.encoded(["push"] * (STEPS + 1)),
+            **{name: random.integers(0, 255, (STEPS + 1, 32, 32, 3)).astype(np.uint8) for name in ("front", "wrist")}}
+    return Trajectory(seen, actions, np.zeros(STEPS, np.float32), np.ones(STEPS, np.float32), success, mode, sources,
+                      station="a")
+
+
+def test_a_model_learns_chunks_from_where_a_person_had_taken_over_and_none_else(recipe, random):
+    check_source(recipe)
+    policy = test_pi0.pi0(flow_steps=3).train()
+    data = data_for(recipe, policy, GOVERNOR)
+    assert data.insert(episode(random, 0, 0.6, True, DEMONSTRATION), 0) == "demonstration"
+    for _ in range(4):
+        assert data.insert(episode(random, 7, 0.6), 0) == "online"
+    drawn = [data.batch() for _ in range(20)]
+    rows = np.concatenate([batch["vectors"][:, 0] * STEPS for batch in drawn]).round().astype(int)
+    actions = np.concatenate([batch["action"] for batch in drawn])
+    assert set(rows) == set(range(STEPS)) and actions.shape == (640, 8) and np.allclose(actions, 0.6)
+    assert (rows >= 7).mean() == pytest.approx((5 + 4 * 5) / (12 + 4 * 5), abs=0.06), "of the policy's own, none"
+
+    learner = algorithm("dagger").Learner(policy, recipe.algorithm, seed=0)
+    learner.fit_normalisation(data.normalisation())
+    losses = [learner.update(data.batch())["sft_loss"] for _ in range(100)]
+    policy.eval()
+    seen = test_pi0.observation(*["push"] * 4)
+    assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
+    assert (policy.act(seen, False).actions - 0.6).abs().mean() < 0.2
+
+
+def test_in_simulators_a_label_is_of_one_time_step(recipe):
+    with pytest.raises(RecipeError, match="in simulators dagger asks the expert at every time step, expected 1, got 4"):
+        check_source(recipe.but(simulation=recipe.simulation.but(environments=1)))
+    with pytest.raises(RecipeError, match="With algorithm.gated=true"):
+        check_source(recipe.but(algorithm=recipe.algorithm.but(gated=False)))
