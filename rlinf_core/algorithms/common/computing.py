@@ -1,4 +1,4 @@
-"""How a learner's networks are computed while it learns: in bfloat16, or compiled.
+"""How a learner's networks are computed while it learns: in bfloat16, compiled, or with less kept.
 
 Both end where a network does: what it answers is float32, so that all that algorithms make of it (log-probabilities,
 advantages, targets, losses) is float32 too. Both end with the update: what acts is the plain network.
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from rlinf_core.algorithms.common.learner import Checkpointed
+from rlinf_core.algorithms.common.recomputing import layers, recomputing
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.devices import check_bfloat16, check_compiles
 from rlinf_core.errors import RlinfError
@@ -32,10 +33,11 @@ def compute(learner: Checkpointed, computing: Computing) -> None:
         check_bfloat16(learner.device)
     if computing.compile:
         check_compiles(learner.device, BACKEND)
-    if not (reduced or computing.compile):
+    if not (reduced or computing.compile or computing.recompute):
         return
-    forwards = {}
-    for network in networks(learner):
+    forwards = {layer: recomputing(layer.forward) for module in learner.modules.values() for layer in layers(module)
+                } if computing.recompute else {}
+    for network in networks(learner) if reduced or computing.compile else ():
         forward = _compiled(network.forward) if computing.compile else network.forward
         forwards[network] = _reduced(forward, learner.device) if reduced else forward
     update = learner.update

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, TypedDict, TypeGuard
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlinf_core.settings.base import Settings, Widths
 
@@ -21,9 +21,19 @@ class Computing(Settings):
         "log-probabilities, targets and losses are float32 in any case")
     compile: bool = Field(
         False, description="networks go through torch.compile while they learn; the first updates take long")
+    recompute: bool = Field(
+        False, description="layers are computed once more on the way back instead of kept: less memory, more time "
+        "(gradient checkpointing)")
     prefetch: Literal["auto", "always", "never"] = Field(
         "auto", description="batches of a replay or of demonstrations are drawn, and copied to the learner's device, while "
         "it learns from those before them; auto: unless that is the CPU")
+
+    @model_validator(mode="after")
+    def _either(self) -> Computing:
+        if self.recompute and self.compile:
+            raise ValueError("recompute: expected false where networks are compiled, which plan themselves what is kept; "
+                             "got true. Choose one of both")
+        return self
 
 
 PLAIN = Computing()

@@ -1,0 +1,97 @@
+"""Layers that are computed once more on the way back: the same updates, with less kept in between."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.common.computing import compute
+from rlinf_core.algorithms.common.recomputing import layers
+from rlinf_core.algorithms.common.settings import Computing
+from rlinf_core.algorithms.sft import Config as SFTConfig
+from rlinf_core.algorithms.sft import Learner as SFT
+from tests.policies import test_pi0, test_pi05
+from tests.policies.bandit import paid_before_and_after
+from tests.policies.test_adapters import KINDS
+
+MAKERS = KINDS | {"pi05": (test_pi05.pi05, test_pi0.observation)}
+AGAIN = Computing(recompute=True)
+DEEP = test_pi0.SMALL | {"dit_config": test_pi0.LAYERS | {"num_hidden_layers": 6},
+                         "vlm_config": test_pi0.SMALL["vlm_config"] | {
+                             "text_config": test_pi0.LAYERS | {"num_hidden_layers": 6},
+                             "vision_config": test_pi0.VISION | {"num_hidden_layers": 6}}}
+
+
+def cloner(policy, how):
+    learner = SFT(policy, SFTConfig(learning_rate=1e-3, noise_floor=0.0, image_shift=0), seed=0)
+    compute(learner, how)
+    return learner
+
+
+def batch_of(policy, seen):
+    batch = {name: values.numpy() for name, values in policy.seen(seen).items()}
+    return batch | {"action": np.full((len(seen), policy.action_size), 0.5, np.float32)}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("more", [{}, {"lora": {"rank": 2}}], ids=["whole", "adapters"])
+def test_updates_are_the_same(kind, more):
+    make, observation = MAKERS[kind]
+    plain, seen = make(**more).train(), observation("push", "pull it")
+    other, computed = copy.deepcopy(plain), []
+    for layer in layers(other):
+        layer.register_forward_hook(lambda *_: computed.append("called"))
+        next(layer.children()).register_forward_pre_hook(lambda *_: computed.append("computed"))
+    one, two = cloner(plain, Computing()), cloner(other, AGAIN)
+    for _ in range(2):
+        losses = [learner.update(batch_of(plain, seen)) for learner in (one, two)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    for (name, value), again in zip(plain.state_dict().items(), other.state_dict().values(), strict=True):
+        assert torch.allclose(value, again, atol=2e-6), name
+    if not more:
+        assert computed.count("computed") > computed.count("called") > 0, "once more, on the way back"
+    computed.clear()
+    other.act(seen, False)
+    assert computed.count("computed") <= computed.count("called"), "what acts is computed once"
+
+
+def test_less_is_kept():
+    """Of a pi0 with six layers in each part; bytes that are kept between the two ways."""
+    def kept(how):
+        policy, sizes = test_pi0.pi0(network=DEEP).train(), []
+        learner = cloner(policy, how)
+        batch = batch_of(policy, test_pi0.observation(*["push"] * 8))
+
+        def count(tensor):
+            sizes.append(tensor.nbytes)
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            learner.update(batch)
+        return sum(sizes)
+
+    assert kept(AGAIN) < 0.4 * kept(Computing())
+
+
+def test_ppo_learns_so_too(monkeypatch):
+    """Paths are looked at again with their prefix repeated for each step."""
+    made = algorithm("ppo").Learner
+
+    def again(*arguments):
+        learner = made(*arguments)
+        compute(learner, AGAIN)
+        return learner
+
+    monkeypatch.setattr(algorithm("ppo"), "Learner", again, raising=False)
+    policy, seen = test_pi0.pi0(sde_noise=0.5, horizon=1, flow_steps=2), test_pi0.observation(*["push"] * 32)
+    before, after = paid_before_and_after(policy, seen, "ppo", 18, learning_rate=5e-3)
+    assert before < 0.75 and after > 0.85
+
+
+def test_with_compiled_networks_it_is_refused():
+    with pytest.raises(ValueError, match="recompute: expected false where networks are compiled"):
+        Computing(recompute=True, compile=True)
