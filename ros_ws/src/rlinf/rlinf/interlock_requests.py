@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from std_msgs.msg import String
 
@@ -23,6 +23,23 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
           "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it"}
 
 LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
+TAKEN_TICKS = 5  # a reset that no tick has taken by then is refused
+
+
+class Granted(NamedTuple):
+    """A reset that a tick has yet to take.
+
+    Attributes:
+        number: of the request.
+        said: with it.
+        ticks: that there had been by then.
+        tries: how often a tick did not take it, though nothing was seen to stand in its way.
+    """
+
+    number: int
+    said: dict[str, Any]
+    ticks: int
+    tries: int
 
 
 class Requests:
@@ -31,24 +48,41 @@ class Requests:
     def __init__(self, node: Interlock) -> None:
         self.node = node
         self.armings = 0  # asked for so far: what the desk writes down must not be older
+        self.granted: list[Granted] = []
         self.ending: int | None = None
         self.rested = 0
 
     def answer(self) -> None:
         """Everything that has come since the last tick."""
+        self._confirm()
         for request in self.node.desk.requests():
             try:
                 reason = getattr(self, f"_{request['do']}")(**request.get("with", {}))
             except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
                 self.node.desk.log("error", traceback.format_exc())
                 reason = f"not understood: {type(error).__name__}: {error}"
-            if reason is not None:
+            if request["do"] == "reset" and reason == "" and self.node.state.mode is Mode.FAULT:
+                self.granted.append(Granted(request["id"], request.get("with", {}), self.node.counts["ticks"], 0))
+            elif reason is not None:
                 self.node.desk.reply(request["id"], reason)
         if self.ending is not None:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
                 self.node.desk.reply(self.ending, "")
                 self.node.over()
+
+    def _confirm(self) -> None:
+        """A reset is answered once a tick has taken it, or has not: what stands then may be newer than what was seen."""
+        node, waiting = self.node, self.granted
+        self.granted = [each for each in waiting if each.ticks == node.counts["ticks"]]
+        for number, said, _, tries in (each for each in waiting if each.ticks != node.counts["ticks"]):
+            reason = ""
+            if node.state.mode is Mode.FAULT:
+                reason = self._reset(**said) if tries < TAKEN_TICKS else "refused: it did not clear. Ask again"
+                if not reason:
+                    self.granted.append(Granted(number, said, node.counts["ticks"], tries + 1))
+                    continue
+            node.desk.reply(number, reason)
 
     # Arming
     def _arm(self, value: bool) -> str:
