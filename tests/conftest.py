@@ -51,8 +51,9 @@ def pytest_runtest_setup(item):
 
 
 def pytest_terminal_summary(terminalreporter):
-    for test, late_s in WATCH.again.items():
-        terminalreporter.write_line(f"{test}: failed while the machine stood still for {late_s:.2f} s")
+    for test in dict.fromkeys(report.nodeid for report in terminalreporter.stats.get("rerun", ())):
+        known = f" for {WATCH.again[test]:.2f} s" if test in WATCH.again else ""  # or by a worker
+        terminalreporter.write_line(f"{test}: failed while the machine stood still{known}")
 
 
 @pytest.fixture

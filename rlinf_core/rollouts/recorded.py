@@ -9,6 +9,7 @@ from torch import Tensor
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.episodes.types import Episode, PlayedChunks
 from rlinf_core.errors import EpisodeError
+from rlinf_core.policies import instructions
 from rlinf_core.policies.policy import Batch, Observation
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.specs import StationSpec
@@ -36,7 +37,8 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     done = after != np.append(starts[1:], -1)[:len(starts)]
     terminated = (after == length) & (episode.discounts[-1] == 0.0)
     actions = chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute]
-    return Rollout(_seen(episode, spec, starts), _seen(episode, spec, after), _one(actions), _one(log_probs),
+    reads = bool(config.sentence_features)
+    return Rollout(_seen(episode, spec, starts, reads), _seen(episode, spec, after, reads), _one(actions), _one(log_probs),
                    _one(rewards), _one(played), _one(terminated), _one(done), _one(np.ones(len(chunks))),
                    _one(chunks.versions))
 
@@ -55,11 +57,13 @@ def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> tup
     return chunks, chunks.log_probs
 
 
-def _seen(episode: Episode, spec: StationSpec, steps: np.ndarray) -> Batch:
-    """What was observed at these time steps, (T, 1, ...)."""
+def _seen(episode: Episode, spec: StationSpec, steps: np.ndarray, reads: bool) -> Batch:
+    """What was observed at these time steps, (T, 1, ...), and what was asked for, where a policy ``reads`` it."""
     vectors = np.concatenate([episode.observations[item.name][steps] for item in spec.vectors], axis=1)
     images = {image.name: episode.observations[image.name][steps] for image in spec.images}
     batch = Observation.of_arrays(spec, {"vectors": vectors} | images).batch
+    if reads:
+        batch[instructions.NAME] = torch.from_numpy(instructions.encoded(episode.instructions)[steps])
     return {name: values.unsqueeze(1) for name, values in batch.items()}
 
 

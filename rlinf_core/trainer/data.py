@@ -174,7 +174,10 @@ class LabelledData(ReplayData):
     config: ExpertSettings
 
     def _starts(self, trajectory: Trajectory) -> np.ndarray:
-        return self.config.learned_from(trajectory.sources)
+        """Those from which on all that is played of a chunk counts, or all to the episode's end."""
+        counts = self.config.learned_from(trajectory.sources)
+        following = np.append(counts, [True] * (self.policy.config.executed - 1))
+        return np.lib.stride_tricks.sliding_window_view(following, self.policy.config.executed).all(axis=1)
 
     def order(self) -> Amount:
         return {"expert_fraction": self.config.expert_fraction(self.online.episodes)}

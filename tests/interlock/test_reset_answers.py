@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from rlinf import interlock_requests
 from rlinf.interlock_channel import ROBOTS_OWN
-from rlinf.interlock_requests import TAKEN_TICKS, Requests
+from rlinf.interlock_requests import INACTIVE, Requests
 from rlinf_core.interlock import Inputs, Mode
 from tests.interlock.conftest import Rig
 
@@ -22,6 +23,7 @@ class Node:
         self.rig = Rig().settle().arm()
         self.rig.tick(robot_fault="reflex")
         self.counts, self.wanted, self.clock, self.asked, self.replies = Counter(), {}, None, [], []
+        self.active, self.settings = True, {"lockstep": False}
         self.desk = SimpleNamespace(requests=self.take, reply=lambda number, reason: self.replies.append((number, reason)),
                                     log=lambda *_: None)
         self.told, self.seen = [], Inputs(pose=self.rig.pose)
@@ -78,16 +80,41 @@ def test_what_a_tick_has_found_in_its_way_is_the_answer(listens):
     assert reason.startswith(ROBOTS_OWN) == listens and [each.data for each in node.told] == [CAUSE] * listens
 
 
-def test_what_no_tick_takes_is_refused_in_the_end():
+def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
     node = Node()
     node.ask()
-    for _ in range(TAKEN_TICKS):
+    for _ in range(5):
         node.tick(robot_fault="seen by the ticks alone")
         node.requests.answer()
-        assert node.replies == []
-    node.tick(robot_fault="seen by the ticks alone")
+        assert node.replies == [] and node.wanted == {"reset_fault": CAUSE}
+    monkeypatch.setattr(interlock_requests.time, "monotonic", lambda: float("inf"))
     node.requests.answer()
-    assert node.replies == [(1, "refused: it did not clear. Ask again")]
+    assert node.replies == [(1, "refused: no tick has cleared it for 3 s. Is the robot side running?")]
+    assert node.wanted == {} and node.requests.granted == []
+
+
+def test_in_lockstep_a_tick_may_take_it_at_once():
+    node = Node()
+    node.clock = SimpleNamespace(wanted=node.tick)
+    node.ask()
+    assert node.replies == [(1, "")] and node.state.mode is Mode.DISARMED
+
+
+def test_two_of_one_fault_are_both_answered_once():
+    node = Node()
+    node.ask(1)
+    node.ask(2)
+    node.tick()
+    node.requests.answer()
+    node.requests.answer()
+    assert node.replies == [(1, ""), (2, "")]
+
+
+def test_an_inactive_one_says_so():
+    node = Node()
+    node.active = False
+    node.ask()
+    assert node.replies == [(1, INACTIVE)] and node.wanted == {}
 
 
 def test_what_is_refused_at_once_is_answered_at_once():

@@ -12,6 +12,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError
 from rlinf_core.policies import gaussian, make_policy
+from rlinf_core.policies.instructions import NAME, decoded
 from rlinf_core.rollouts.recorded import rollout_of
 from tests.messages import record
 
@@ -49,6 +50,15 @@ def test_each_chunk_is_a_decision_with_the_time_steps_in_which_it_was_played(rec
     assert rollout.next_observations["front"][:, 0].amax((1, 2, 3)).tolist() == [2, 4, 5]
     assert rollout.done[:, 0].tolist() == [0, 0, 1] == rollout.terminated[:, 0].tolist()
     assert {value.dtype for value in (rollout.actions, rollout.steps, rollout.done)} == {torch.float32}
+
+
+def test_where_the_policy_reads_it_a_decision_has_what_was_asked_for(recorded):
+    episode, spec = recorded(steps=5)
+    episode = replace(episode, instructions=("left",) * 3 + ("right",) * 3)
+    rollout = rollout_of(episode, spec, SIZES.but(sentence_features=4))
+    assert decoded(rollout.observations[NAME][:, 0].numpy()) == ("left", "left", "right")
+    assert decoded(rollout.next_observations[NAME][:, 0].numpy()) == ("left", "right", "right")
+    assert NAME not in rollout_of(episode, spec, SIZES).observations
 
 
 @pytest.mark.parametrize("how, terminated", [(dict(success=True), 1), (dict(success=False, failure=True), 1),

@@ -42,12 +42,11 @@ class Peer:
     def every(self, seconds, do):
         """From now on, also while the test starts processes or waits for its turn: as an arm or a pendant goes on."""
         def repeat():
-            last = time.monotonic()
+            begun = time.monotonic()
             while not self._over.wait(seconds):
+                WATCH.note(time.monotonic() - begun - seconds)
                 do()
-                now = time.monotonic()
-                WATCH.note(now - last - seconds)
-                last = now
+                begun = time.monotonic()
 
         self._live.append(threading.Thread(target=repeat, daemon=True))
         self._live[-1].start()

@@ -99,8 +99,11 @@ def test_a_gripper_that_is_not_heard_is_told_nothing_and_one_that_begins_anew_go
     orders.clear()
     bench.peer.for_s(0.5)
     assert not orders
-    width[0] = 0.06
+    width[0] = float("nan")
     begins.reset()
+    bench.peer.for_s(0.5)
+    assert not orders, "it is heard, and not known where it is"
+    width[0] = 0.06
     bench.peer.spin(lambda: orders, what="an order")
     assert {round(each.data, 6) for each in orders} == {0.06}
     bench.peer.node.destroy_timer(begins)

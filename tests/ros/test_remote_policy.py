@@ -31,8 +31,9 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         safety.publish(SafetyState(state=SafetyState.ARMED))
         peer.for_s(0.3)
 
-        def decided(number, kind=TimeStep.MID):
+        def decided(number, kind=TimeStep.MID, asked=""):
             step, before = step_of(spec, "evaluate", kind, "station_a-1-1"), len(chunks)
+            step.instruction = asked
             set_stamp(step.header.stamp, 10**9 + number * 10**8)
             steps.publish(step)
             peer.for_s(0.3)
@@ -43,6 +44,7 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         expected = spec.action.to_si(policy.act(Observation.of_one(spec, named, instruction=""), False).actions[0].numpy())
         assert np.allclose(np.reshape(chunks[0].data, (SMALL.horizon, -1)), expected, atol=1e-12)
         assert (chunks[0].policy_version, chunks[0].horizon, chunks[0].execute) == (7, 8, 4)
+        assert decided(6, asked="to the left") == 1, "asked for something else, it decides anew"
         served.process.kill()
         peer.spin(lambda: "Tried again" in statuses[-1].error, what="the loss to be said")
         assert [decided(number) for number in (8, 9)] == [0, 0], "nothing is made up"

@@ -25,9 +25,9 @@ def recipe():
     return load_recipe("demo_hg_dagger", said)
 
 
-def episode(random, taken_over, value, success=False, mode="train"):
-    """The policy does -0.8; from ``taken_over`` on a person does ``value``."""
-    sources = ["operator" if step >= taken_over else "policy" for step in range(STEPS)]
+def episode(random, taken_over, value, success=False, mode="train", handed_back=STEPS):
+    """The policy does -0.8; from ``taken_over`` on, until it is handed back, a person does ``value``."""
+    sources = ["operator" if taken_over <= step < handed_back else "policy" for step in range(STEPS)]
     actions = np.array([[value if source == "operator" else -0.8] * 2 for source in sources], np.float32)
     seen = {"vectors": np.arange(STEPS + 1, dtype=np.float32)[:, None].repeat(3, 1) / STEPS,
             instructions.NAME: instructions.encoded(["push"] * (STEPS + 1)),
@@ -56,6 +56,15 @@ def test_a_model_learns_chunks_from_where_a_person_had_taken_over_and_none_else(
     seen = test_pi0.observation(*["push"] * 4)
     assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
     assert (policy.act(seen, False).actions - 0.6).abs().mean() < 0.2
+
+
+def test_of_a_takeover_that_ends_only_chunks_count_that_are_the_persons_as_far_as_they_are_played(recipe, random):
+    for execute, starts in ((4, {2, 3}), (2, {2, 3, 4, 5})):
+        data = data_for(recipe, test_pi0.pi0(execute=execute), GOVERNOR)
+        data.insert(episode(random, 2, 0.6, handed_back=7), 0)
+        batch = data.batch()
+        assert set((batch["vectors"][:, 0] * STEPS).round().astype(int)) == starts
+        assert np.allclose(batch["action"][:, :2 * execute], 0.6)
 
 
 def test_in_simulators_a_label_is_of_one_time_step(recipe):

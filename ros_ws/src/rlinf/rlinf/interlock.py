@@ -163,7 +163,7 @@ class Interlock(StationNode):
         before = self.state
         self.state, self.output, told = self._step(core.Inputs(
             pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **heard, **wanted), now_ns)
-        self._publish_target(now_ns, "gripper/state" not in heard["silent"])
+        self._publish_target(now_ns, "gripper/state" not in heard["silent"] and not self.state.gripper_silent)
         if self.to_others is not None:
             self.to_others.publish(messages.to_others(self.output, now_ns))
         done = time.monotonic_ns()
@@ -235,7 +235,8 @@ class Interlock(StationNode):
                                        self.counts + self.inputs.counts, times, self.limits.hash)
         message.header.stamp = self.get_clock().now().to_msg()
         self.diagnostics.publish(message)
-        self.desk.keep()
+        if self.desk.keep():
+            self.requests.granted.clear()  # the new desk counts its questions from one
 
 
 def _only_one(namespace: str) -> Any:

@@ -57,12 +57,14 @@ class Desk:
         self.channel, self.opened = Channel(ours), time.monotonic()
         self.channel.send({"hello": self._hello})
 
-    def keep(self) -> None:
-        """To be called once a second: a desk that died is replaced, also while the arm moves."""
-        if self.process.poll() is not None and time.monotonic() - self.opened > 2.0:
-            self.channel.close()
-            self._disarmed = -1
-            self._open()
+    def keep(self) -> bool:
+        """To be called once a second: a desk that died is replaced, also while the arm moves; returns whether one was."""
+        if self.process.poll() is None or time.monotonic() - self.opened <= 2.0:
+            return False
+        self.channel.close()
+        self._disarmed = -1
+        self._open()
+        return True
 
     def requests(self) -> list[Message]:
         """What has been asked since the last time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +24,8 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
           "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it"}
 
 LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
-TAKEN_TICKS = 5  # a reset that no tick has taken by then is refused
+INACTIVE = "the node is inactive (ros2 lifecycle set ... activate)"
+TAKEN_S = 3.0    # a reset that no tick has taken by then is refused; the desk waits longer
 
 
 class Granted(NamedTuple):
@@ -32,14 +34,14 @@ class Granted(NamedTuple):
     Attributes:
         number: of the request.
         said: with it.
-        ticks: that there had been by then.
-        tries: how often a tick did not take it, though nothing was seen to stand in its way.
+        ticks: that there had been before.
+        until: then it is refused [s].
     """
 
     number: int
     said: dict[str, Any]
     ticks: int
-    tries: int
+    until: float
 
 
 class Requests:
@@ -56,33 +58,41 @@ class Requests:
         """Everything that has come since the last tick."""
         self._confirm()
         for request in self.node.desk.requests():
-            try:
-                reason = getattr(self, f"_{request['do']}")(**request.get("with", {}))
-            except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
-                self.node.desk.log("error", traceback.format_exc())
-                reason = f"not understood: {type(error).__name__}: {error}"
-            if request["do"] == "reset" and reason == "" and self.node.state.mode is Mode.FAULT:
-                self.granted.append(Granted(request["id"], request.get("with", {}), self.node.counts["ticks"], 0))
-            elif reason is not None:
-                self.node.desk.reply(request["id"], reason)
+            self._take(request["id"], request["do"], request.get("with", {}), time.monotonic() + TAKEN_S)
         if self.ending is not None:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
                 self.node.desk.reply(self.ending, "")
                 self.node.over()
 
-    def _confirm(self) -> None:
-        """A reset is answered once a tick has taken it, or has not: what stands then may be newer than what was seen."""
-        node, waiting = self.node, self.granted
-        self.granted = [each for each in waiting if each.ticks == node.counts["ticks"]]
-        for number, said, _, tries in (each for each in waiting if each.ticks != node.counts["ticks"]):
-            reason = ""
-            if node.state.mode is Mode.FAULT:
-                reason = self._reset(**said) if tries < TAKEN_TICKS else "refused: it did not clear. Ask again"
-                if not reason:
-                    self.granted.append(Granted(number, said, node.counts["ticks"], tries + 1))
-                    continue
+    def _take(self, number: int, do: str, said: dict[str, Any], until: float) -> None:
+        """Do it and answer. A reset is answered once a tick has taken it: in lockstep that may be at once."""
+        node, ticks = self.node, self.node.counts["ticks"]
+        try:
+            reason = getattr(self, f"_{do}")(**said)
+        except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
+            node.desk.log("error", traceback.format_exc())
+            reason = f"not understood: {type(error).__name__}: {error}"
+        if do == "reset" and reason == "" and node.state.mode is Mode.FAULT:
+            self.granted.append(Granted(number, said, ticks, until))
+        elif reason is not None:
             node.desk.reply(number, reason)
+
+    def _confirm(self) -> None:
+        """Of resets that were to be taken: what a tick has made of them. What stands by then may be newer than they are."""
+        node, now, waiting = self.node, time.monotonic(), self.granted
+        cleared = node.state.mode is not Mode.FAULT
+        due = [each for each in waiting if cleared or each.ticks != node.counts["ticks"] or now > each.until]
+        self.granted = [each for each in waiting if each not in due]
+        for each in due:
+            if cleared:
+                node.desk.reply(each.number, "")
+            elif now > each.until:
+                node.wanted.pop("reset_fault", None)  # nobody waits for it any more
+                node.desk.reply(each.number, f"refused: no tick has cleared it for {TAKEN_S:g} s. Is the robot side "
+                                             "running?")
+            else:
+                self._take(each.number, "reset", each.said, each.until)
 
     # Arming
     def _arm(self, value: bool) -> str:
@@ -99,7 +109,7 @@ class Requests:
         """What stands in the way of arming; empty if nothing."""
         node = self.node
         if not node.active:
-            return "the node is inactive (ros2 lifecycle set ... activate)"
+            return INACTIVE
         if self.ending is not None or node.wanted.get("arm") is False:  # one tick must not swallow a disarming
             return "disarming is on its way. Ask again"
         inputs = self._inputs()
@@ -138,6 +148,8 @@ class Requests:
     def _reset(self, cause: str, recovering: bool = False) -> str:
         """``recovering`` is the same request again, while the robot comes back; disarmed, that is all there is to do."""
         node = self.node
+        if not node.active:
+            return INACTIVE
         inputs = self._inputs()
         standing_on = standing_faults(node.limits, inputs, node.state.contacts)
         if not enabled(node.limits, inputs):

@@ -48,7 +48,7 @@ class RemotePolicyNode(PolicyNode):
 
     def _on_timestep(self, step: TimeStep) -> None:
         with self.lock:
-            if step.step_type != TimeStep.MID or self.interrupted:
+            if step.step_type != TimeStep.MID or self.interrupted or step.instruction != self.asked_for:
                 self.chunking.cut()
                 self.pending = None
             self.newest_id = step.episode_id
@@ -143,7 +143,7 @@ class RemotePolicyNode(PolicyNode):
             if self.status.error:
                 self._say("")
             passed = round((self.stamp_ns - to_ns(step.header.stamp)) / self.period_ns)
-            if self.idle or passed < 0 or self.newest_id != step.episode_id:
+            if self.idle or passed < 0 or self.newest_id != step.episode_id or step.instruction != self.asked_for:
                 return
             if not self.execute:
                 self.execute = self.chunking.execute = self.schedule.execute = len(actions)
