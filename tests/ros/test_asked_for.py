@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.action import ActionClient
+from rclpy.parameter import Parameter
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, PolicyUpdate, TimeStep
 
@@ -16,7 +18,7 @@ from tests.ros.test_station_client import rlinf
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 DOMAIN = 214
-SLOW = ("station.operator.kind=scripted", "station.task=reach", "station.real_time_factor=0.3")
+SLOW = ("station.operator.kind=scripted", "station.task=reach", "station.real_time_factor=0.2")
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +43,18 @@ def station(tmp_path_factory):
 def test_it_holds_from_the_next_time_step_on_and_a_chunk_is_cut_for_it(station):
     peer = station
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(runner.server_is_ready, what="run_episodes")
+    setting = peer.node.create_client(SetParameters, "environment/set_parameters")
+    peer.spin(lambda: runner.server_is_ready() and setting.service_is_ready(), what="the environment")
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate", first_seed=3))
     peer.spin(sent.done, what="the goal")
     answer = sent.result().get_result_async()
     peer.spin(lambda: peer.steps and peer.steps[-1].step_index == 3, what="time steps")  # a first one may be abandoned
     own, chunks = peer.spec.instruction, len(peer.chunks)
     assert {step.instruction for step in peer.steps} == {own}
-    code, said = rlinf(peer, "instruct", "  to the left ", domain=DOMAIN)
-    assert code == 0 and said == "from the next time step on it is asked for: to the left\n"
+    said = Parameter("instruction", value="  to the left ").to_parameter_msg()
+    set_ = setting.call_async(SetParameters.Request(parameters=[said]))  # at once: the episode does not wait
+    peer.spin(set_.done, what="the parameter")
+    assert set_.result().results[0].successful
     peer.spin(answer.done, 120, "the episode")
     result = answer.result().result
     assert result.success, result.message
@@ -62,8 +67,17 @@ def test_it_holds_from_the_next_time_step_on_and_a_chunk_is_cut_for_it(station):
     episode = read_episode(peer.supervisor.run_dir / "spool/closed" / result.episode_ids[0])
     assert list(episode.instructions) == asked
 
-    code, said = rlinf(peer, "instruct", "", domain=DOMAIN)
-    assert code == 0 and said.endswith("asked for: what scene or task say\n")
+
+@pytest.mark.parametrize("words, told, kept", [
+    (" to the right", "to the right", " to the right"), ("", "what scene or task say", "")])
+def test_the_command_says_what_is_asked_for_now(station, words, told, kept):
+    code, said = rlinf(station, "instruct", words, domain=DOMAIN)
+    assert code == 0 and said == f"from the next time step on it is asked for: {told}\n"
+    getting = station.node.create_client(GetParameters, "environment/get_parameters")
+    station.spin(getting.service_is_ready, what="the environment")
+    got = getting.call_async(GetParameters.Request(names=["instruction"]))
+    station.spin(got.done, what="the parameter")
+    assert got.result().values[0].string_value == kept
 
 
 @pytest.mark.parametrize("words, error", [
