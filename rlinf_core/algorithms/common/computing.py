@@ -1,7 +1,7 @@
 """How a learner's networks are computed while it learns: in bfloat16, compiled, or with less kept.
 
-Both end where a network does: what it answers is float32, so that all that algorithms make of it (log-probabilities,
-advantages, targets, losses) is float32 too. Both end with the update: what acts is the plain network.
+The first two end where a network does: what it answers is float32, so that all that algorithms make of it
+(log-probabilities, advantages, targets, losses) is float32 too. All end with the update: what acts is the plain network.
 """
 
 from __future__ import annotations

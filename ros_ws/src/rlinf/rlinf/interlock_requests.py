@@ -58,7 +58,7 @@ class Requests:
         """Everything that has come since the last tick."""
         self._confirm()
         for request in self.node.desk.requests():
-            self._take(request["id"], request["do"], request.get("with", {}), time.monotonic() + TAKEN_S)
+            self._take(request["id"], request.get("do", ""), request.get("with", {}), time.monotonic() + TAKEN_S)
         if self.ending is not None:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
