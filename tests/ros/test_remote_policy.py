@@ -1,11 +1,17 @@
 """The policy node whose chunks a served policy answers: the same as here, while it answers, and once it is gone."""
 
+from collections import deque
+from threading import RLock
+
 import numpy as np
 import pytest
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
 
+from rlinf.policy import PolicyNode
 from rlinf.qos import profile
-from rlinf.stamps import set_stamp
+from rlinf.remote_policy import RemotePolicyNode
+from rlinf.stamps import set_stamp, to_ns
+from rlinf_core.policies.chunking import Chunking
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe, station_task
@@ -55,3 +61,23 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         assert decided(10) == 1
     finally:
         served.end()
+
+
+@pytest.mark.parametrize("asked, cut", [("to the left", True), ("", False)])
+def test_for_other_words_nothing_of_before_is_played_or_blended_in(asked, cut, monkeypatch):
+    """Neither what is in play, nor what waits, nor an answer that is on its way."""
+    monkeypatch.setattr(PolicyNode, "_on_timestep", lambda node, step: setattr(node, "asked_for", step.instruction))
+    spec = station_task(load_recipe("demo")).spec
+    before, step = (step_of(spec, "evaluate", TimeStep.MID, "e") for _ in range(2))
+    step.instruction = asked
+    node, actions, sent = RemotePolicyNode.__new__(RemotePolicyNode), np.zeros((8, 3)), []
+    node.lock, node.idle, node.interrupted, node.asked_for, node.newest_id = RLock(), False, False, "", "e"
+    node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 4, False
+    node.stamp_ns, node.period_ns = to_ns(step.header.stamp), 10**8
+    node.chunking, node.pending = Chunking("real_time", 4), ("e", actions, {})
+    node.chunking.merge(actions, 0, 0)
+    monkeypatch.setattr(RemotePolicyNode, "_send", lambda *arguments: sent.append(arguments))
+    node._on_timestep(step)
+    assert (not node.chunking.chunks) == (node.pending is None) == cut
+    node._answered(before, actions, {}, 0.1)
+    assert bool(sent) != cut
