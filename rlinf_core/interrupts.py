@@ -1,26 +1,53 @@
-"""Ctrl-C and a request to end, held back where they would be lost."""
+"""Ctrl-C and a request to end, where Python's own answer, an exception at any place, would be lost or do harm."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+
+ENDINGS = (signal.SIGINT, signal.SIGTERM)
+AGAIN_S = 2.0  # a terminal and a supervisor ask at the same time; who asks after this long asks again
+
+
+@contextlib.contextmanager
+def answered(by: Callable[[int], object]) -> Iterator[None]:
+    """Within the block SIGINT and SIGTERM call ``by`` with their number; asked again, they do what they do outside."""
+    if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
+        yield
+        return
+    first: list[float] = []
+
+    def answer(number: int, _: object) -> None:
+        if not first:
+            first.append(time.monotonic())
+            by(number)
+        elif time.monotonic() - first[0] > AGAIN_S:
+            restore()
+            signal.raise_signal(number)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, answer) for number in ENDINGS}
+    try:
+        yield
+    finally:
+        restore()
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """SIGINT and SIGTERM wait for the end of the block: one that comes within an import may be swallowed by it."""
-    if threading.current_thread() is not threading.main_thread():  # which no signal interrupts
-        yield
-        return
+    """They wait for the end of the block: one that comes within an import, a destructor or the callback of a weak reference
+    would be swallowed by it.
+    """
     came: list[int] = []
-    before = {number: signal.signal(number, lambda got, _: came.append(got))
-              for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with answered(came.append):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         if came:
             signal.raise_signal(came[0])

@@ -25,6 +25,7 @@ from rlinf_core.cli.arguments import (
 from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
 from rlinf_core.errors import RlinfError
+from rlinf_core.interrupts import held_back
 from rlinf_core.page import PORT as PAGE_PORT
 from rlinf_core.serving import PORT
 
@@ -62,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = vars(_parser().parse_args(argv))
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = pkgutil.resolve_name(f"rlinf_core.{arguments.pop('run')}")(**arguments)
+        with held_back():
+            command = pkgutil.resolve_name(f"rlinf_core.{arguments.pop('run')}")
+        code = command(**arguments)
         return code if isinstance(code, int) else 0
     except RlinfError as error:
         print(f"rlinf: {error}", file=sys.stderr)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +14,7 @@ from rlinf_core.algorithms.common.settings import ROLLOUTS
 from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.errors import RecipeError
+from rlinf_core.interrupts import answered, held_back
 from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement
@@ -51,44 +49,51 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     """
     check_source(recipe)
     torch.set_num_threads(1)
+    with ExitStack() as ending:
+        with held_back():
+            run = _begun(recipe, run_dir, make, tell, ending)
+        with answered(lambda _: setattr(run, "stopping", True)):  # to its end, with a checkpoint
+            return run.loop()
+
+
+def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitStack) -> Run:
+    """A run with its source and its evaluations, which close with ``ending``."""
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
-    with ExitStack() as ending:
-        if recipe.placement.on_ray:
-            connect(recipe.placement.ray)
-            ending.callback(disconnect)
-            check_placement(recipe.placement, resources())
-        env: VectorEnv | None = None
-        held_out: VectorEnv | None = None
-        if simulation.environments and not recipe.placement.workers:
-            env = held_out = make(recipe, simulation.environments)
-            ending.callback(env.close)
-        if isinstance(env, InArrays) and env.tensors.alone:
-            check_alone(recipe)
-        elif came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
-            held_out = make(recipe, min(simulation.environments or 1, 8))
-            ending.callback(held_out.close)
-            env = env or held_out
-        run_dir.mkdir(parents=True, exist_ok=True)
-        run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
-        ending.callback(run.progress.close)
-        if held_out:
-            scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
-            run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
-        source: Source = Recordings()
-        if env and came_from == SIMULATORS:
-            source = Simulators(recipe, env, run.policy, make, run.clock)
-        elif came_from == STATIONS:
-            run.intake.readers = _readers(recipe, run.intake)
-            source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
-            if recipe.bridge.metrics_port:
-                ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
-        ending.callback(source.close)
-        (run_dir / "recipe.yaml").write_text(resolved(recipe))
-        run.start(source)
-        ending.callback(lambda: run.learner.close())
-        with _told_to_stop(run):
-            return run.loop()
+    if recipe.placement.on_ray:
+        connect(recipe.placement.ray)
+        ending.callback(disconnect)
+        check_placement(recipe.placement, resources())
+    env: VectorEnv | None = None
+    held_out: VectorEnv | None = None
+    if simulation.environments and not recipe.placement.workers:
+        env = held_out = make(recipe, simulation.environments)
+        ending.callback(env.close)
+    if isinstance(env, InArrays) and env.tensors.alone:
+        check_alone(recipe)
+    elif came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
+        held_out = make(recipe, min(simulation.environments or 1, 8))
+        ending.callback(held_out.close)
+        env = env or held_out
+    run_dir.mkdir(parents=True, exist_ok=True)
+    run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
+    ending.callback(run.progress.close)
+    if held_out:
+        scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
+        run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
+    source: Source = Recordings()
+    if env and came_from == SIMULATORS:
+        source = Simulators(recipe, env, run.policy, make, run.clock)
+    elif came_from == STATIONS:
+        run.intake.readers = _readers(recipe, run.intake)
+        source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
+        if recipe.bridge.metrics_port:
+            ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
+    ending.callback(source.close)
+    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    run.start(source)
+    ending.callback(lambda: run.learner.close())
+    return run
 
 
 def check_alone(recipe: Recipe) -> None:
@@ -96,28 +101,6 @@ def check_alone(recipe: Recipe) -> None:
     if recipe.algorithm.learns_from != ROLLOUTS:
         raise RecipeError(f"env: '{recipe.env}' can be in a process once, and evaluations take it over: expected an "
                           f"algorithm that goes on with new episodes (ppo, async_ppo), got {recipe.algorithm.name}")
-
-
-@contextmanager
-def _told_to_stop(run: Run) -> Iterator[None]:
-    """SIGINT and SIGTERM let a run come to its end, with a checkpoint; a second one ends it at once."""
-    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def restore(*_: object) -> None:
-        for number in numbers:
-            signal.signal(number, before[number])
-
-    def stop(*_: object) -> None:
-        run.stopping = True
-        restore()
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        restore()
 
 
 def _readers(recipe: Recipe, intake: Intake) -> Readers | None:
