@@ -45,8 +45,7 @@ class _Tick:
         self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
         self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
         self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
-        self.event, self.held_now = Events(now_ns), ""
-        self.refused_now = False
+        self.event, self.held_now, self.refused_now = Events(now_ns), "", False
         self.contacts, self.adrift = count_contacts(limits, state.contacts, inputs.wrench), state.adrift
         self.standing = standing_faults(limits, inputs, self.contacts)
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
@@ -63,13 +62,11 @@ class _Tick:
         if self.track.believed and not self.trajectory.motions:
             self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.believed else state.lost + 1
-        self.gripper_silent = GRIPPER in inputs.silent
-        if state.gripper_silent and not self.gripper_silent and anew:
-            if self.sample is None:
-                self.gripper_silent = True  # until it is known where it is
-            else:
-                self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
-                self.event("reseeded", "gripper")
+        back = anew and state.gripper_silent and GRIPPER not in inputs.silent
+        self.gripper_silent = GRIPPER in inputs.silent or (back and self.sample is None)  # until it is known where it is
+        if back and self.sample is not None:
+            self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
+            self.event("reseeded", "gripper")
 
     @property
     def arm(self) -> Coordinates | None:
@@ -119,13 +116,11 @@ class _Tick:
         if inputs.arm is False and self.mode is not Mode.FAULT:
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
-        if inputs.arm is True and self.mode is not Mode.FAULT and self.may_arm():
+        ready = self.track.believed and not self.standing and not unready(inputs)
+        if inputs.arm is True and self.mode is not Mode.FAULT and ready:
             self.sessions.clear()
             if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
                 self.enter(Mode.ARMED, "")
-
-    def may_arm(self) -> bool:
-        return self.track.believed and not self.standing and not unready(self.inputs)
 
     # S3, S21: the measured state
     def watch_state(self) -> None:
@@ -189,7 +184,7 @@ class _Tick:
     def commands(self, source: str) -> bool:
         """Whether a chunk of ``source`` is still valid and in command."""
         chunk = self.chunk
-        return chunk is not None and chunk.source == source and self.now < _valid_until(chunk)
+        return chunk is not None and chunk.source == source and self.now < chunk.valid_until_ns
 
     def accept(self, chunk: Chunk) -> None:
         self.chunk, self.commander = chunk, chunk.source
@@ -236,7 +231,7 @@ class _Tick:
             return (trajectory.homing() if self.goes_back() else rest), 0
         trajectory.goal = None
         index = (self.now - chunk.observation_stamp_ns) // chunk.dt_ns
-        if self.now >= _valid_until(chunk):
+        if self.now >= chunk.valid_until_ns:
             self.drop_chunk()
             self.hold("stale_command")
             return rest, 0
@@ -303,8 +298,3 @@ class _Tick:
         output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied),
                         self.blocked() if self.inputs.others else "")
         return state, output, tuple(self.event.emitted)
-
-
-def _valid_until(chunk: Chunk) -> int:
-    """Each action is valid for two of its periods; the last one's end is the chunk's (S2)."""
-    return chunk.observation_stamp_ns + (len(chunk.actions) + 1) * chunk.dt_ns

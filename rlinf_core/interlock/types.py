@@ -80,6 +80,11 @@ class Chunk:
     def dt_ns(self) -> int:
         return round(self.dt_s * NS)
 
+    @property
+    def valid_until_ns(self) -> int:
+        """Each action is valid for two of its periods; the last one's end is the chunk's (S2)."""
+        return self.observation_stamp_ns + (len(self.actions) + 1) * self.dt_ns
+
 
 @dataclass(frozen=True, slots=True)
 class EStop:
