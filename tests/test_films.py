@@ -48,8 +48,33 @@ def test_side_by_side_the_shorter_episode_waits_and_only_what_was_learned_is_sho
             yield Episode(won), [np.full((60, 80, 3), value, np.uint8) for value in range(3 if won else 6)]
 
     monkeypatch.setattr(report, "rollout", rollout)
-    scenes = report._side_by_side(recipe, {"before RL": "before", "after RL": "after"})
+    scenes = report._side_by_side(recipe, {"before RL": "before", "after RL": "after"}, [4, 5, 6])
     assert [learned for _, learned in scenes] == [False, True, False]
     frames, _ = scenes[1]
     assert len(frames) == 6 + HOLD and frames[0].shape == (60, 160, 3)
     assert frames[4][50, 40, 0] == 4 and frames[4][50, 120, 0] == 2, "the right one ended at its third picture"
+
+
+def test_scenes_that_were_learned_are_filmed_first(recipe, tmp_path, monkeypatch):
+    events = [{"event": "episode", "mode": mode, "seed": seed, "success": success}
+              for mode, seed, success in (("evaluate", 7, True), ("evaluate", 8, False), ("evaluate", 9, False),
+                                          ("train", 3, False), ("train", 3, True),
+                                          ("evaluate", 7, True), ("evaluate", 8, False), ("evaluate", 9, True))]
+    assert report._learned(events) == [9]
+    asked = []
+    monkeypatch.setattr(report, "_side_by_side", lambda recipe, sides, seeds: asked.append(seeds) or [
+        ([np.zeros((60, 160, 3), np.uint8)] * 2, True)])
+    monkeypatch.setattr(report, "write_video", lambda path, pictures: None)
+    report._filmed(recipe, tmp_path, {}, "", [9])
+    first = recipe.evaluate.first_seed
+    assert asked == [[9, *range(first, first + recipe.evaluate.filmed - 1)]]
+
+
+def test_the_poster_goes_near_to_what_differs():
+    frame = np.zeros((30 + 240, 640, 3), np.uint8)
+    frame[:30], frame[30 + 200:30 + 220, 260:280], frame[30 + 60:30 + 64, 320 + 20:320 + 24] = 255, 200, 90
+    near = report._nearer(frame)
+    assert near.shape == frame.shape and (near[:30] == 255).all()
+    left, right = near[30:, :320, 0], near[30:, 320:, 0]
+    assert (left > 100).sum() == pytest.approx(4 * 400, rel=0.1), "twice as large, and none of it cut off"
+    assert right.max() == 0, "what differs little is out of the picture"

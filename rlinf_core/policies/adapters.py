@@ -43,37 +43,38 @@ def of_base(name: str) -> bool:
     return name.startswith(NETWORK) and ADAPTER not in name
 
 
-def keep_base(frozen: Weights, folder: Path) -> str:
-    """The hash of weights that stay as they are; they are written into the folder unless they are there."""
+def keep_base(frozen: Weights, said: dict[str, str], folder: Path) -> str:
+    """The hash of weights that stay as they are, and of what is said of them. Both are written unless they are there."""
     from safetensors.torch import save_file
 
-    digest = _digest(frozen)
+    digest = _digest(frozen, said)
     path = _path(folder, digest)
     if not path.exists():
         aside = path.with_name(f".{path.name}.part")
-        save_file(frozen, aside)
+        save_file(frozen, aside, said)
         publish_file(aside, path)
     return digest
 
 
-def base(policy: Path, digest: str) -> Weights:
-    """The weights of that hash, from beside the policy's file; PolicyFileError where they are not."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
+    """The weights of that hash, and what is said of them, from beside the policy's file, or PolicyFileError."""
+    from safetensors import SafetensorError, safe_open
 
     path = _path(policy.parent, digest)
     try:
-        weights: Weights = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            said: dict[str, str] = file.metadata() or {}
+            weights: Weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError as error:
         raise PolicyFileError(f"policy {policy}: expected the weights that it leaves as they are in {path.name} beside it, "
                               "found none. Copy them from the run's policies, once for all versions") from error
     except (SafetensorError, OSError) as error:
         raise PolicyFileError(f"policy {path}: expected a whole safetensors file, got one that is cut short or damaged "
                               f"({error}). Copy it again") from error
-    if (got := _digest(weights)) != digest:
+    if (got := _digest(weights, said)) != digest:
         raise PolicyFileError(f"policy {path}: expected weights of hash {digest[:16]}, got {got[:16]}: it was damaged or "
                               "changed. Copy it again")
-    return weights
+    return weights, said
 
 
 def base_name(digest: str) -> str:
@@ -85,10 +86,12 @@ def _path(folder: Path, digest: str) -> Path:
     return folder / base_name(digest)
 
 
-def _digest(weights: Weights) -> str:
-    """SHA-256 of names, types, shapes and numbers."""
-    said = hashlib.sha256()
+def _digest(weights: Weights, said: dict[str, str]) -> str:
+    """SHA-256 of names, types, shapes and numbers, and of what is said of them."""
+    hashed = hashlib.sha256()
+    for key, text in sorted(said.items()):
+        hashed.update(f"{key} {len(text)} {text}\n".encode())
     for name, tensor in sorted(weights.items()):
-        said.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        said.update(tensor.detach().cpu().contiguous().numpy().data.cast("B") if tensor.numel() else b"")
-    return said.hexdigest()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        hashed.update(tensor.detach().cpu().contiguous().numpy().data.cast("B") if tensor.numel() else b"")
+    return hashed.hexdigest()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rlinf_core.policies.settings import PolicySettings
 
 FORMAT = "rlinf-policy-1"
+ITS_OWN = ("format", "info", "config", "spec")  # what each file says itself
+LONG = 10_000  # characters of what else is said, such as a tokenizer, which go with the weights that stay
 POLICIES = f"policy-{'[0-9]' * 8}*.safetensors"  # glob
 
 
@@ -40,7 +42,8 @@ def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
     metadata |= {key: json.dumps(value) for key, value in actor.describe().items()}
     weights = {name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}
     if frozen := {name: weights.pop(name) for name in [*weights] if actor.stays(name)}:
-        metadata["base"] = adapters.keep_base(frozen, path.parent)
+        said = {key: metadata.pop(key) for key in [*metadata] if key not in ITS_OWN and len(metadata[key]) > LONG}
+        metadata["base"] = adapters.keep_base(frozen, said, path.parent)
     save_file(weights, aside, metadata)
     return publish_file(aside, path)
 
@@ -72,11 +75,12 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
                               f"({error}). Copy it again, or use an earlier version") from error
     if metadata.get("format") != FORMAT:
         raise PolicyFileError(f"policy {path}: expected format {FORMAT}, got {metadata.get('format')!r}")
+    if "base" in metadata:
+        frozen, said = adapters.base(Path(path), metadata["base"])
+        weights, metadata = weights | frozen, metadata | said
     described = {key: json.loads(value) for key, value in metadata.items() if key not in ("format", "config", "base")}
     config = _config(path, metadata["config"])
     actor = policy_kind(config.kind).Policy.rebuilt(StationSpec.from_dict(described["spec"]), config, described)
-    if "base" in metadata:
-        weights |= adapters.base(Path(path), metadata["base"])
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:

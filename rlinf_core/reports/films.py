@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FPS = 10
 HOLD = 8  # pictures for which a film stands at an episode's end
+CAPTION = 30  # pixels at the top
 
 
 def rollout(recipe: Recipe, policy: Path, seeds: list[int], frames: int = 0
@@ -46,7 +47,7 @@ def caption(pictures: list[np.ndarray], text: str, outcome: str = "") -> list[np
 
     for number, picture in enumerate(pictures, 1):
         line = f"{text}: {outcome}" if outcome and number == len(pictures) else text
-        cv2.rectangle(picture, (0, 0), (picture.shape[1], 30), (255, 255, 255), -1)
+        cv2.rectangle(picture, (0, 0), (picture.shape[1], CAPTION), (255, 255, 255), -1)
         cv2.putText(picture, line, (10, 21), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (30, 30, 30), 1, cv2.LINE_AA)
     return pictures
 

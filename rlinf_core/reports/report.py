@@ -13,7 +13,7 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes import Recipe, station_task
 from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilson
-from rlinf_core.reports.films import HOLD, caption, rollout, write_video
+from rlinf_core.reports.films import CAPTION, HOLD, caption, rollout, write_video
 
 WINDOW = 40
 
@@ -34,7 +34,7 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
             raise RlinfError(f"the run is done, but its report needs {source}: give the station and the director the same "
                              "--out. What happened is in progress.jsonl")
         shutil.copy(source, policy)
-    video = _filmed(recipe, run_dir, sides, "before RL (left) and after (right)")
+    video = _filmed(recipe, run_dir, sides, "before RL (left) and after (right)", _learned(events))
     _poster(run_dir)
     (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
     return (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
@@ -101,12 +101,25 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
     figure.savefig(path, dpi=120)
 
 
-def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -> str:
-    """Policies on the same held-out scenes side by side, as a video and a picture; returns what the report says of it."""
+def _learned(events: list[dict[str, Any]]) -> list[int]:
+    """Held-out scenes that were solved after RL and not before."""
+    solved: dict[int, list[bool]] = {}
+    for event in events:
+        if event["event"] == "episode" and event["mode"] == "evaluate":
+            solved.setdefault(event["seed"], []).append(event["success"])
+    return [seed for seed, outcomes in solved.items() if outcomes[-1] and not outcomes[0]]
+
+
+def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str, first: list[int] | None = None) -> str:
+    """Policies on the same held-out scenes side by side, as a video and a picture; returns what the report says of it.
+
+    Scenes of ``first`` come first, of which the report is about.
+    """
     if not recipe.evaluate.filmed:
         return "No video: evaluate.filmed is 0."
     try:
-        scenes = _side_by_side(recipe, sides)
+        others = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + recipe.evaluate.filmed)
+        scenes = _side_by_side(recipe, sides, list(dict.fromkeys([*(first or []), *others]))[:recipe.evaluate.filmed])
     except (RlinfError, NotImplementedError) as error:
         return f"No video: {error}"
     write_video(run_dir / "before_after.mp4", [frame for frames, _ in scenes for frame in frames])
@@ -118,9 +131,8 @@ def _filmed(recipe: Recipe, run_dir: Path, sides: dict[str, Path], words: str) -
             "![the same scene, at its end](before_after.png)")
 
 
-def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[tuple[list[np.ndarray], bool]]:
+def _side_by_side(recipe: Recipe, sides: dict[str, Path], seeds: list[int]) -> list[tuple[list[np.ndarray], bool]]:
     """Of each scene the film, in which the shorter episode waits at its end, and whether only the last side succeeded."""
-    seeds = [recipe.evaluate.first_seed + i for i in range(recipe.evaluate.filmed)]
     columns = [[(episode.success, caption(pictures, text, episode.outcome)) for episode, pictures in
                 rollout(recipe, policy, seeds, frames=len(seeds))] for text, policy in sides.items()]
     films = []
@@ -133,21 +145,35 @@ def _side_by_side(recipe: Recipe, sides: dict[str, Path]) -> list[tuple[list[np.
 
 
 def _poster(run_dir: Path) -> None:
-    """``learned.png``: before and after above the curve, for those who look at one picture."""
+    """``learned.png``: before and after, near what differs, above the curve, for those who look at one picture."""
     import cv2
 
-    parts = [part for name in ("before_after.png", "learning_curve.png")
-             if (part := cv2.imread(str(run_dir / name))) is not None]
+    films, curve = (cv2.imread(str(run_dir / name)) for name in ("before_after.png", "learning_curve.png"))
+    parts = [part for part in (None if films is None else _nearer(films), curve) if part is not None]
     width = min(part.shape[1] for part in parts)
     cv2.imwrite(str(run_dir / "learned.png"), np.vstack([
         cv2.resize(part, (width, round(part.shape[0] * width / part.shape[1])), interpolation=cv2.INTER_AREA)
         for part in parts]))
 
 
+def _nearer(frame: np.ndarray) -> np.ndarray:
+    """Of each side the half in width and height about where they differ most, as large as the whole; and the captions."""
+    import cv2
+
+    sides = np.hsplit(frame[CAPTION:], 2)
+    height, width = sides[0].shape[:2]
+    differs = cv2.blur(np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8))
+    row, column = np.unravel_index(differs.argmax(), differs.shape)
+    top, left = (int(np.clip(at - size // 4, 0, size - size // 2)) for at, size in ((row, height), (column, width)))
+    parts = [side[top:top + height // 2, left:left + width // 2] for side in sides]
+    return np.vstack([frame[:CAPTION], np.hstack([cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC)
+                                                  for part in parts])])
+
+
 def _difference(frame: np.ndarray) -> float:
     """Between its sides, below their captions."""
     half = frame.shape[1] // 2
-    return float(np.abs(frame[40:, :half].astype(int) - frame[40:, half:]).mean())
+    return float(np.abs(frame[CAPTION:, :half].astype(int) - frame[CAPTION:, half:]).mean())
 
 
 def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from rlinf_core.interlock import Inputs, Mode, State, adopt, step, unready, with_values
+from rlinf_core.interlock import Mode
 from rlinf_core.interlock.types import MAX_ACTIONS
 from tests.interlock.conftest import HOME, JOINTS, S9, Rig, chunk, joint_limits, limits, stream, until
 
@@ -192,41 +192,6 @@ def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_i
     evidence("S22", f"{mode.name}: a gripper that begins anew stays where it is", "no order")
 
 
-# S23: who speaks
-def test_s23_a_foreign_publisher_of_commands_is_a_fault_while_it_stands(rig, evidence):
-    stream(rig, (0.01, 0.0, 0.0), actions=1)
-    rig.tick(foreign=("target_pose",))
-    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, "foreign_publisher:target_pose")
-    rig.tick(foreign=("target_pose",), reset_fault=rig.state.cause)
-    assert rig.state.mode is Mode.FAULT
-    rig.tick(reset_fault=rig.state.cause)
-    assert rig.state.mode is Mode.DISARMED
-    rig.tick(arm=True, foreign=("estop/pendant",))
-    assert rig.state.mode is Mode.DISARMED
-    evidence("S23", "another publisher on target_pose: latched, by name; not cleared while it is there", "fault")
-
-
-def test_s23_two_voices_on_one_input_hold_by_name(rig, evidence):
-    stream(rig, (0.01, 0.0, 0.0), actions=1)
-    rig.tick(doubled=("policy/action",))
-    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "two_publishers:policy/action")
-    rig.tick(chunk(5, rig.now))
-    assert rig.state.mode is Mode.ACTIVE
-    assert unready(Inputs(doubled=("enable",), silent=("wrench",), clock_stepped=True)) == [
-        "silent:wrench", "two_publishers:enable", "clock"]
-    evidence("S23", "two publishers on policy/action: hold by name", "hold")
-
-
-def test_s06_authority_is_of_the_topic_and_of_nobody_else(rig, evidence):
-    """The core knows two commanders; whoever else speaks is refused, and remembered nowhere."""
-    for number in range(200):
-        rig.tick(chunk(1, rig.now, source=f"operator{number}"))
-    assert ("refused", "source") in [(event.kind, event.cause) for event in step(
-        rig.limits, Rig().arm().state, Inputs(pose=HOME, chunks=(chunk(source="x"),)), rig.now)[2]]
-    assert len(rig.state.sessions) <= 2
-    evidence("S6", f"200 other names: refused; {len(rig.state.sessions)} remembered", "2 at most")
-
-
 # S24: by measured time
 @pytest.mark.parametrize("late_s", [0.011, 0.05, 1.5])
 def test_s24_after_a_stall_motion_begins_from_rest(late_s, evidence):
@@ -289,35 +254,6 @@ def test_s20_every_chunk_that_does_not_command_is_an_event():
 def test_s05_a_chunk_may_not_be_longer_than_anybody_needs(rig):
     rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0),) * (MAX_ACTIONS + 1)))
     assert ("refused", "horizon") in [(event.kind, event.cause) for event in rig.events]
-
-
-# S19: limits that change
-def test_s19_limits_can_change_before_the_arm_was_ever_seen():
-    state, reason = adopt(with_values(limits(), {"speed": 0.1}), State(), limits())
-    assert reason == "" and state == State()
-
-
-@pytest.mark.parametrize("changes", [{"acceleration": 2.0}, {"jerk": 5.0}, {"rotation_jerk": 20.0}])
-def test_s19_acceleration_and_jerk_change_only_at_rest(changes):
-    rig = Rig(limits(**S9)).arm()
-    stream(rig, (0.02, 0.0, 0.0, 0.0, 0.0, 0.02), actions=4)
-    new = with_values(rig.limits, changes)
-    assert "can only change while the set-point rests" in adopt(new, rig.state, rig.limits)[1]
-    until(rig, lambda: rig.state.still)
-    assert adopt(new, rig.state, rig.limits)[1] == ""
-
-
-def test_s19_a_gripper_neither_comes_nor_goes():
-    rig = Rig(limits(gripper_width=0.08), gripper=0.04).arm()
-    assert "whether there is a gripper" in adopt(with_values(rig.limits, {"gripper_width": 0.0}), rig.state, rig.limits)[1]
-
-
-def test_s19_a_set_point_outside_may_get_limits_that_hold_it():
-    rig = Rig(pose=(0.9, 0.0, 0.2, *HOME[3:])).settle()
-    wider = with_values(rig.limits, {"box_high": [1.0, 0.25, 0.45]})
-    assert adopt(wider, rig.state, rig.limits)[1] == ""
-    narrower = with_values(limits(), {"box_high": [0.45, 0.25, 0.45]})
-    assert "could not stop inside" in adopt(narrower, Rig().settle().state, limits())[1]
 
 
 def test_ticks_leave_nothing_to_a_collector():

@@ -13,7 +13,8 @@ from rlinf_core.algorithms.grpo import Learner as GRPO
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, RlinfError
-from rlinf_core.policies.files import load_policy, newest_policy, policy_name, save_policy
+from rlinf_core.policies.files import LONG, load_policy, newest_policy, policy_name, save_policy
+from rlinf_core.policies.pretrained import FileTokenizer
 from tests.policies import test_groot, test_openvla, test_pi0, test_qwen_vl, test_smolvla
 
 LORA = {"lora": {"rank": 2, "alpha": 8.0}}
@@ -88,6 +89,25 @@ def test_a_file_holds_them_alone_and_names_its_base(kind, tmp_path):
     base.unlink()
     with pytest.raises(PolicyFileError, match=f"leaves as they are in {base.name} beside it"):
         load_policy(file)
+
+
+def test_a_tokenizer_goes_with_the_base_and_not_with_every_version(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({f"word{i}": i for i in range(200)}, unk_token="word0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    policy = test_openvla.openvla(**LORA)
+    policy.tokenizer = FileTokenizer(words.to_str() + " " * LONG)
+    files = [save_policy(policy, tmp_path / policy_name(version)) for version in (1, 2)]
+    (base,) = tmp_path.glob("base-*.safetensors")
+    assert all(b"word199" not in file.read_bytes() for file in files) and base.read_bytes().count(b"word199") == 1
+    assert load_policy(files[1]).tokenizer.text == policy.tokenizer.text
+    policy.tokenizer = FileTokenizer(words.to_str().replace("word199", "word998") + " " * LONG)
+    save_policy(policy, tmp_path / policy_name(3))
+    assert len(list(tmp_path.glob("base-*.safetensors"))) == 2, "other words are another base"
+    base.write_bytes(base.read_bytes().replace(b"word199", b"word299"))
+    with pytest.raises(PolicyFileError, match="expected weights of hash .* damaged or changed"):
+        load_policy(files[1])
 
 
 def test_what_travels_is_under_a_tenth(tmp_path):
