@@ -157,14 +157,15 @@ def _poster(run_dir: Path) -> None:
 
 
 def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Of each side the half in width and height about where they differ most, as large as the whole; and the captions."""
+    """Of each side the half in width and height where they differ most and below, where a tool is; as large as all of it."""
     import cv2
 
     sides = np.hsplit(frame[CAPTION:], 2)
     height, width = sides[0].shape[:2]
     differs = cv2.blur(np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8))
     row, column = np.unravel_index(differs.argmax(), differs.shape)
-    top, left = (int(np.clip(at - size // 4, 0, size - size // 2)) for at, size in ((row, height), (column, width)))
+    top, left = (int(np.clip(at - size // share, 0, size - size // 2))
+                 for at, size, share in ((row, height, 6), (column, width, 4)))
     parts = [side[top:top + height // 2, left:left + width // 2] for side in sides]
     return np.vstack([frame[:CAPTION], np.hstack([cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC)
                                                   for part in parts])])
