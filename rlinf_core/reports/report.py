@@ -157,7 +157,7 @@ def _poster(run_dir: Path) -> None:
 
 
 def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Of each side the half in width and height where they differ most and below, where a tool is; as large as the whole."""
+    """Of each side the half in width and height where they differ most and below, where a tool is; as large as before."""
     import cv2
 
     sides = np.hsplit(frame[CAPTION:], 2)
