@@ -19,7 +19,7 @@ from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.interface import arm_of, of_arms, topic
 from rlinf_core.interlock.rotation import to_vector
-from rlinf_core.rewards import REWARD, Success, make_success
+from rlinf_core.rewards import REWARD, Shaped, Success, make_success
 from rlinf_core.rewards.arms import of_each
 from rlinf_core.scripts import SCRIPT
 from rlinf_core.settings.base import Count, Settings
@@ -67,7 +67,7 @@ class Task:
 
 def shaped(task: Task, weight: float) -> Task:
     """The task with its progress in the reward; RecipeError if it has no measure of progress."""
-    if not hasattr(task.success, "progress"):
+    if not isinstance(task.success, Shaped):
         raise RecipeError(f"simulation.shaping: expected 0, got {weight}: the reward {type(task.success).__name__} has no "
                           "measure of progress")
     return replace(task, shaping=weight)

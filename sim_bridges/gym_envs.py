@@ -20,6 +20,7 @@ from rlinf_core.robot import load_robot
 from rlinf_core.rollouts.simulated import simulated_station
 from rlinf_core.rollouts.vector_env import Steps
 from rlinf_core.specs import Arrays
+from sim_bridges.simulator import instruction_of
 from sim_bridges.station import SimulatedStation
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class StationEnv(gymnasium.Env):
 
     def __init__(self, station: SimulatedStation) -> None:
         self.station, self.specs = station, station.task.spec
-        self._told = hasattr(station.simulator, "instruction")  # which scene by scene asks for something else
+        self._told = instruction_of(station.simulator) is not None  # which scene by scene asks for something else
         seen: dict[str, gymnasium.Space] = {"vectors": Box(-np.inf, np.inf, (self.specs.vector_size,), np.float32)}
         seen |= {image.name: Box(0, 255, image.shape, np.uint8) for image in self.specs.images}
         if self._told:

@@ -134,6 +134,8 @@ class IsolatedSimulator:
 
 def serve(make: Callable[[], Any], file: Any) -> None:
     """Answer calls until the other side is gone; what cannot be made or done is said in words."""
+    from sim_bridges.simulator import Arms, instruction_of  # which imports this module
+
     simulator = None
 
     def answer(do: Callable[[], Any]) -> None:
@@ -146,7 +148,7 @@ def serve(make: Callable[[], Any], file: Any) -> None:
                 value = {name: item.tolist() if isinstance(item, np.ndarray) else item for name, item in value.items()}
             state: dict[str, Any] = {} if simulator is None else {
                 "tcp_pose": simulator.tcp_pose().tolist(), "gripper_width": simulator.gripper_width(),
-                "instruction": getattr(simulator, "instruction", "")}
+                "instruction": instruction_of(simulator) or ""}
             reply = {"value": value, "state": state}
         except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
             words = str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"
@@ -157,9 +159,9 @@ def serve(make: Callable[[], Any], file: Any) -> None:
     def begin() -> dict[str, Any]:
         nonlocal simulator
         made = make()
-        if arms := getattr(made, "arms", ()):
-            raise RlinfError(f"expected one arm of a simulator in a Python of its own, got {', '.join(arms)}: several are "
-                             "not supported there. Run it in the Python of the others")
+        if isinstance(made, Arms):
+            raise RlinfError(f"expected one arm of a simulator in a Python of its own, got {', '.join(made.arms)}: several "
+                             "are not supported there. Run it in the Python of the others")
         simulator = made
         return {"tick_s": made.tick_s, "cameras": list(made.cameras), "joint_names": list(made.joint_names)}
 

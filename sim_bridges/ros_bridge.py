@@ -6,7 +6,6 @@ import array
 import json
 import math
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,17 +15,17 @@ from rclpy.action import ActionServer
 from rclpy.action.server import ServerGoalHandle
 from rlinf_msgs.action import ResetScene
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import CameraInfo, Image, JointState
+from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Float64
 
 from rlinf.conversions import camera_info
 from rlinf.diagnostics import OK, WARN, Diagnostics, Health
-from rlinf.qos import kind, profile
+from rlinf.qos import kind, publisher, subscription
 from rlinf.spinning import ControlNode, given, prioritise, run
 from rlinf.stamps import NS, set_stamp, to_ns, to_stamp
 from rlinf.workarounds import wait_for_nobody
 from rlinf_core.interface import of_arms
-from sim_bridges.simulator import arms_of, make
+from sim_bridges.simulator import arms_of, instruction_of, make
 
 COMMAND_FRESH_S = 0.1
 CATCH_UP_S = 0.1  # of what was late by real_time_factor
@@ -74,15 +73,13 @@ class SimBridge(ControlNode):
             for each in of_arms(topic, [arm for arm in self.simulator.arms if arm]):
                 if each in self.messages:
                     self.messages[each].name = list(names)
-        self.outputs = {topic: self.create_publisher(kind(topic), topic, profile(topic)) for topic in self.messages}
-        self.images = {name: self.create_publisher(Image, f"camera/{name}/image", profile(f"camera/{name}/image"))
-                       for name in self.cameras}
-        self.infos = {name: self.create_publisher(CameraInfo, f"camera/{name}/camera_info",
-                                                  profile(f"camera/{name}/camera_info")) for name in self.cameras}
-        self.clock = self.create_publisher(Clock, "clock", profile("clock")) if self.lockstep else None
+        self.outputs = {topic: publisher(self, topic) for topic in self.messages}
+        self.images = {name: publisher(self, f"camera/{name}/image") for name in self.cameras}
+        self.infos = {name: publisher(self, f"camera/{name}/camera_info") for name in self.cameras}
+        self.clock = publisher(self, "clock") if self.lockstep else None
         for arm in self.simulator.arms:
-            self._hear(PoseStamped, _of(arm, "target_pose"), partial(self._on_target, arm))
-            self._hear(Float64, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
+            subscription(self, _of(arm, "target_pose"), partial(self._on_target, arm))
+            subscription(self, _of(arm, "gripper/command"), partial(self._on_gripper, arm))
         self.diagnostics = Diagnostics(self, self._health)
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
         self.create_timer(0.5 if self.lockstep else self.simulator.tick_s,
@@ -92,9 +89,6 @@ class SimBridge(ControlNode):
         silent = [arm or "the arm" for arm, at in self.target_at.items() if at and time.monotonic() - at > COMMAND_FRESH_S]
         level, text = (WARN, f"no command for {', '.join(silent)}") if silent and not self.lockstep else (OK, "simulates")
         return Health(level, text, {"ticks": self.index, "time_s": self.now_ns / NS})
-
-    def _hear(self, kind: type, topic: str, callback: Callable[[Any], None]) -> None:
-        self.create_subscription(kind, topic, callback, profile(topic))
 
     def _forget(self) -> None:
         """Nothing has been commanded in this scene."""
@@ -144,7 +138,7 @@ class SimBridge(ControlNode):
         self._publish()
         handle.succeed()
         return ResetScene.Result(success=True, stamp=to_stamp(self.now_ns),
-                                 instruction=getattr(self.simulator, "instruction", ""))
+                                 instruction=instruction_of(self.simulator) or "")
 
     def _publish(self) -> None:
         """The pose at every tick, first; at control ticks cameras and the rest, then the clock, which says: all is out."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Simulator(Protocol):
         joint_names: of the channel joint_states.
 
     One that asks for other things in other scenes has an ``instruction``, too: what it asks for in the present one; else
-    the task says it.
+    the task says it. One that has something to end has ``close()``.
     """
 
     tick_s: float
@@ -67,6 +67,7 @@ class Simulator(Protocol):
         """(height, width, 3) uint8 picture of one of ``cameras``."""
 
 
+@runtime_checkable
 class Arms(Protocol):
     """Several arms in one scene: as ``Simulator``, with commands and poses by the arm's name.
 
@@ -104,13 +105,24 @@ class Arms(Protocol):
         """(height, width, 3) uint8 picture of one of ``cameras``."""
 
 
+@runtime_checkable
+class Erring(Protocol):
+    """One whose channels are not all as things are."""
+
+    def true_channels(self) -> Channels:
+        """As they are: what success is judged by."""
+
+
 class OneArm:
     """A ``Simulator`` as ``Arms``: its one arm has no name."""
 
-    arms = ("",)
+    arms: tuple[str, ...] = ("",)
 
     def __init__(self, simulator: Simulator) -> None:
         self._simulator = simulator
+        self.tick_s, self.cameras, self.joint_names = simulator.tick_s, simulator.cameras, simulator.joint_names
+        self.reset, self.channels = simulator.reset, simulator.channels
+        self.succeeded, self.render = simulator.succeeded, simulator.render
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._simulator, name)
@@ -127,9 +139,12 @@ class OneArm:
 
 def arms_of(simulator: Simulator | Arms) -> Arms:
     """The simulator by its arms, however many."""
-    made: Any = simulator
-    several: Any = made if getattr(made, "arms", ()) else OneArm(made)
-    return several
+    return simulator if isinstance(simulator, Arms) else OneArm(simulator)
+
+
+def instruction_of(simulator: object) -> str | None:
+    """What it asks for in the present scene, which a simulator need not have; None where the task says it."""
+    return getattr(simulator, "instruction", None)
 
 
 def simulators() -> list[str]:

@@ -14,7 +14,7 @@ from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.scripts import make_script
 from rlinf_core.specs import ActionSpec, Arrays
 from rlinf_core.task import Task, observe
-from sim_bridges.simulator import Arms, Simulator, arms_of
+from sim_bridges.simulator import Arms, Erring, Simulator, arms_of, instruction_of
 
 
 class GuardedArm:
@@ -51,6 +51,7 @@ class SimulatedStation:
                  guarded: bool = True) -> None:
         self.simulator: Any = simulator
         self.robot, self.task, self.limits = arms_of(simulator), task, limits
+        self._erring = simulator if isinstance(simulator, Erring) else None
         of_each = {"": limits} if isinstance(limits, Limits) else limits
         if not self.robot.arms == tuple(of_each) == (task.spec.action.arms or ("",)):
             raise RecipeError(f"the simulator has {_named(self.robot.arms)}: expected limits and a task for that, got "
@@ -102,7 +103,7 @@ class SimulatedStation:
     @property
     def instruction(self) -> str:
         """What is asked for in the present scene."""
-        return getattr(self.simulator, "instruction", "") or self.task.spec.instruction
+        return instruction_of(self.simulator) or self.task.spec.instruction
 
     def expert(self) -> np.ndarray:
         """What the task's script would do now, (dim,)."""
@@ -163,7 +164,7 @@ class SimulatedStation:
 
     def _truth(self) -> Arrays:
         """What success is judged by: a randomised simulator also says what is so, beside what it lets see."""
-        return self.channels | (self.simulator.true_channels() if hasattr(self.simulator, "true_channels") else {})
+        return self.channels | (self._erring.true_channels() if self._erring else {})
 
     def _channels(self) -> Arrays:
         channels = self.simulator.channels()

@@ -1,14 +1,22 @@
 """One table of topics: what nodes, recordings and pages make of it."""
 
+import ast
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RlinfError, SpecError
 from rlinf_core.interface import EPISODE, TOPICS, topic
 
 ROOT = Path(__file__).resolve().parent.parent
+NOT_OURS = {  # ROS's own, the drill's, and those of drivers, as their settings or their user name them
+    '"/diagnostics"', '"/tf"', '"/tf_static"', '"inject"', '"injected"', '"drill/do"', '"drill/stalls"',
+    'controller.py: self.declare_parameter("topic", "").value', "fault_injector.py: source", "fault_injector.py: target",
+    'franka.py: self.resolve_topic_name(f"{prefix}{STATE}")', 'franka_hand.py: f"{prefix}franka_gripper/joint_states"',
+    "gripper_command.py: self.settings.states", "universal_robots.py: prefix + topic"}
+ELSEWHERE = ("qos.py", "spinning.py", "policy.py")
 
 
 @pytest.mark.parametrize("name, row", [
@@ -56,3 +64,53 @@ def test_ros_makes_its_classes_and_its_quality_of_service_of_it():
         assert received(row.name, True).reliability == ReliabilityPolicy.RELIABLE, "in lockstep nothing may be lost"
         assert (received(row.name, False).reliability == ReliabilityPolicy.BEST_EFFORT) is row.newest
     assert profile("left/robot/fault").durability == DurabilityPolicy.TRANSIENT_LOCAL
+
+
+def test_nodes_know_type_and_quality_of_a_topic_from_the_table_alone():
+    """What a node said once more could be something else, and nobody would hear it."""
+    found = set()
+    for path in (ROOT / "ros_ws/src/rlinf/rlinf").glob("*.py"):
+        source = path.read_text() if path.name not in ELSEWHERE else ""
+        nodes = list(ast.walk(ast.parse(source)))
+        calls = {each.func: each.args for each in nodes if isinstance(each, ast.Call)}
+        for each in nodes:
+            if isinstance(each, ast.Attribute) and each.attr in ("create_publisher", "create_subscription"):
+                said = ast.get_source_segment(source, calls[each][1]) if each in calls else "kept for later"
+                found.add(said if said in NOT_OURS else f"{path.name}: {said}")
+    assert found == NOT_OURS, "rlinf.qos has publisher and subscription"
+
+
+@pytest.mark.ros
+def test_a_topic_is_as_the_table_says_by_whichever_name_the_node_knows_it_and_no_other_is_made():
+    rclpy = pytest.importorskip("rclpy")
+    from rclpy.qos import DurabilityPolicy
+
+    from rlinf.qos import OVERHEARD, publisher, subscription
+
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=199)
+    node = rclpy.create_node("one", namespace="/station_a", context=context, start_parameter_services=False)
+    try:
+        assert publisher(node, "left/robot/fault").topic_name == "/station_a/left/robot/fault"
+        (said,) = node.get_publishers_info_by_topic("/station_a/left/robot/fault")
+        assert said.topic_type == "std_msgs/msg/String"
+        assert said.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL
+        subscription(node, "camera/wrist/image", print, quality=OVERHEARD, at="/theirs/image")
+        (heard,) = node.get_subscriptions_info_by_topic("/theirs/image")
+        assert heard.topic_type == "sensor_msgs/msg/Image" and heard.qos_profile.reliability == OVERHEARD.reliability
+        for make in (publisher, partial(subscription, callback=print)):
+            with pytest.raises(RlinfError, match="topic 'curent_pose': .*did you mean 'current_pose'"):
+                make(node, "curent_pose")
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)
+
+
+@pytest.mark.ros
+def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for():
+    from rlinf.latest import CHANNELS, Latest
+    from rlinf.qos import kind
+
+    assert all(kind(row.name) in CHANNELS for row in TOPICS if row.channel is not None)
+    with pytest.raises(SpecError, match="topic 'distance': expected one that an observation takes .* got Range"):
+        Latest(None, {"distance"}, False)

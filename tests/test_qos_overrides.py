@@ -70,10 +70,10 @@ def node():
 
 def made_by(node, name):
     """What the middleware has of a subscription in real time."""
-    from rlinf.qos import kind, received
+    from rlinf.qos import received, subscription
 
-    subscription = node.create_subscription(kind(name), name, lambda _: None, received(name, False))
-    (info,) = node.get_subscriptions_info_by_topic(subscription.topic_name)
+    made = subscription(node, name, lambda _: None, quality=received(name, False))
+    (info,) = node.get_subscriptions_info_by_topic(made.topic_name)
     return info.qos_profile
 
 

@@ -72,8 +72,8 @@ class LearnerGroup:
         self.learner = algorithm(kind).Learner
         halves = config.half_demonstrations
         self.multiple = size * (2 if halves else 1)
-        if hasattr(config, "batch_size"):
-            self._check_divides("algorithm.batch_size", config.batch_size)
+        if config.per_batch is not None:
+            self._check_divides("algorithm.batch_size", config.per_batch)
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
         described = json.dumps(policy.describe())
         self.made = self.ray.put(

@@ -18,10 +18,7 @@ OURS = {"classifier": "rlinf_core.rewards.classifier:Classifier", "insertion": "
 
 
 class Success(Protocol):
-    """Judges from the robot side's channels, which it names, whether the task is done, or, as a failure, cannot be done.
-
-    With ``progress(channels) -> float``, larger the nearer to success, a task's reward can be shaped.
-    """
+    """Judges from the robot side's channels, which it names, whether the task is done, or, as a failure, cannot be done."""
 
     channels: tuple[str, ...]
 
@@ -31,7 +28,7 @@ class Success(Protocol):
 
 @runtime_checkable
 class Shaped(Success, Protocol):
-    """One that also says how near it is."""
+    """One that also says how near it is: with it, a task's reward can be shaped."""
 
     def progress(self, channels: dict[str, np.ndarray]) -> float:
         """Larger the nearer to success."""
@@ -43,6 +40,17 @@ class Remembering(Success, Protocol):
 
     def begin(self) -> None:
         """Another episode."""
+
+
+@runtime_checkable
+class Fallible(Success, Protocol):
+    """One that may be unable to judge.
+
+    Attributes:
+        trouble: why it cannot now, in words; empty where it can.
+    """
+
+    trouble: str
 
 
 def rewards() -> list[str]:

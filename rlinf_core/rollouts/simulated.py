@@ -13,6 +13,7 @@ from rlinf_core.task import shaped
 
 if TYPE_CHECKING:
     from rlinf_core.rollouts.tensors import InArrays
+    from rlinf_core.rollouts.vector_env import VectorEnv
     from sim_bridges.station import SimulatedStation
 
 
@@ -40,8 +41,8 @@ def simulated_station(recipe: Recipe) -> SimulatedStation:
     return SimulatedStation(simulator, task, limits if robot.arms else limits[""], recipe.simulation.interlock)
 
 
-def stations(recipe: Recipe, size: int) -> Any:
-    """So many of them in this process, as a ``VectorEnv`` that can also be rendered."""
+def stations(recipe: Recipe, size: int) -> VectorEnv:
+    """So many of them in this process."""
     from sim_bridges.gym_envs import Environments, StationEnv
     from sim_bridges.gym_plain import plain
 

@@ -52,10 +52,15 @@ class Steps:
 
 
 class VectorEnv(Protocol):
-    """N environments of one task; each begins its next episode by itself."""
+    """N environments of one task; each begins its next episode by itself.
+
+    Attributes:
+        goes_on: so it does; else it stands at its end, for films. Not where somebody else's code steps all at once.
+    """
 
     spec: StationSpec
     size: int
+    goes_on: bool
 
     def reset(self, seeds: Sequence[int]) -> Arrays:
         """Begin an episode of scene ``seeds[i]`` in each; name to (N, ...), vectors under ``vectors``."""
@@ -77,6 +82,10 @@ class VectorEnv(Protocol):
         """Be there again."""
         ...
 
+    def render(self, index: int = 0) -> np.ndarray:
+        """A picture of one of them, for people; RlinfError where none can be made."""
+        ...
+
     def close(self) -> None:
         """End what it started."""
         ...
@@ -91,6 +100,7 @@ class AtOnce:
 
     name: str
     size: int
+    goes_on = True
 
     def check_all(self, active: np.ndarray | None) -> None:
         """RlinfError where one of them would have to wait for the others."""

@@ -74,11 +74,10 @@ class Governor:
 def governor_for(recipe: Recipe, max_steps: int) -> Governor:
     """That of the recipe: of its online phase on stations, of its simulation there, of the algorithm where that says it."""
     online, simulation = recipe.online, recipe.simulation
-    own = getattr(recipe.algorithm, "updates_per_step", None)
     per_step, least = ((simulation.updates_per_step, simulation.start_steps) if simulation.environments else
                        (online.updates_per_step, online.min_transitions))
-    if own is not None:
-        per_step, least = own, 0
+    if recipe.algorithm.pace is not None:
+        per_step, least = recipe.algorithm.pace, 0
     return Governor(updates_per_step=per_step, max_lag_episodes=online.max_lag_episodes, max_staleness=online.max_staleness,
                     steps_per_episode=max_steps, min_transitions=least, max_staleness_of=online.max_staleness_of,
                     max_samples=online.max_samples_per_insert, min_samples=online.min_samples_per_insert,

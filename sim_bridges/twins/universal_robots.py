@@ -25,7 +25,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf.spinning import ControlNode, run
 from rlinf_core.errors import nearest
 from sim_bridges.twins.universal_robots_state import HOME, IDLE, KNOWN, RUNNING, SILENT, Control, tool_pose
@@ -70,8 +70,8 @@ class Twin(ControlNode):
                          ("/dashboard_client/play", self.control.start),
                          (f"{status}/resend_robot_program", self.control.start)):
             self.create_service(Trigger, name, partial(self._answer, do))
-        self.goals = self.create_publisher(PoseStamped, "goal_pose", profile("goal_pose"))
-        self.successes = self.create_publisher(JointState, "task/success", profile("task/success"))
+        self.goals = publisher(self, "goal_pose")
+        self.successes = publisher(self, "task/success")
         self.server = ActionServer(self, ResetScene, "reset_scene", self._on_reset)
 
     def _answer(self, do: Callable[[], str], _: Any, response: Any) -> Any:
@@ -109,22 +109,22 @@ class Twin(ControlNode):
         control.advance(TICK_S)
         if control.injected == SILENT:
             return
-        for (name, publisher), message in zip(self.latched.items(), (
+        for (name, output), message in zip(self.latched.items(), (
                 SafetyMode(mode=control.safety), RobotMode(mode=control.robot), Bool(data=control.program)), strict=True):
             if self.told.get(name) != message:  # at a change alone
                 self.told[name] = message
-                publisher.publish(message)
+                output.publish(message)
         pose, now = tool_pose(control.joints), self.get_clock().now().to_msg()
         self.scaling.publish(Float64(data=control.scaling))
         names = sorted(ARM)  # the broadcaster has an order of its own
         joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names])
         success = JointState(name=["success"], position=[float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M)])
-        for publisher, message, frame in (
+        for output, message, frame in (
                 (self.joints, joints, "base_link"), (self.poses, _posed(pose), "base"),
                 (self.wrenches, WrenchStamped(), "tool0"), (self.goals, _posed(self.goal), "base"),
                 (self.successes, success, "")):
             message.header.stamp, message.header.frame_id = now, frame
-            publisher.publish(message)
+            output.publish(message)
 
 
 def _posed(values: np.ndarray) -> PoseStamped:

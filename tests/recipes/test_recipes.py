@@ -1,14 +1,18 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from rlinf_core.algorithms import algorithm
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import check_recipe, load_recipe, resolved, station_task
 from rlinf_core.recipes.loading import recipes
+from rlinf_core.rewards.external import External
 from rlinf_core.robot import load_robot, robots
-from rlinf_core.task import load_task
+from rlinf_core.task import load_task, shaped
+from rlinf_core.trainer.governor import governor_for
 
 
 @pytest.mark.parametrize("name", recipes())
@@ -99,3 +103,31 @@ def test_hosts_paths_and_names_need_no_quotes():
         recipe = load_recipe("demo", [f"{key.strip()}={value}"])
         section, name = key.strip().split(".")
         assert getattr(getattr(recipe, section), name) == value
+
+
+@pytest.mark.parametrize("name, key, value, what, told, otherwise", [
+    ("sac", "discount", 0.5, "gamma", 0.5, 0.99), ("ppo", "discount", 0.5, "gamma", 0.5, 0.99),
+    ("iql", "discount", 0.5, "gamma", 0.5, 0.99), ("grpo", "group", 4, "gamma", 1.0, 1.0),
+    ("sac", "averaging", 0.5, "averages", True, False), ("sac", "n_step", 3, "summed", 3, 1),
+    ("rlpd", "self_imitation", False, "imitates_itself", False, True),
+    ("dagger", "updates_per_step", 2.0, "pace", 2.0, 1.0), ("sac", "batch_size", 8, "per_batch", 8, 256),
+    ("sft", "batch_size", 8, "per_batch", 8, 256), ("ppo", "chunks", 8, "per_batch", None, None),
+    ("sac", "batch_size", 8, "pace", None, None)])
+def test_what_a_run_must_know_of_an_algorithm_is_what_its_settings_say(name, key, value, what, told, otherwise):
+    config = algorithm(name).Config
+    assert (getattr(config(**{key: value}), what), getattr(config(), what)) == (told, otherwise)
+
+
+def test_an_algorithm_that_says_its_own_pace_does_not_wait_for_the_phases_first_transitions():
+    own, phase = (governor_for(load_recipe(name), 100) for name in ("sim_dagger", "sim_rlpd"))
+    assert (own.updates_per_step, own.min_transitions) == (5.0, 0)
+    simulation = load_recipe("sim_rlpd").simulation
+    assert (phase.updates_per_step, phase.min_transitions) == (simulation.updates_per_step, simulation.start_steps)
+    assert phase.min_transitions > 0
+
+
+def test_a_reward_without_a_measure_of_progress_cannot_be_shaped():
+    task = load_task("configs/tasks/reach.yaml")
+    assert shaped(task, 2.0).shaping == 2.0
+    with pytest.raises(RecipeError, match="simulation.shaping: expected 0, got 2.0: the reward External has no measure"):
+        shaped(replace(task, success=External()), 2.0)

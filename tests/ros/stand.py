@@ -9,7 +9,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
+from rlinf.qos import profile, publisher
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
@@ -43,9 +43,8 @@ class Arm:
         self.peer, self.seq, self.streams = peer, 0, streams
         self.pressed, self.heard, self.enabled, self.known = False, True, True, True
         self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
-        kinds = {"estop/pendant": Bool, "enable": Bool, "current_pose": PoseStamped, "policy/action": ActionChunk,
-                 "teleop/action": ActionChunk, "wrench": WrenchStamped, "joint_states": JointState}
-        self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.say = {topic: publisher(peer.node, topic) for topic in (
+            "estop/pendant", "enable", "current_pose", "policy/action", "teleop/action", "wrench", "joint_states")}
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
         self.wrench = WrenchStamped()

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
-from sensor_msgs.msg import Image
 
 from rlinf.conversions import camera_info, to_image
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from tests.cameras.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(129)]
@@ -25,12 +24,10 @@ class Lab:
         self.peer, self.folder, self.out = peer, folder, folder / "said.txt"
         (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\n")
         (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\ncameras: {wrist: [480, 640]}\n")
-        kinds = {"current_pose": PoseStamped, "camera/wrist/image": Image}
-        self.speak = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.speak = {topic: publisher(peer.node, topic) for topic in ("current_pose", "camera/wrist/image")}
         blank = to_image("wrist", np.zeros((480, 640, 3), np.uint8), peer.node.get_clock().now().to_msg())
         self.info = camera_info(blank, LENS)
-        self.speak["info"] = peer.node.create_publisher(type(self.info), "camera/wrist/camera_info",
-                                                        profile("camera/wrist/camera_info"))
+        self.speak["info"] = publisher(peer.node, "camera/wrist/camera_info")
         self.at(0)
         peer.every(0.1, self.say)
         command = [sys.executable, "-m", "rlinf_core.cli.main", "camera", *words, "--set", f"station.robot={folder}",

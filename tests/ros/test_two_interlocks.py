@@ -13,7 +13,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf.stamps import to_ns
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf
@@ -35,9 +35,8 @@ class Side:
         self.states, self.targets = (listen(peer, kind, f"{name}/{topic}") for kind, topic in (
             (SafetyState, "safety"), (PoseStamped, "target_pose")))
         self.applied = listen(peer, Applied, f"{name}/applied")
-        kinds = {"current_pose": PoseStamped, "wrench": WrenchStamped, "joint_states": JointState, "robot/fault": String}
-        self.say = {topic: peer.node.create_publisher(kind, f"{name}/{topic}", profile(f"{name}/{topic}"))
-                    for topic, kind in kinds.items()}
+        self.say = {topic: publisher(peer.node, f"{name}/{topic}")
+                    for topic in ("current_pose", "wrench", "joint_states", "robot/fault")}
         self.arming = peer.node.create_client(SetBool, f"{name}/interlock/arm")
         self.clearing = peer.node.create_client(ResetFault, f"{name}/interlock/reset_fault")
 
@@ -65,8 +64,8 @@ class Station:
     def __init__(self, peer, tmp_path):
         self.peer, self.seq, self.pressed, self.action = peer, 0, False, (0.0, 0.0, 0.001, 0.0, 0.001, 0.0)
         self.left, self.right = self.sides = [Side(peer, name) for name in ARMS]
-        self.say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (
-            ("estop/pendant", Bool), ("enable", Bool), ("policy/action", ActionChunk), ("teleop/action", ActionChunk))}
+        self.say = {topic: publisher(peer.node, topic)
+                    for topic in ("estop/pendant", "enable", "policy/action", "teleop/action")}
         peer.node.create_timer(0.1, self.ten_hertz)
         (tmp_path / "limits.yaml").write_text(f"extends: {FR3}\nestop_silence: 1.0\nstale_state: 0.3\n")  # nor an arm
         (tmp_path / "robot.yaml").write_text(

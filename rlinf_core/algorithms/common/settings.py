@@ -95,22 +95,32 @@ class AlgorithmSettings(Settings):
     @property
     def gamma(self) -> float:
         """Discount per time step; 1 where nothing is discounted."""
-        return getattr(self, "discount", 1.0)
+        return 1.0
 
     @property
     def averages(self) -> bool:
         """Whether what is evaluated and sent to stations is a moving average."""
-        return getattr(self, "averaging", 1.0) < 1.0
+        return False
 
     @property
     def imitates_itself(self) -> bool:
         """Whether episodes of its own that succeeded count as demonstrations."""
-        return getattr(self, "self_imitation", False)
+        return False
 
     @property
     def summed(self) -> int:
         """Time steps whose rewards a return sums before a value stands for the rest; chunks sum theirs in any case."""
-        return getattr(self, "n_step", 1)
+        return 1
+
+    @property
+    def pace(self) -> float | None:
+        """Gradient steps per new time step, where the algorithm says it and not the phase in which it learns."""
+        return None
+
+    @property
+    def per_batch(self) -> int | None:
+        """Transitions of each of its batches; None where it learns from whole rollouts."""
+        return None
 
 
 class DemonstrationSettings(AlgorithmSettings):
@@ -120,6 +130,10 @@ class DemonstrationSettings(AlgorithmSettings):
 
     steps: int = Field(1000, ge=0, description="gradient steps")
     batch_size: int = Field(256, gt=0, description="transitions a step")
+
+    @property
+    def per_batch(self) -> int:
+        return self.batch_size
 
 
 class ExpertSettings(DemonstrationSettings):
@@ -186,6 +200,22 @@ class ActorCriticSettings(AlgorithmSettings):
     critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
     clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
     image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+
+    @property
+    def per_batch(self) -> int:
+        return self.batch_size
+
+    @property
+    def gamma(self) -> float:
+        return self.discount
+
+    @property
+    def averages(self) -> bool:
+        return self.averaging < 1.0
+
+    @property
+    def summed(self) -> int:
+        return self.n_step
 
 
 class TargetNetworkSettings(ActorCriticSettings):

@@ -27,6 +27,10 @@ class Config(SFT, ExpertSettings):
         """A person takes over from a policy that can do something; a script is asked from the beginning."""
         return self.gated
 
+    @property
+    def pace(self) -> float:
+        return self.updates_per_step
+
     def expert_fraction(self, episode: int) -> float:
         return max(self.beta * self.beta_decay**episode, self.beta_floor)
 

@@ -24,3 +24,7 @@ class Config(DemonstrationSettings):
     target_rate: float = Field(0.005, gt=0, le=1, description="tau of the target critics' moving average")
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam; the actor's falls to 0 along a cosine")
     image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+
+    @property
+    def gamma(self) -> float:
+        return self.discount

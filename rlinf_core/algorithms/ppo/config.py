@@ -31,5 +31,9 @@ class Config(OnPolicySettings):
     clip_gradient: float = with_default(OnPolicySettings, "clip_gradient", 0.5)
 
     @property
+    def gamma(self) -> float:
+        return self.discount
+
+    @property
     def rollout(self) -> Amount:
         return {"chunks": self.chunks}

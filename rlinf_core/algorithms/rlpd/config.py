@@ -33,5 +33,9 @@ class Config(TargetNetworkSettings):
     image_shift: int = with_default(TargetNetworkSettings, "image_shift", 3)
 
     @property
+    def imitates_itself(self) -> bool:
+        return self.self_imitation
+
+    @property
     def warm_start(self) -> bool:
         return True

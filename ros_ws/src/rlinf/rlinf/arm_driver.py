@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from std_msgs.msg import String
 
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf.recovery import Steps
 from rlinf.spinning import ControlNode
 from rlinf.workarounds import run_routine
@@ -22,11 +22,11 @@ class ArmDriver(ControlNode):
     def __init__(self) -> None:
         super().__init__("driver")
         self.said: str | None = None
-        self.faults = self.create_publisher(String, "robot/fault", profile("robot/fault"))
+        self.faults = publisher(self, "robot/fault")
 
     def begin(self) -> None:
         """From now on."""
-        self.create_subscription(String, "robot/reset", self._on_reset, profile("robot/reset"))
+        subscription(self, "robot/reset", self._on_reset)
         self.tell()
 
     @property

@@ -10,7 +10,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rlinf_msgs.msg import SafetyState
 
-from rlinf.qos import kind, profile
+from rlinf.qos import subscription
 from rlinf_core.interface import of_arms
 from rlinf_core.interlock.watch import OTHER
 
@@ -31,7 +31,7 @@ def each(arm: str, name: str) -> str:
 def hear(node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], None]) -> None:
     """Subscribe to a topic of the interface, of every arm."""
     for name in of_arms(topic, arms):
-        node.create_subscription(kind(name), name, callback, profile(name))
+        subscription(node, name, callback)
 
 
 def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState], None],
@@ -49,7 +49,7 @@ def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState
             callback(together(heard.values()))
 
     for arm in arms or [""]:
-        node.create_subscription(SafetyState, each(arm, "safety"), partial(on_safety, arm), quality or profile("safety"))
+        subscription(node, each(arm, "safety"), partial(on_safety, arm), quality=quality)
     return heard
 
 

@@ -22,7 +22,7 @@ from sensor_msgs.msg import JointState
 
 from rlinf.arms import each, hear_safety
 from rlinf.asking import asker, asking
-from rlinf.qos import overheard
+from rlinf.qos import overheard, subscription
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.calibration import AXES, Guided, draw, flow, publish, rewritten
 from rlinf_core.errors import RlinfError
@@ -50,10 +50,8 @@ class Listener:
         self.guided, self.pose, self.joints, self.at = Guided(), np.zeros(7), dict[str, float](), 0.0
         self.trouble = ""
         self.node: Node = asker(recipe.station.name)
-        for name, kind, heard in (("current_pose", PoseStamped, self._on_pose),
-                                  ("joint_states", JointState, self._on_joints)):
-            topic = self.robot.topics.get(each(arm, name), each(arm, name))
-            self.node.create_subscription(kind, topic, heard, overheard(50))
+        for name, heard in ((each(arm, "current_pose"), self._on_pose), (each(arm, "joint_states"), self._on_joints)):
+            subscription(self.node, name, heard, quality=overheard(50), at=self.robot.topics.get(name, name))
         hear_safety(self.node, list(self.robot.arms), self._on_safety)
 
     def _on_pose(self, message: PoseStamped) -> None:

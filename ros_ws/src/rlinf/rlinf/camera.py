@@ -13,12 +13,12 @@ from typing import Any
 import cv2
 import numpy as np
 from rclpy.publisher import Publisher
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+from sensor_msgs.msg import CompressedImage, Image
 
 from rlinf.conversions import camera_info, to_image
 from rlinf.device import DeviceNode
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf.spinning import run
 from rlinf.stamps import NS, to_stamp
 from rlinf_core.cameras import Frame, Source, make_camera
@@ -73,18 +73,18 @@ class Camera(DeviceNode):
         super().__init__("camera")
         self.settings = make_camera(self.declare_parameter("settings", "{}").value)
         self.camera = self.declare_parameter("camera", "").value
-        self.images, self.infos = self._publisher(Image, "image"), self._publisher(CameraInfo, "camera_info")
-        self.jpegs = self._publisher(CompressedImage, "image/compressed") if self.settings.jpeg else None
+        self.images, self.infos = self._publisher("image"), self._publisher("camera_info")
+        self.jpegs = self._publisher("image/compressed") if self.settings.jpeg else None
         self.what, self.tally = f"camera '{self.camera}'", Tally(self.settings.fps)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
-    def _publisher(self, kind: type, what: str) -> Publisher:
-        return self.create_publisher(kind, what, profile(f"camera/{self.camera}/{what}"))
+    def _publisher(self, what: str) -> Publisher:
+        return publisher(self, f"camera/{self.camera}/{what}", at=what)
 
     @cached_property
     def depths(self) -> Publisher:
-        return self._publisher(Image, "depth")
+        return self._publisher("depth")
 
     # In the thread that reads
     def open(self) -> Source:

@@ -24,7 +24,7 @@ from sensor_msgs.msg import CameraInfo, Image
 from rlinf.arms import each
 from rlinf.asking import asker, asking
 from rlinf.conversions import from_image
-from rlinf.qos import OVERHEARD
+from rlinf.qos import OVERHEARD, subscription
 from rlinf.stamps import to_ns
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.alignment import moved, shown
@@ -54,10 +54,9 @@ class Looker:
         self.poses: list[tuple[float, np.ndarray]] = []
         self.stamp_ns = 0
         self.node = asker(recipe.station.name)
-        for kind, topic, take in ((Image, f"camera/{camera}/image", self._on_image),
-                                  (CameraInfo, f"camera/{camera}/camera_info", self._on_info),
-                                  (PoseStamped, each(arm, "current_pose"), self._on_pose)):
-            self.node.create_subscription(kind, self.robot.topics.get(topic, topic), take, OVERHEARD)
+        for topic, take in ((f"camera/{camera}/image", self._on_image), (f"camera/{camera}/camera_info", self._on_info),
+                            (each(arm, "current_pose"), self._on_pose)):
+            subscription(self.node, topic, take, quality=OVERHEARD, at=self.robot.topics.get(topic, topic))
 
     def _on_image(self, image: Image) -> None:
         self.pixels, self.stamp_ns = from_image(image).copy(), to_ns(image.header.stamp)

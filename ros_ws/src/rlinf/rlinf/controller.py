@@ -13,7 +13,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from rlinf.qos import profile, received
+from rlinf.qos import received, subscription
 from rlinf.spinning import ControlNode, run
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock.rotation import inverse, product, to_vector
@@ -34,10 +34,10 @@ class Controller(ControlNode):
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
         self.pose: PoseStamped | None = None
         if self.kind == "twist":
-            self.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", False))
-            self.create_subscription(PoseStamped, "target_pose", self._on_target_pose, profile("target_pose"))
+            subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
+            subscription(self, "target_pose", self._on_target_pose)
         else:
-            self.create_subscription(JointState, "target_joints", self._on_joints, profile("target_joints"))
+            subscription(self, "target_joints", self._on_joints)
 
     def _on_joints(self, target: JointState) -> None:
         if self.kind == "forward_position":

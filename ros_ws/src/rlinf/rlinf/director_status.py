@@ -11,7 +11,7 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 from std_msgs.msg import String
 
 from rlinf.arms import hear
-from rlinf.qos import profile
+from rlinf.qos import subscription
 from rlinf_core.interlock.takeover import takeover
 from rlinf_core.interlock.types import OPERATOR, Mode
 
@@ -22,7 +22,7 @@ class OperatorHealth:
     def __init__(self, node: Node) -> None:
         self.name, self.trouble, self.prompt = f"{node.get_namespace().strip('/')}/operator", "", ""
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
-        node.create_subscription(String, "prompt", self._on_prompt, profile("prompt"))
+        subscription(node, "prompt", self._on_prompt)
 
     def _on_prompt(self, message: String) -> None:
         self.prompt = message.data

@@ -21,7 +21,7 @@ from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
 from rlinf.drill_table import Row
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf_core.interlock import Chunk, Inputs, State, step
 from rlinf_core.interlock.motion import Group
 from rlinf_core.interlock.rotation import angle, inverse, product
@@ -145,7 +145,7 @@ def requests(drill: Drill) -> None:
 def heavy_messages(drill: Drill) -> None:
     """S25: messages of any size are refused unread, and the e-stop is heard at once beside them."""
     drill.ready()
-    heavy = drill.node.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
+    heavy = publisher(drill.node, "teleop/action")
     drill.spin(heavy.get_subscription_count, 5.0)
     names = ActionChunk(source="operator", session="h", seq=1, dt=0.05, horizon=1, dim=3,
                         joint_names=[f"joint_{index}" for index in range(100_000)])

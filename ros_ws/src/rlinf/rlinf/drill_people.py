@@ -19,7 +19,7 @@ from sensor_msgs.msg import Range
 from std_msgs.msg import Bool, Header, String
 
 from rlinf.arms import arms_of, each
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf.spinning import run
 from rlinf.stamps import set_stamp
 from rlinf.workarounds import wait_for_nobody
@@ -28,8 +28,6 @@ DT, SPEED, TURN = 0.05, 0.08, 0.2  # of the stream: [s], [m/s], [rad/s]
 ROGUE = "rogue"                    # the frame of its targets: the drill must not take them for the interlock's
 WATCH_S, STALL_S = 0.005, 0.01     # how often, and how late, the machine is looked at
 PERIOD_S = 0.02
-KINDS: dict[str, type] = {"target_pose": PoseStamped, "drill/policy/action": ActionChunk, "estop/pendant": Bool,
-                          "enable": Bool}
 
 
 @dataclass
@@ -64,11 +62,9 @@ class People(Node):
         self.doing, self.seq = Doing(), 0
         self.arms = arms_of(self)  # what the robot says of itself is the first one's
         self.rogue: Publisher | None = None
-        kinds = {"policy/action": ActionChunk, "teleop/action": ActionChunk, "enable": Bool, "estop/pendant": Bool,
-                 "distance": Range, "robot/fault": String}
-        if self.arms:
-            kinds[f"{self.arms[0]}/robot/fault"] = kinds.pop("robot/fault")
-        self.say = {topic: self.create_publisher(kind, topic, profile(topic)) for topic, kind in kinds.items()}
+        self.fault = each(self.arms[0] if self.arms else "", "robot/fault")
+        self.say = {topic: publisher(self, topic) for topic in (
+            "policy/action", "teleop/action", "enable", "estop/pendant", "distance", self.fault)}
         self.injected = self.create_publisher(Header, "injected", 50)
         self.stalls = self.create_publisher(Header, "drill/stalls", 50)
         self.create_subscription(String, "drill/do", self._on_do, 10)
@@ -85,13 +81,12 @@ class People(Node):
             self.destroy_publisher(self.rogue)
             self.rogue = None
         if self.doing.rogue:
-            kind = KINDS[self.doing.rogue]
-            self.rogue = self.create_publisher(kind, self.doing.rogue, profile(self.doing.rogue.removeprefix("drill/")))
+            self.rogue = publisher(self, self.doing.rogue.removeprefix("drill/"), at=self.doing.rogue)
         now = self.get_clock().now().to_msg()
         self._keep_alive()
         if self.doing.taking_over:
             self._stream()
-        self.say[each(self.arms[0] if self.arms else "", "robot/fault")].publish(String(data=self.doing.fault))
+        self.say[self.fault].publish(String(data=self.doing.fault))
         self.injected.publish(Header(stamp=now, frame_id=f"do:{self.doing.number}"))
 
     def _stream(self) -> None:
@@ -124,10 +119,10 @@ class People(Node):
 
     def _impersonate(self) -> Any:
         """What somebody else says there: the arm elsewhere, the policy's own session, no stop, an enable."""
-        kind, stamp = KINDS[self.doing.rogue], self.get_clock().now().to_msg()
-        if kind is Bool:
-            return Bool(data=self.doing.rogue == "enable")
-        if kind is ActionChunk:
+        rogue, stamp = self.doing.rogue, self.get_clock().now().to_msg()
+        if rogue in ("enable", "estop/pendant"):
+            return Bool(data=rogue == "enable")
+        if rogue == "drill/policy/action":
             return ActionChunk(source="operator", session="drill-policy", seq=self.seq + 10**6, dt=DT, execute=1, horizon=1,
                                control_mode="tcp_delta", dim=3, data=[0.0, 0.0, 0.004], observation_stamp=stamp)
         pose = PoseStamped()

@@ -26,10 +26,11 @@ from std_srvs.srv import SetBool
 
 from rlinf.arms import each
 from rlinf.drill_people import ROGUE, Doing
-from rlinf.qos import profile, witnessed
+from rlinf.qos import publisher, subscription, witnessed
 from rlinf.safety_messages import to_pose
 from rlinf.stamps import to_ns
 from rlinf.workarounds import single_threaded
+from rlinf_core.interface import topic
 from rlinf_core.interlock import Mode, Pose, load_limits
 from rlinf_core.launching.graph import RESPAWN, Process, station_processes
 from rlinf_core.launching.supervisor import Supervisor
@@ -37,8 +38,7 @@ from rlinf_core.paths import shared
 from rlinf_core.recipes import load_recipe, station_robot, station_task
 from rlinf_core.specs import StationSpec
 
-ROUTES = {"policy/action": "rlinf_msgs/msg/ActionChunk", "current_pose": "geometry_msgs/msg/PoseStamped",
-          "wrench": "geometry_msgs/msg/WrenchStamped", "distance": "sensor_msgs/msg/Range"}
+ROUTES = {name: topic(name).type for name in ("policy/action", "current_pose", "wrench", "distance")}
 CAMERA = "camera/front/image"
 NODES = ("sim_bridge", "interlock", "environment", "policy", "recorder")
 
@@ -93,14 +93,14 @@ class DrilledStation:
 
     def _interfaces(self) -> None:
         node = self.node
-        self.episodes = node.create_publisher(EpisodeEvent, "episode", profile("episode"))
+        self.episodes = publisher(node, "episode")
         self.people = node.create_publisher(String, "drill/do", 10)
         self.inject = node.create_publisher(String, "inject", 10)
-        node.create_subscription(SafetyState, each(self.arm, "safety"), self._on_safety, witnessed("safety"))
-        node.create_subscription(SafetyEvent, each(self.arm, "safety/events"), self._on_event, witnessed("safety/events"))
-        node.create_subscription(PoseStamped, each(self.arm, "target_pose"), self._on_target, witnessed("target_pose"))
-        node.create_subscription(PoseStamped, each(self.arm, "current_pose"), self._on_pose, profile("current_pose"))
-        node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
+        for name, take in (("safety", self._on_safety), ("safety/events", self._on_event),
+                           ("target_pose", self._on_target)):
+            subscription(node, each(self.arm, name), take, quality=witnessed(name))
+        subscription(node, each(self.arm, "current_pose"), self._on_pose)
+        subscription(node, "episode", self._on_episode)
         node.create_subscription(Header, "injected", self._on_injected, 50)
         node.create_subscription(Header, "drill/stalls", self._on_stall, 50)
         node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)

@@ -15,7 +15,7 @@ from std_srvs.srv import SetBool
 
 from rlinf.drill import REQUIREMENTS, Drill, reached
 from rlinf.drill_station import ROUTES
-from rlinf.qos import witnessed
+from rlinf.qos import subscription, witnessed
 from rlinf.safety_messages import to_pose
 from rlinf.stamps import to_ns
 from rlinf_core.interlock import Pose
@@ -46,9 +46,9 @@ class TwoArmDrill(Drill):
         super()._interfaces()
         self.others: list[tuple[float, SafetyState]] = []
         self.their_targets: list[tuple[float, int, Pose]] = []
-        for kind, topic, take in ((SafetyState, f"{self.other}/safety", self._on_their_safety),
-                                  (PoseStamped, f"{self.other}/target_pose", self._on_their_target)):
-            self.node.create_subscription(kind, topic, take, witnessed(topic))
+        for topic, take in ((f"{self.other}/safety", self._on_their_safety),
+                            (f"{self.other}/target_pose", self._on_their_target)):
+            subscription(self.node, topic, take, quality=witnessed(topic))
         self.theirs = self._clients(self.other)
 
     def _on_their_safety(self, m: SafetyState) -> None:

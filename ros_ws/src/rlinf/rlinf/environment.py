@@ -21,7 +21,7 @@ from rlinf.labels import AGAIN, CANCELLED, DISCARDED, Labels
 from rlinf.latest import Latest
 from rlinf.phase import PhaseLockedTimer
 from rlinf.policy_tracker import PolicyTracker
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf.rehearsal import Rehearsal
 from rlinf.scene import GONE, Scene, sleep
 from rlinf.scene_by_hand import ScenesByHand
@@ -66,21 +66,20 @@ class Environment(ControlNode):
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
-        self.steps = self.create_publisher(TimeStep, "timestep", profile("timestep"))
-        self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))
-        self.create_subscription(EpisodeEvent, "episode", self._on_event, profile("episode"))
+        self.steps = publisher(self, "timestep")
+        self.events = publisher(self, "episode")
+        subscription(self, "episode", self._on_event)
         self.poses = of_arms("current_pose", arms := arms_of(self))
         hear(self, "applied", arms, self._on_applied)
         hear_safety(self, arms, self._on_safety)
-        self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
-        self.create_subscription(TrainerStatus, "trainer/status", lambda told: setattr(self, "trainer", told),
-                                 profile("trainer/status"))
+        subscription(self, "policy/status", self._on_policy)
+        subscription(self, "trainer/status", lambda told: setattr(self, "trainer", told))
         self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon)
         self.scenes = ScenesByHand(self, self.homes)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    cancel_callback=self._cancel, handle_accepted_callback=self._start)
         if self.lockstep:
-            self.create_subscription(Clock, "clock", self._on_clock, profile("clock"))
+            subscription(self, "clock", self._on_clock)
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.stamps import NS
+from rlinf_core.rewards import Fallible
 
 if TYPE_CHECKING:
     from rlinf.environment import Environment
@@ -43,8 +44,8 @@ class Watch:
 
     def _unjudged(self) -> str:
         """Why the reward cannot say how the task stands."""
-        trouble = getattr(self.environment.task.success, "trouble", "")
-        return f"the reward does not see: {trouble}" if trouble else ""
+        success = self.environment.task.success
+        return f"the reward does not see: {success.trouble}" if isinstance(success, Fallible) and success.trouble else ""
 
     def _missing(self) -> str:
         """Topics without which the next time step cannot be taken; none outside of an episode."""

@@ -23,13 +23,13 @@ import rclpy
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rlinf_msgs.msg import ActionChunk, SafetyState
+from rlinf_msgs.msg import SafetyState
 from std_msgs.msg import Bool, String
 
 from rlinf.arms import each
 from rlinf.asking import asker, asking
 from rlinf.drill_table import Row
-from rlinf.qos import OVERHEARD, profile, witnessed
+from rlinf.qos import OVERHEARD, subscription, witnessed
 from rlinf.spinning import prioritise
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.errors import RlinfError
@@ -57,16 +57,14 @@ class Watcher:
         self.begun = 0.0  # the present one of what is asked for
         self.asked: dict[str, float] = {}  # what people did, and when it was last heard
         self.node = asker(recipe.station.name)
-        hear = self.node.create_subscription
-        hear(SafetyState, each(arm, "safety"), self._on_safety, witnessed("safety"))
-        topic = each(arm, "current_pose")
-        hear(PoseStamped, self.robot.topics.get(topic, topic), partial(self._on_pose, self.poses), OVERHEARD)
-        hear(PoseStamped, each(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD)
-        hear(ActionChunk, "teleop/action", lambda _: self.asked.__setitem__("command", time.monotonic()),
-             profile("teleop/action"))
-        hear(String, each(arm, "robot/fault"), self._on_fault, profile("robot/fault"))
+        hear, topic = partial(subscription, self.node), each(arm, "current_pose")
+        hear(each(arm, "safety"), self._on_safety, quality=witnessed("safety"))
+        hear(topic, partial(self._on_pose, self.poses), quality=OVERHEARD, at=self.robot.topics.get(topic, topic))
+        hear(each(arm, "target_pose"), partial(self._on_pose, self.targets), quality=OVERHEARD)
+        hear("teleop/action", lambda _: self.asked.__setitem__("command", time.monotonic()))
+        hear(each(arm, "robot/fault"), self._on_fault)
         for name in self.robot.estops:
-            hear(Bool, f"estop/{name}", partial(self._on_estop, name), profile(f"estop/{name}"))
+            hear(f"estop/{name}", partial(self._on_estop, name))
         self.setting = self.node.create_client(SetParameters, each(arm, "interlock/set_parameters"))
         prioritise(PRIORITY)
 

@@ -17,7 +17,7 @@ from rlinf.arm_driver import RECOVERING, ArmDriver
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.franka_hand import Hand
 from rlinf.franka_recovery import Recovery
-from rlinf.qos import OVERHEARD, profile
+from rlinf.qos import OVERHEARD, publisher
 from rlinf.spinning import run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.drivers.franka import Driver
@@ -75,9 +75,8 @@ class Franka(ArmDriver):
                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
         self.states = self.inputs.create_subscription(
             FrankaRobotState, self.resolve_topic_name(f"{prefix}{STATE}"), lambda _: None, OVERHEARD)
-        self.wrenches = self.create_publisher(WrenchStamped, "wrench", profile("wrench"))
-        self.poses = self.create_publisher(PoseStamped, "current_pose", profile("current_pose")) \
-            if self.settings.current_pose else None
+        self.wrenches = publisher(self, "wrench")
+        self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
         self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
         self.recovery = Recovery(self, prefix, self.settings)
         self.create_timer(TICK_S, self._tick)

@@ -13,7 +13,7 @@ from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
 from rlinf.orders import STATE, Orders
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf_core.drivers.franka import Driver
 
 WIDEST_M = 0.08
@@ -29,7 +29,7 @@ class Hand(Orders):
         self.actions = {"move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
                         "grasp": ActionClient(node, Grasp, f"{prefix}franka_gripper/grasp")}
         self.stopping = node.create_client(Trigger, f"{prefix}franka_gripper/stop")
-        self.widths = node.create_publisher(JointState, "gripper/state", profile("gripper/state"))
+        self.widths = publisher(node, "gripper/state")
         node.create_subscription(JointState, f"{prefix}franka_gripper/joint_states", self._on_state, 1)
 
     def _on_state(self, state: JointState) -> None:

@@ -18,7 +18,7 @@ from std_msgs.msg import Float64
 
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.orders import STATE, Orders
-from rlinf.qos import overheard, profile
+from rlinf.qos import overheard, publisher
 from rlinf.spinning import ControlNode, run
 from rlinf_core.grippers.gripper_command import Gripper
 
@@ -71,7 +71,7 @@ class GripperNode(ControlNode):
         super().__init__("gripper")
         self.settings = Gripper.model_validate_json(self.declare_parameter("settings", "{}").value)
         self.orders, self.heard_at = Commands(self, self.settings), 0.0
-        self.widths = self.create_publisher(JointState, "gripper/state", profile("gripper/state"))
+        self.widths = publisher(self, "gripper/state")
         self.create_subscription(JointState, self.settings.states, self._on_states, overheard(WAITING))
         self.create_timer(TICK_S, self.orders.look)
         self.diagnostics = Diagnostics(self, self._health)

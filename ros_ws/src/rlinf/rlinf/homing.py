@@ -21,7 +21,7 @@ from std_msgs.msg import Bool
 
 from rlinf.arms import each, hear_safety
 from rlinf.latest import Latest
-from rlinf.qos import profile
+from rlinf.qos import subscription
 from rlinf_core.interlock import Mode
 from rlinf_core.operators.homing import Homes, next_action
 from rlinf_core.specs import StationSpec
@@ -59,7 +59,7 @@ class Homing:
         self.timer = node.create_timer(1.0 / spec.control_hz, self._look)
         self.timer.cancel()
         hear_safety(node, spec.action.arms, partial(setattr, self, "safety"))
-        node.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
+        subscription(node, "enable", self._on_enable)
         self.server = ActionServer(node, ResetScene, "home", self._end, goal_callback=self._accept,
                                    cancel_callback=lambda _: CancelResponse.ACCEPT, handle_accepted_callback=self._start)
 

@@ -26,16 +26,16 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rclpy.parameter import Parameter
-from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyEvent, SafetyState
+from rlinf_msgs.msg import EpisodeEvent
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64, String
+from std_msgs.msg import Float64
 
 from rlinf import safety_messages as messages
 from rlinf.interlock_clock import Lockstep, RealTime
 from rlinf.interlock_desk import Desk
 from rlinf.interlock_inputs import OVER, ROLES, TO_OTHERS, Inputs
 from rlinf.interlock_requests import Requests
-from rlinf.qos import profile
+from rlinf.qos import publisher
 from rlinf.spinning import StationNode, given, run
 from rlinf.stamps import set_stamp
 from rlinf.workarounds import wait_for_nobody
@@ -90,21 +90,21 @@ class Interlock(StationNode):
             self.answer: Any = PoseStamped()
             self.answer.header.frame_id = self.limits.frame
             self.inputs.commands = ("target_pose",)
-            self.targets = self.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
+            self.targets = publisher(self, "target_pose")
         else:
             self.answer = JointState(name=list(self.limits.joint_names))
             self.inputs.commands = ("target_joints",)
-            self.targets = self.create_publisher(JointState, "target_joints", profile("target_joints"))
+            self.targets = publisher(self, "target_joints")
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
-            self.openings = self.create_publisher(Float64, "gripper/command", profile("gripper/command"))
+            self.openings = publisher(self, "gripper/command")
         self.inputs.commands += ("robot/reset",)
-        self.resets = self.create_publisher(String, "robot/reset", profile("robot/reset"))
-        self.applied = self.create_publisher(Applied, "applied", profile("applied"))
-        self.safety = self.create_publisher(SafetyState, "safety", profile("safety"))
-        self.events = self.create_publisher(SafetyEvent, "safety/events", profile("safety/events"))
+        self.resets = publisher(self, "robot/reset")
+        self.applied = publisher(self, "applied")
+        self.safety = publisher(self, "safety")
+        self.events = publisher(self, "safety/events")
         self.diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
-        self.to_others = self.create_publisher(SafetyState, TO_OTHERS, profile(TO_OTHERS)) if self.others else None
+        self.to_others = publisher(self, TO_OTHERS) if self.others else None
 
     # S14: a stop survives a restart
     def _remember(self) -> State:

@@ -15,7 +15,7 @@ from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
 from rlinf.phase import PhaseLockedTimer
-from rlinf.qos import profile, received
+from rlinf.qos import received, subscription
 from rlinf.stamps import NS, to_ns
 from rlinf_core.interlock import Mode
 from rlinf_core.interlock.types import OPERATOR
@@ -84,15 +84,11 @@ class Lockstep:
         self.pending = self.forced = self.running_on = self.answered = self.stopped = False
         self.last_ns = self.since_ns = time.monotonic_ns()
         self.subscriptions = [
-            node.create_subscription(PoseStamped, "current_pose", self._on_pose, received("current_pose", True), raw=True),
-            node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"), raw=True),
-            node.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"), raw=True)]
-        for topic in ROLES:
-            self.subscriptions.append(node.create_subscription(
-                ActionChunk, topic, partial(self._on_chunk, topic), profile(topic), raw=True))
-        for topic in inputs.others:
-            self.subscriptions.append(node.create_subscription(
-                SafetyState, topic, partial(self._on_other, topic), profile(topic), raw=True))
+            subscription(node, "current_pose", self._on_pose, quality=received("current_pose", True), raw=True),
+            subscription(node, "episode", self._on_episode, raw=True),
+            subscription(node, "timestep", self._on_timestep, raw=True),
+            *(subscription(node, topic, partial(self._on_chunk, topic), raw=True) for topic in ROLES),
+            *(subscription(node, topic, partial(self._on_other, topic), raw=True) for topic in inputs.others)]
         self.timer = node.create_timer(period_s, self._on_guard)
 
     def _on_pose(self, raw: bytes) -> None:
@@ -190,5 +186,5 @@ class Lockstep:
         """Tick no more, not even for what the executor has in hand already."""
         self.stopped = True
         node.destroy_timer(self.timer)
-        for subscription in self.subscriptions:
-            node.destroy_subscription(subscription)
+        for each in self.subscriptions:
+            node.destroy_subscription(each)

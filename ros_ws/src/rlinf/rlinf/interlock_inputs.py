@@ -20,7 +20,7 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from rlinf import safety_messages as messages
-from rlinf.qos import kind, received
+from rlinf.qos import kind, received, subscription
 from rlinf_core.interlock import Chunk, EStop, Limits, Other, Pose
 from rlinf_core.interlock.types import ALL, NS, Rows
 
@@ -133,8 +133,8 @@ class Inputs:
 
     def _hear(self, topic: str) -> None:
         name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
-        self.listeners[topic] = Listener(topic, kind(topic), self.node.create_subscription(
-            kind(topic), name, _ignore, quality, raw=True))
+        self.listeners[topic] = Listener(topic, kind(topic), subscription(
+            self.node, topic, _ignore, quality=quality, at=name, raw=True))
 
     # Taking
     def pull(self) -> None:

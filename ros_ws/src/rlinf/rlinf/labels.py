@@ -9,7 +9,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 from std_msgs.msg import String
 
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf.workarounds import Until
 from rlinf_core.operators.device import LABELS
 from rlinf_core.rewards.step import StepResult
@@ -32,9 +32,9 @@ class Labels:
         self.may_begin: Callable[[], bool] = lambda: True
         self.word: Future | None = None  # that is waited for
         self.over = False                # nobody wants another episode
-        self.prompts = node.create_publisher(String, "prompt", profile("prompt"))
+        self.prompts = publisher(node, "prompt")
         self.prompt("")
-        node.create_subscription(String, "label", self._on_label, profile("label"))
+        subscription(node, "label", self._on_label)
 
     def _on_label(self, message: String) -> None:
         if message.data not in LABELS:

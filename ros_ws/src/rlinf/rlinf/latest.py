@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import rclpy
-from geometry_msgs.msg import PoseStamped, TwistStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped, Vector3, WrenchStamped
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 
 from rlinf.conversions import from_image
-from rlinf.qos import kind, received
+from rlinf.qos import kind, received, subscription
 from rlinf.stamps import to_ns
+from rlinf_core.errors import SpecError
 
 
 class Latest:
@@ -25,6 +26,10 @@ class Latest:
     """
 
     def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None) -> None:
+        for topic in topics:
+            if kind(topic) not in CHANNELS:
+                raise SpecError(f"topic '{topic}': expected one that an observation takes numbers or an image from "
+                                f"(docs/reference.md, Topics), got {kind(topic).__name__}. Take it out of task and reward")
         node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                  start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.channels: dict[str, np.ndarray] = {}
@@ -46,10 +51,10 @@ class Latest:
 
         for topic in self.stamps_ns:
             if kind(topic) is Image and on_image is not None:
-                owner.create_subscription(Image, topic, receive(topic), received(topic, lockstep))
+                subscription(owner, topic, receive(topic), quality=received(topic, lockstep))
             else:
-                name = owner.resolve_topic_name(topic)
-                self._pulled[topic] = node.create_subscription(kind(topic), name, _ignore, received(topic, lockstep))
+                self._pulled[topic] = subscription(node, topic, _ignore, quality=received(topic, lockstep),
+                                                   at=owner.resolve_topic_name(topic))
 
     def pull(self, only: Collection[str] = ()) -> None:
         """Take everything that has arrived, or of these topics only, and convert the newest of each.
@@ -70,7 +75,7 @@ class Latest:
                 self._keep(topic, taken[0])
 
     def _keep(self, topic: str, message: Any) -> None:
-        self.channels[topic], self.messages[topic] = _channel(message), message
+        self.channels[topic], self.messages[topic] = CHANNELS[type(message)](message), message
         self.stamps_ns[topic] = to_ns(message.header.stamp)
 
     def older_than(self, stamp_ns: int) -> list[str]:
@@ -82,16 +87,16 @@ def _ignore(_: Any) -> None:
     """Never called: nobody spins the node of the pulled topics."""
 
 
-def _channel(message: Any) -> np.ndarray:
-    if isinstance(message, Image):
-        return from_image(message)
-    if isinstance(message, JointState):
-        return np.asarray(message.position)
-    if isinstance(message, PoseStamped):
-        p, q = message.pose.position, message.pose.orientation
-        return np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
-    if isinstance(message, TwistStamped):
-        a, b = message.twist.linear, message.twist.angular
-    else:
-        a, b = message.wrench.force, message.wrench.torque
+def _pose(message: PoseStamped) -> np.ndarray:
+    p, q = message.pose.position, message.pose.orientation
+    return np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+
+
+def _six(a: Vector3, b: Vector3) -> np.ndarray:
     return np.array([a.x, a.y, a.z, b.x, b.y, b.z])
+
+
+CHANNELS: dict[type, Callable[[Any], np.ndarray]] = {
+    Image: from_image, JointState: lambda message: np.asarray(message.position), PoseStamped: _pose,
+    TwistStamped: lambda message: _six(message.twist.linear, message.twist.angular),
+    WrenchStamped: lambda message: _six(message.wrench.force, message.wrench.torque)}

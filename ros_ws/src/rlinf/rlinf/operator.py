@@ -11,15 +11,14 @@ import uuid
 
 import numpy as np
 from builtin_interfaces.msg import Time
-from rlinf_msgs.msg import ActionChunk, TimeStep
-from std_msgs.msg import Bool
+from rlinf_msgs.msg import TimeStep
 from std_srvs.srv import SetBool
 
 from rlinf.arms import arms_of, each
 from rlinf.conversions import action_chunk
 from rlinf.homing import Homing
 from rlinf.person import Person
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf.scripted_operator import ScriptedOperator
 from rlinf.spinning import StationNode, run
 from rlinf.whereabouts import Lookout
@@ -38,12 +37,12 @@ class Operator(StationNode):
         task = load_task(self.declare_parameter("task_file", "").value)
         self.spec = task.spec
         self.session, self.seq, self.stepped_at = uuid.uuid4().hex[:12], 0, float("-inf")
-        self.actions = self.create_publisher(ActionChunk, "teleop/action", profile("teleop/action"))
-        self.create_subscription(TimeStep, "timestep", self._on_timestep, profile("timestep"))
+        self.actions = publisher(self, "teleop/action")
+        subscription(self, "timestep", self._on_timestep)
         arms, kind = arms_of(self), self.declare_parameter("kind", KEYBOARD).value
         arming = [self.create_client(SetBool, each(arm, "interlock/arm")) for arm in arms or [""]]
         Lookout(self, "interlock", arming[0].service_is_ready)
-        enables = self.create_publisher(Bool, "enable", profile("enable"))
+        enables = publisher(self, "enable")
         self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
         devices = {json.loads(said)["kind"]: make_device(said) for said in self._devices(kind)}
         self.person = Person(self, arming, self.spec, devices, enables) if devices else None

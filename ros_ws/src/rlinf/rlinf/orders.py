@@ -10,7 +10,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 from std_msgs.msg import Float64
 
-from rlinf.qos import profile
+from rlinf.qos import subscription
 
 NEAR_M = 0.004               # a width that near to the last order is none of its own
 STATE = ("gripper_opening",)  # the joint's name in gripper/state
@@ -37,7 +37,7 @@ class Orders:
         self.ordered: tuple[str, float] | None = None  # the last order: which, and its width
         self.order, self.sent, self.since = 0, False, 0.0
         self.waiting, self.fault, self.said = False, "", "no order yet"
-        node.create_subscription(Float64, "gripper/command", self._on_command, profile("gripper/command"))
+        subscription(node, "gripper/command", self._on_command)
 
     # Of each gripper
     def verb(self, width: float) -> str:

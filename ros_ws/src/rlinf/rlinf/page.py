@@ -23,7 +23,7 @@ from rlinf.director_status import OperatorHealth, told
 from rlinf.latest import Latest
 from rlinf.page_asks import PageAsks
 from rlinf.person import axes
-from rlinf.qos import OVERHEARD, profile
+from rlinf.qos import OVERHEARD, subscription
 from rlinf.spinning import run
 from rlinf_core.errors import SpecError
 from rlinf_core.interface import of_arms
@@ -63,8 +63,8 @@ class Page(Node):
         for topic, callback in (("policy/status", partial(setattr, self, "policy")), ("episode", self._on_episode),
                                 ("trainer/status", partial(setattr, self, "trainer")), ("applied", self._on_applied)):
             hear(self, topic, self.arms, callback)
-        self.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
-        self.overhears: Any = self.create_subscription(TimeStep, "timestep", self._on_timestep, OVERHEARD)
+        subscription(self, "enable", self._on_enable)
+        self.overhears: Any = subscription(self, "timestep", self._on_timestep, quality=OVERHEARD)
         web = Web(host=self._said("host", "127.0.0.1"), port=self.declare_parameter("port", 0).value,
                   token_file=self._said("token_file"))
         self.server = Server(self.asks, Access(self.station, token_of(web)), web.host, web.port, self.get_logger().info)

@@ -19,7 +19,7 @@ from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
 from rlinf.arms import each
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf_core.errors import RlinfError
 from rlinf_core.operators.device import AXES, LABELS
 from rlinf_core.operators.page import ACTIVE, BUTTONS, HELD
@@ -37,12 +37,12 @@ class PageAsks:
         self.director, self.labelled, self.disarmings = False, 0, 0
         self.request: Any = None  # the episode that was started here
         self.said, self.ending = Hand(kind="hand", seq=0, seen=0.0, held=False, active=False), False
-        self.hands = node.create_publisher(Joy, "page", profile("page"))
-        self.stop = node.create_publisher(Bool, "estop/page", profile("estop/page"))
+        self.hands = publisher(node, "page")
+        self.stop = publisher(node, "estop/page")
         self.arming = [node.create_client(SetBool, each(arm, "interlock/arm")) for arm in self.arms]
         self.resetting = {arm: node.create_client(ResetFault, each(arm, "interlock/reset_fault")) for arm in self.arms}
         self.runner = ActionClient(node, RunEpisodes, "run_episodes")
-        node.create_subscription(String, "label", self._on_label, profile("label"))
+        subscription(node, "label", self._on_label)
 
     def _on_label(self, _: String) -> None:
         self.labelled += 1

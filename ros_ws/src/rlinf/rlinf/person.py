@@ -15,7 +15,7 @@ from rlinf_msgs.msg import TimeStep
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import kind, profile
+from rlinf.qos import publisher, subscription
 from rlinf.stands import Stands
 from rlinf_core.operators import KEYBOARD
 from rlinf_core.operators.device import LABELS, Device, Guard
@@ -46,18 +46,18 @@ class Person:
         if KEYBOARD not in devices and sys.stdin.isatty():
             devices = devices | {KEYBOARD: Keyboard()}  # of the terminal that it was started in
         self.guards = [Guard(name, device) for name, device in devices.items()]
-        self.enables = enables or node.create_publisher(Bool, "enable", profile("enable"))
-        self.labels = node.create_publisher(String, "label", profile("label"))
+        self.enables = enables or publisher(node, "enable")
+        self.labels = publisher(node, "label")
         self.diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", 10)
         self.arms = dict(zip("123456789", spec.action.arms, strict=False))
         self.arm, self.said, self.said_at = self.arms.get("1", ""), "", 0.0
         self.stands = Stands(node, list(spec.action.arms))
-        node.create_subscription(String, "prompt", self._on_prompt, profile("prompt"))
+        subscription(node, "prompt", self._on_prompt)
         for guard in self.guards:
             guard.device.attach(self._action, spec.control_hz)
             guard.open()
             for topic in guard.device.topics:
-                node.create_subscription(kind(topic), topic, guard.device.receive, profile(topic))
+                subscription(node, topic, guard.device.receive)
         self._help()
         node.create_timer(LOOK_S, self.look)
 

@@ -1,14 +1,18 @@
-"""The robot interface (rlinf_core.interface) in ROS's own terms: quality of service and message classes by topic."""
+"""The robot interface (rlinf_core.interface) in ROS's own terms: by a topic's name its publisher, or who hears it."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from copy import copy
 from functools import cache
 from typing import Any
 
+from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.subscription import Subscription
 
 from rlinf_core.interface import topic
 from rlinf_core.qos_overrides import may_override
@@ -60,3 +64,23 @@ def kind(name: str) -> type:
     """The message class of a topic by its relative name."""
     package, _, message = topic(name).type.split("/")
     return getattr(importlib.import_module(f"{package}.msg"), message)
+
+
+def publisher(node: Node, name: str, *, at: str = "") -> Publisher:
+    """Of a topic by its relative name, with the type and the quality that it has; RlinfError where it is none of ours.
+
+    Args:
+        at: by what name the node knows it, if by another.
+    """
+    return node.create_publisher(kind(name), at or name, profile(name))
+
+
+def subscription(node: Node, name: str, callback: Callable[[Any], None], *, quality: QoSProfile | None = None, at: str = "",
+                 raw: bool = False) -> Subscription:
+    """To a topic, as ``publisher``.
+
+    Args:
+        quality: instead of the topic's own.
+        raw: the callback takes messages as they come, not read.
+    """
+    return node.create_subscription(kind(name), at or name, callback, quality or profile(name), raw=raw)

@@ -21,7 +21,7 @@ from std_msgs.msg import String
 from rlinf.arms import arms_of
 from rlinf.black_box import BlackBox
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
-from rlinf.qos import OVERHEARD, kind, profile, witnessed
+from rlinf.qos import OVERHEARD, publisher, subscription, witnessed
 from rlinf.sampled import Sampled, sampled
 from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf.transforms import Transforms
@@ -68,7 +68,7 @@ class Recorder(StationNode):
         for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
             for topic in of_arms(row, arms):
                 self._listen(topic)
-        self.events = self.create_publisher(EpisodeEvent, "episode", profile("episode"))  # last: it is waited for
+        self.events = publisher(self, "episode")  # last: it is waited for
 
     def finish(self) -> bool:
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
@@ -81,17 +81,17 @@ class Recorder(StationNode):
 
     def _describe(self, urdf: str) -> Any:
         """Tell the robot's URDF to whoever shows it, and to the recordings, which hear it like everybody else."""
-        publisher = self.create_publisher(String, "robot_description", profile("robot_description")) if urdf else None
-        if publisher is not None:
-            publisher.publish(String(data=Path(urdf).read_text()))
-        return publisher
+        said = publisher(self, "robot_description") if urdf else None
+        if said is not None:
+            said.publish(String(data=Path(urdf).read_text()))
+        return said
 
     # In the node's thread
     def _listen(self, topic: str) -> None:
         name = self.resolve_topic_name(topic)
         row = interface.topic(topic)
-        self.create_subscription(kind(topic), topic, partial(self._on_raw, topic, name, row.type),
-                                 witnessed(topic) if row.recorded == EPISODE else OVERHEARD, raw=True)
+        subscription(self, topic, partial(self._on_raw, topic, name, row.type), raw=True,
+                     quality=witnessed(topic) if row.recorded == EPISODE else OVERHEARD)
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))

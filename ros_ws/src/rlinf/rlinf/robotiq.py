@@ -17,7 +17,7 @@ from std_srvs.srv import Trigger
 from rlinf.device import DeviceNode
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.orders import STATE
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf.spinning import run
 from rlinf_core.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, Robotiq, Status
 
@@ -36,8 +36,8 @@ class RobotiqNode(DeviceNode):
         self.status: Status | None = None
         self.wanted: int | None = None
         self.followed_at = self.well_at = time.monotonic()
-        self.widths = self.create_publisher(JointState, "gripper/state", profile("gripper/state"))
-        self.create_subscription(Float64, "gripper/command", self._on_command, profile("gripper/command"))
+        self.widths = publisher(self, "gripper/state")
+        subscription(self, "gripper/command", self._on_command)
         self.create_service(Trigger, "gripper/activate", self._on_activate)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()

@@ -11,7 +11,7 @@ import rclpy
 from rclpy.node import Node
 from rlinf_msgs.msg import TimeStep
 
-from rlinf.qos import kind, overheard
+from rlinf.qos import overheard, subscription
 from rlinf.stamps import NS
 from rlinf_core.episodes.ring import Message
 from rlinf_core.interface import TOPICS, of_arms, topic
@@ -34,8 +34,9 @@ class Sampled:
     def __init__(self, owner: Node, topics: Sequence[str]) -> None:
         self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                       start_parameter_services=False, use_global_arguments=False)  # which name the owner
-        self.subscriptions = {name: self.node.create_subscription(
-            kind(name), owner.resolve_topic_name(name), _ignore, overheard(_kept(name)), raw=True) for name in topics}
+        self.subscriptions = {name: subscription(
+            self.node, name, _ignore, quality=overheard(_kept(name)), at=owner.resolve_topic_name(name), raw=True)
+            for name in topics}
         self.waiting: dict[str, deque[bytes]] = {name: deque(maxlen=_kept(name)) for name in topics}
         self.before: tuple[bytes, int] | None = None  # the last time step, and when it came
 

@@ -11,7 +11,6 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.client import Client
 from rclpy.node import Node
 from rclpy.publisher import Publisher
-from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.task import Future
 from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
@@ -20,7 +19,7 @@ from std_srvs.srv import SetBool
 
 from rlinf.arms import each, hear_safety
 from rlinf.latest import Latest
-from rlinf.qos import profile
+from rlinf.qos import subscription, witnessed
 from rlinf.standstill import standstill
 from rlinf_core.errors import RlinfError
 from rlinf_core.interface import of_arms
@@ -30,7 +29,6 @@ from rlinf_core.task import Task
 SEED_STRIDE = 1_000_003  # another seed of the run shows the same scenes with other noise
 ASK_AGAIN_S = 1.0
 JAMMED = "divergence"
-EVERY_STATE = QoSProfile(depth=20, durability=DurabilityPolicy.TRANSIENT_LOCAL)  # a short disarming must not be overlooked
 
 
 class FirstArming:
@@ -58,8 +56,8 @@ class FirstArming:
         self.enables = enables
         self.trouble: Callable[[], str] = lambda: ""  # of a person's devices beside it
         self.asking = [node.create_client(GetParameters, each(arm, "interlock/get_parameters")) for arm in arms or [""]]
-        node.create_subscription(Bool, "enable", self._on_enable, profile("enable"))
-        hear_safety(node, arms, self._on_safety, EVERY_STATE)
+        subscription(node, "enable", self._on_enable)
+        hear_safety(node, arms, self._on_safety, witnessed("safety"))  # a short disarming must not be overlooked
         node.create_timer(0.5, self._look)
 
     def check(self) -> None:
@@ -166,7 +164,7 @@ class ScriptedOperator:
         self.latest = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
         self.arming = FirstArming(node, arms, arming, actions, enables)
         self.check = self.arming.check
-        node.create_subscription(EpisodeEvent, "episode", self._on_episode, profile("episode"))
+        subscription(node, "episode", self._on_episode)
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import rclpy
 import yaml
@@ -101,12 +101,24 @@ class ControlNode(StationNode):
         super().__init__(name, parameter_overrides=[Parameter("start_type_description_service", value=False)])
 
 
-def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:
-    """Build one node and spin it until SIGINT or SIGTERM; then let it finish, and end with exit code 0.
+@runtime_checkable
+class Ending(Protocol):
+    """A node that has something to bring to an end."""
 
-    A node that has something to bring to an end has a method ``finish() -> bool``. It is asked again and again, while
-    messages come and go as before, until it says True or FINISH_S have passed. A node that may have to give up has a method
-    ``check()``, which raises RlinfError then: out of a callback, it would come with a traceback.
+    def finish(self) -> bool:
+        """Whether it has: asked again and again, while messages come and go, until it has or FINISH_S have passed."""
+
+
+@runtime_checkable
+class GivingUp(Protocol):
+    """A node that may have to give up."""
+
+    def check(self) -> None:
+        """RlinfError where it has to; out of a callback, that would come with a traceback."""
+
+
+def run(make: Callable[[], Node], priority: int = 0, listens: bool = True) -> None:
+    """Build one node and spin it until SIGINT or SIGTERM; then let it finish (``Ending``), and end with exit code 0.
 
     Args:
         make: the node's class.
@@ -165,16 +177,17 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     executor = single_threaded()
     executor.add_node(node)
     hearing = DiscoveryWatchdog(node, given("arms") or ()) if listens else None
-    check = getattr(node, "check", lambda: None)
+    giving_up = node if isinstance(node, GivingUp) else None
     gc.freeze()  # what a node is made of stays; collections look only at what came later
     with contextlib.suppress(ExternalShutdownException):
         while not asked():
             executor.spin_once(timeout_sec=LOOK_UP_S)
-            check()
+            if giving_up:
+                giving_up.check()
             if hearing and hearing.check():
                 hearing = None
-        finish, deadline = getattr(node, "finish", lambda: True), time.monotonic() + FINISH_S
-        while not finish() and time.monotonic() < deadline:
+        deadline = time.monotonic() + FINISH_S
+        while isinstance(node, Ending) and not node.finish() and time.monotonic() < deadline:
             executor.spin_once(timeout_sec=0.02)
         for publisher in node.publishers:  # what was said last must still arrive
             publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))

@@ -26,7 +26,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from rlinf.arms import each, hear_safety
 from rlinf.asking import asker, asking
-from rlinf.qos import OVERHEARD, kind, profile
+from rlinf.qos import OVERHEARD, subscription
 from rlinf.spinning import destroy
 from rlinf.stands import stands
 from rlinf.standstill import command, standstill
@@ -54,9 +54,9 @@ class StationClient:
         self.node = asker(station)
         self.heard: dict[str, Any] = {}
         for topic in LATCHED:
-            self.node.create_subscription(kind(topic), topic, partial(self.heard.__setitem__, topic), profile(topic))
+            subscription(self.node, topic, partial(self.heard.__setitem__, topic))
         self.stands = hear_safety(self.node, arms, partial(self.heard.__setitem__, "safety"))
-        self.node.create_subscription(TimeStep, "timestep", partial(self.heard.__setitem__, "timestep"), OVERHEARD)
+        subscription(self.node, "timestep", partial(self.heard.__setitem__, "timestep"), quality=OVERHEARD)
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:

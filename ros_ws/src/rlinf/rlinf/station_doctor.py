@@ -25,7 +25,7 @@ from sensor_msgs.msg import JointState
 from rlinf.arms import each
 from rlinf.asking import asker, asking
 from rlinf.interlock_inputs import needs
-from rlinf.qos import kind, overheard
+from rlinf.qos import kind, overheard, subscription
 from rlinf.stamps import NS
 from rlinf_core.cameras import DeviceCamera
 from rlinf_core.cli.doctor import Finding, show
@@ -47,7 +47,7 @@ class Heard:
         self.times: list[float] = []
         self.offsets: list[float] = []
         self.newest = b""
-        node.create_subscription(kind(name), theirs, self._on_raw, overheard(50), raw=True)
+        subscription(node, name, self._on_raw, quality=overheard(50), at=theirs, raw=True)
 
     def _on_raw(self, raw: bytes) -> None:
         self.times.append(time.monotonic())

@@ -10,7 +10,7 @@ import rclpy
 from geometry_msgs.msg import PoseStamped, TransformStamped
 from rclpy.qos import DurabilityPolicy, QoSProfile
 
-from rlinf.qos import OVERHEARD
+from rlinf.qos import OVERHEARD, subscription
 from rlinf.spinning import StationNode
 from rlinf_core.interface import of_arms
 
@@ -44,8 +44,8 @@ class Transforms:
         self.inputs = rclpy.create_node(f"{node.get_name()}_poses", namespace=node.get_namespace(), enable_rosout=False,
                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
         topics = of_arms("current_pose", arms)
-        self.poses = {f"{arm}_{tool}" if arm else tool: self.inputs.create_subscription(
-            PoseStamped, node.resolve_topic_name(topic), lambda _: None, OVERHEARD)
+        self.poses = {f"{arm}_{tool}" if arm else tool: subscription(
+            self.inputs, topic, lambda _: None, quality=OVERHEARD, at=node.resolve_topic_name(topic))
             for arm, topic in zip(arms or ("",), topics, strict=True)}
         node.create_timer(EVERY_S, self._say)
 
@@ -63,9 +63,9 @@ class Transforms:
 
     def _say(self) -> None:
         wanted, moved = self.moving.get_subscription_count(), []
-        for child, subscription in self.poses.items():
-            with subscription.handle:
-                taken = subscription.handle.take_message(PoseStamped, False)  # of depth 1: the newest or none
+        for child, pose in self.poses.items():
+            with pose.handle:
+                taken = pose.handle.take_message(PoseStamped, False)  # of depth 1: the newest or none
             if taken is not None and wanted:
                 moved.append(transform(taken[0], child))
         if moved:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, TrainerStatus
 
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
-from rlinf.qos import profile
+from rlinf.qos import publisher, subscription
 from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.fetching import last_fetched
@@ -37,9 +37,9 @@ class Uplink(StationNode):
         self.specs, self.limits_hash = (self.declare_parameter(name, "").value for name in ("specs", "limits_hash"))
         self.version, self.trouble, self.stopping = -1, "", threading.Event()
         self.policy = PolicyStatus(version=-1)
-        self.create_subscription(PolicyStatus, "policy/status", self._on_policy, profile("policy/status"))
-        self.updates = self.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
-        self.statuses = self.create_publisher(TrainerStatus, "trainer/status", profile("trainer/status"))
+        subscription(self, "policy/status", self._on_policy)
+        self.updates = publisher(self, "policy/update")
+        self.statuses = publisher(self, "trainer/status")
         self.workers = [threading.Thread(target=work, daemon=True) for work in (self._upload, self._fetch)]
         for worker in self.workers:
             worker.start()

@@ -16,7 +16,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 from rlinf_msgs.msg import SafetyState
 
-from rlinf.qos import profile
+from rlinf.qos import subscription
 from rlinf_core.errors import RlinfError
 from rlinf_core.interface import of_arms
 
@@ -48,7 +48,7 @@ class DiscoveryWatchdog:
         self.node, self.heard = node, False
         self.looked_at = self.silent_since = time.monotonic()
         self.topic = of_arms("safety", [arm for arm in arms if arm])[0]
-        self.subscription = node.create_subscription(SafetyState, self.topic, self._on_safety, profile("safety"))
+        self.subscription = subscription(node, self.topic, self._on_safety)
 
     def _on_safety(self, _: SafetyState) -> None:
         self.heard = True
