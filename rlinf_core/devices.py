@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import os
 from functools import cache
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rlinf_core.errors import RlinfError
+from pydantic import Field
+
+from rlinf_core.errors import RecipeError, RlinfError
 
 if TYPE_CHECKING:
     import torch
 
 AUTO = "auto"
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$")]  # as settings name it
 
 
 def device_of(name: str) -> torch.device:
@@ -33,6 +40,29 @@ def device_of(name: str) -> torch.device:
             each.partition(":")[0] for each in known)}:
         raise RlinfError(f"device: expected auto or one of {', '.join(known)}, which this machine has; got '{name}'")
     return device
+
+
+def gpus() -> float:
+    """How many GPUs this machine has at most; infinity where there may be some that are not NVIDIA's. Without torch."""
+    found = ctypes.c_uint()
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        if nvml.nvmlInit_v2() == 0:
+            nvml.nvmlDeviceGetCount_v2(ctypes.byref(found))
+            nvml.nvmlShutdown()
+    except OSError:  # no driver
+        pass
+    if not found.value and any(Path("/dev", name).exists() for name in ("kfd", "dri")):
+        return math.inf
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found.value if visible is None else min(found.value, len([each for each in visible.split(",") if each]))
+
+
+def check_device(key: str, name: str) -> None:
+    """RecipeError where this machine lacks the CUDA device that a recipe's ``key`` names; without torch."""
+    kind, _, index = name.partition(":")
+    if kind == "cuda" and int(index or 0) >= (here := gpus()):
+        raise RecipeError(f"{key}: expected auto, cpu, or one of the {here:g} GPUs of this machine, got '{name}'")
 
 
 def check_bfloat16(device: torch.device) -> None:

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
+
 
 class RlinfError(Exception):
     """An error caused by input or surroundings, with a fix in its message."""

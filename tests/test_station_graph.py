@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.bridge.fleet import Fleet
-from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.errors import REFUSED, RecipeError, RlinfError
 from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process, station_processes, trainer_process
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_station
 from rlinf_core.recipes import load_recipe
@@ -122,6 +122,18 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
                 time.sleep(0.05)
         left = children(supervisor)
     assert all(popen.poll() is not None for popen in left)
+
+
+def test_a_trainer_that_refuses_ends_the_run_with_its_words_and_is_not_started_again(tmp_path):
+    (tmp_path / "recipe.yaml").write_text("defaults: demo\nname: mine\nseed: soon\nreplay: {capacity: none}\n")
+    with Supervisor(tmp_path, 90) as supervisor:
+        trainer = supervisor.start(trainer_process(tmp_path))
+        with pytest.raises(RlinfError) as error:
+            poll(supervisor)
+        assert trainer.popen.returncode == REFUSED and not supervisor.events and not trainer.restarts
+    first, second, log = str(error.value).splitlines()
+    assert first.startswith("trainer cannot go on: ") and "line 3: 'seed': expected int" in first
+    assert "line 4: 'replay.capacity': expected int" in second and log.endswith(f"{tmp_path}/logs/trainer.log")
 
 
 def test_a_station_does_not_go_on_without_interlock_or_robot_side_however_they_ended(tmp_path):

@@ -125,12 +125,16 @@ class Fleet:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Of a trainer that talks to nobody without a certificate of this fleet; its own is new at each start."""
-        if not (self.folder / CA).exists():
-            raise BridgeError(f"bridge.fleet: expected the folder of a fleet, got {self.folder} without {CA}. Name the "
-                              "folder in which rlinf fleet enroll has enrolled the stations")
+        self.check()
         (ca, ca_key), key = self._authority(), make_key()
         certificate = signed(SERVED_AS, key, TRAINER_DAYS, ca, ca_key, server=True)
         return grpc.ssl_server_credentials([(key_pem(key), pem(certificate))], pem(ca), require_client_auth=True)
+
+    def check(self) -> None:
+        """BridgeError where the folder is that of no fleet."""
+        if not (self.folder / CA).exists():
+            raise BridgeError(f"bridge.fleet: expected the folder of a fleet, got {self.folder} without {CA}. Name the "
+                              "folder in which rlinf fleet enroll has enrolled the stations")
 
     def _enrolled(self, station: str) -> Path:
         return self.folder / "stations" / f"{station}.crt"

@@ -22,6 +22,7 @@ from rlinf_core.launching.graph import (
     write_plan,
 )
 from rlinf_core.launching.next_steps import next_steps
+from rlinf_core.launching.preflight import check_policy_device, check_trainer
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.page.access import token_of
@@ -37,6 +38,8 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
         raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
                           f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
     extras.require("trainer", "rlinf demo")
+    check_trainer(recipe, run_dir)
+    check_policy_device(recipe)
     prepare(recipe, run_dir)
     print(f"run folder: {run_dir}", flush=True)
     say_where(recipe)
@@ -52,7 +55,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
 def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
     """Take a station that runs already through the phases of its recipe."""
     recipe = load_recipe(name, overrides)
-    prepare(recipe, run_dir)
+    prepare(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
         direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
     return _tell(recipe, run_dir)
@@ -110,6 +113,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
     if json_file and not episodes:
         raise RecipeError("--json: expected with --episodes, after which a station is through; got it alone")
     extras.require("policy", "rlinf up")
+    check_policy_device(recipe)
     prepare(recipe, run_dir)
     station = recipe.station
     with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
@@ -156,10 +160,12 @@ def teleop(name: str, overrides: list[str]) -> int:
         return subprocess.run(command, env=ros_environment(recipe.station.domain)).returncode
 
 
-def prepare(recipe: Recipe, run_dir: Path) -> None:
-    """Check what can be checked before anything starts, and write down what will run."""
+def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
+    """Check what can be checked before anything starts, and write down what will run; ``starts``: the station, too."""
     check_recipe(recipe)
     check_operator(recipe)
+    if starts:
+        station_processes(recipe, run_dir)  # refuses what one of them would not find
     if recipe.station.web.port:
         extras.require("page", "the operator's page")
         token_of(recipe.station.web)

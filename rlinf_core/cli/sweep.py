@@ -13,6 +13,7 @@ import numpy as np
 
 from rlinf_core.cli.compare import compare
 from rlinf_core.errors import RlinfError
+from rlinf_core.launching.preflight import check_trainer
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
@@ -27,8 +28,9 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
     every = combinations(overrides)
     varied = {way for chosen in every for way in chosen if any(way not in other for other in every)}
     runs = {run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
-    for chosen in every:
-        check_recipe(load_recipe(name, list(chosen)))  # a mistake in one is said before the first begins
+    for run, chosen in runs.items():  # a mistake in one is said before the first begins
+        check_recipe(recipe := load_recipe(name, list(chosen)))
+        check_trainer(recipe, run)
     print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
     failed = []
     with Progress(transient=True) as bar, ThreadPoolExecutor(jobs) as pool:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_core.interrupts import held_back
-from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.launching.preflight import check_trainer
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.report import write_training_report
 
@@ -24,11 +25,12 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
 
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
+    check_trainer(recipe, run_dir)
     with held_back():
         from rlinf_core.trainer.train import train
 
     endless = source_of(recipe) == STATIONS
-    print(f"run: {run_dir}" + (f"; stations call {recipe.bridge.address}; Ctrl-C ends it" if endless else ""), flush=True)
+    print(f"run: {run_dir}{_who_feeds(recipe) if endless else ''}", flush=True)
     stopped = False
     with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task, said_at, said = bar.add_task("time steps", total=None), time.monotonic(), ""
@@ -55,6 +57,12 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
         print(write_training_report(recipe, run_dir))
     print(f"policies: {run_dir / 'policies'}; rlinf eval {run_dir} --episodes 50 --video out.mp4")
     return 0
+
+
+def _who_feeds(recipe: Recipe) -> str:
+    """Whom a run waits for that stations feed; recordings are no end of it."""
+    shown = "recordings demonstrate, and " if recipe.collect.recordings else ""
+    return f"; {shown}stations call {recipe.bridge.address}; Ctrl-C ends it"
 
 
 def _line(steps: int, entry: dict[str, float]) -> str:

@@ -14,6 +14,7 @@ from rlinf_core.bridge.fleet import NAME, Credentials, Fleet
 from rlinf_core.data.takes import takes_of
 from rlinf_core.errors import BridgeError, RecipeError
 from rlinf_core.launching.graph import Process, director_process, station_processes, write_plan
+from rlinf_core.launching.preflight import check_policy_device, check_trainer
 from rlinf_core.operators import SCRIPTED
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved, station_robot
 from rlinf_core.recipes.exposure import fleet_of
@@ -58,6 +59,8 @@ def members(name: str, overrides: list[str], stations: list[str], run_dir: Path)
     """
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
+    check_trainer(recipe, run_dir)
+    check_policy_device(recipe)
     _check_simulated(recipe, name)
     names = _names(stations, recipe.station.domain)
     check_memory(len(names))

@@ -181,7 +181,7 @@ def director_process(recipe: Recipe, run_dir: Path) -> Process:
 
 def trainer_process(run_dir: Path) -> Process:
     """The trainer of the recipe in ``run_dir``, which it trains there; asked to end, it writes a checkpoint first."""
-    command = [sys.executable, "-m", "rlinf_core.cli.main", "train", str(run_dir / "recipe.yaml"), "--out", str(run_dir)]
+    command = [sys.executable, "-m", "rlinf_core.cli.trainer", str(run_dir / "recipe.yaml"), "--out", str(run_dir)]
     return Process("trainer", "", "", "", "", {"command": command}, stop_s=TRAINER_STOP_S)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import yaml
 
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import REFUSED, RlinfError
 from rlinf_core.launching.graph import ONCE, SHUTDOWN, STOP_S, Process
 from rlinf_core.ros import ros_environment
 
@@ -80,6 +80,8 @@ class Supervisor:
     def _attend(self, child: Child, code: int) -> str:
         name, how = child.process.name, ending(code)
         log = self.run_dir / "logs" / f"{name}.log"
+        if code == REFUSED:
+            raise RlinfError(f"{name} cannot go on: {_refusal(log)}\nIts log: {log}")
         if child.process.restart == SHUTDOWN:
             raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
                              f"own timeout. {_last_words(log)}")
@@ -133,6 +135,11 @@ def ending(code: int) -> str:
 def _last_words(log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return f"Its last words: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
+
+
+def _refusal(log: Path) -> str:
+    """The last error that a command has said in its log; it may have several lines."""
+    return f"\n{log.read_text(errors='replace')}".rpartition("\nrlinf: ")[2].strip()
 
 
 def command_line(process: Process, folder: Path) -> list[str]:

@@ -15,7 +15,9 @@ PER_CPU = 8  # processes that may share one
 class Placement(Settings):
     """Processes that learn and processes that play, and their devices. GPUs are asked of Ray as they stand here."""
 
-    ray: str = Field("", description="host:port of a Ray cluster to join; empty for one of this machine, on loopback alone")
+    ray: str = Field(
+        "", pattern=r"^([^\s:/]+:\d{1,5})?$", description="host:port of a Ray cluster to join; empty for one of this "
+        "machine, on loopback alone")
     learners: int = Field(
         0, ge=0, le=1024, description="processes that learn as one, each on its shard of every batch; 0 learns in the "
         "trainer's own process")
@@ -62,9 +64,11 @@ class Placement(Settings):
         return self.learners + self.workers
 
     @property
-    def on_ray(self) -> int:
-        """All processes there."""
-        return self.processes + self.replay_shards + self.ingest
+    def on_ray(self) -> dict[str, int]:
+        """All processes there, by what they do; without those of which there is none."""
+        every = {"learners": self.learners, "workers": self.workers, "processes of ingest": self.ingest,
+                 "replay shards": self.replay_shards}
+        return {what: count for what, count in every.items() if count}
 
     @property
     def gpus(self) -> float:
@@ -84,12 +88,13 @@ def check_placement(placement: Placement, resources: dict[str, float]) -> None:
     """
     cpus, gpus = resources.get("CPU", 0.0), resources.get("GPU", 0.0)
     where = f"the cluster at {placement.ray}" if placement.ray else "this machine"
-    who = f"{placement.learners} learners and {placement.workers} workers"
-    if placement.processes > PER_CPU * cpus:
-        raise RecipeError(f"placement: {who} are {placement.processes} processes; {where} has {cpus:g} CPUs, which are "
+    if (asked := sum(placement.on_ray.values())) > PER_CPU * cpus:
+        who = " + ".join(f"{count} {what}" for what, count in placement.on_ray.items())
+        raise RecipeError(f"placement: {who} are {asked} processes; {where} has {cpus:g} CPUs, which are "
                           f"enough for {PER_CPU * cpus:.0f}. Ask for fewer, or name a larger cluster in placement.ray")
     if placement.gpus > gpus:
-        raise RecipeError(f"placement: {who} ask for {placement.learners} x {placement.learner_gpus:g} + "
-                          f"{placement.workers} x {placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has "
-                          f"{gpus:g}. Lower placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger "
-                          "cluster in placement.ray")
+        raise RecipeError(f"placement: {placement.learners} learners and {placement.workers} workers ask for "
+                          f"{placement.learners} x {placement.learner_gpus:g} + {placement.workers} x "
+                          f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
+                          "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger cluster in "
+                          "placement.ray")

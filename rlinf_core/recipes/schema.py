@@ -11,6 +11,7 @@ from rlinf_core.algorithms.common.settings import AlgorithmSettings, Computing
 from rlinf_core.algorithms.rlpd.config import Config as RLPD
 from rlinf_core.algorithms.sft.config import Config as SFT
 from rlinf_core.bridge import PORT
+from rlinf_core.devices import Device
 from rlinf_core.errors import RlinfError
 from rlinf_core.operators import BESIDE, OPERATOR
 from rlinf_core.page import TOKEN_LENGTH
@@ -82,7 +83,7 @@ class Station(Settings):
     observe_cameras: tuple[str, ...] = Field(
         (), description="cameras whose images the policy sees; empty for a policy from state")
     image_size: tuple[Count, Count] = Field((64, 64), description="height and width of those images")
-    device: str = Field("auto", description="of its policy: auto, the best there is, or cpu, cuda, cuda:1, ...")
+    device: Device = Field("auto", description="of its policy: auto, the best there is, or cpu, cuda, cuda:1, ...")
     domain_id: int | None = Field(None, ge=0, le=MAX_DOMAIN, description="ROS_DOMAIN_ID of the station; by default the "
                                   "shell's, as in all of ROS")
     spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
@@ -242,7 +243,8 @@ class Recipe(Settings):
     name: str = Field(min_length=1, description="of the recipe")
     seed: int = Field(0, ge=0, lt=2**31, description="of all that is drawn: weights, noise, batches, the scenes of "
                       "demonstrations and of training; those of evaluations are the same for all")
-    device: str = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, ...")
+    device: Device = Field("auto", description="of networks in training: auto, the best there is, or cpu, cuda, cuda:1, "
+                           "...")
     learner: Computing = Computing()
     env: str = Field(
         "", pattern=r"^(\w+:\S+)?$", description="an environment with its own task and reward instead of a station, and no "

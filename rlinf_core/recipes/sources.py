@@ -8,7 +8,6 @@ from rlinf_core.recipes.schema import Recipe
 from sim_bridges.simulator import batched
 
 SIMULATORS, STATIONS, RECORDINGS = "simulators", "stations", "recordings"
-SOURCES = (SIMULATORS, STATIONS, RECORDINGS)
 
 
 def source_of(recipe: Recipe) -> str:
@@ -20,11 +19,11 @@ def source_of(recipe: Recipe) -> str:
 
 
 def why_not(algorithm: AlgorithmSettings, source: str) -> str:
-    """Why an algorithm cannot learn from what a source brings; empty where it can."""
+    """Why an algorithm cannot learn from what a source brings, from recordings beside another one; empty where it can."""
     name, kind = algorithm.name, algorithm.learns_from
-    if source == RECORDINGS and kind != DEMONSTRATIONS:
-        return (f"{name} asks for new experience, which recordings cannot bring. Train it in simulators or on stations; "
-                "its demonstrations may come from collect.recordings")
+    if source == RECORDINGS and kind == ROLLOUTS:
+        return (f"{name} learns from rollouts of its own newest policies alone, which recordings are not, and from no "
+                "demonstrations. Leave collect.recordings empty")
     if source == STATIONS and kind == ROLLOUTS and not algorithm.accepts_stale:
         return (f"{name} learns from whole rollouts of its newest policy alone, and stations play on while it learns. "
                 "async_ppo takes those of somewhat older policies")
@@ -43,8 +42,9 @@ def check_source(recipe: Recipe) -> None:
         raise RecipeError(f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn")
     _check_env(recipe)
     source = source_of(recipe)
-    if reason := why_not(algorithm, source):
-        raise RecipeError(f"algorithm.name: {source} cannot feed {algorithm.name}: {reason}")
+    for each in (source, *([RECORDINGS] if recipe.collect.recordings else [])):
+        if reason := why_not(algorithm, each):
+            raise RecipeError(f"algorithm.name: {each} cannot feed {algorithm.name}: {reason}")
     if recipe.release.staged and (source != STATIONS or algorithm.learns_from == ROLLOUTS):
         raise RecipeError(f"release.staged: expected false for {algorithm.name} on {source}, got true: a policy is tried "
                           "at one station while the others play on, and learners of rollouts want those of the newest")

@@ -70,7 +70,7 @@ def span(item: dict[str, Any]) -> str:
         inner = span(item.get("items", item.get("prefixItems", [{}])[0]))
         return ", ".join(filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""]))
     if "pattern" in item:
-        return f"`{item['pattern']}`"
+        return "`" + item["pattern"].replace("|", r"\|") + "`"  # a bar would begin another cell
     names = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
     return ", ".join(f"{word} {item[key]:g}" for key, word in names.items() if key in item)
 

@@ -75,7 +75,6 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         held_out = make(recipe, min(simulation.environments or 1, 8))
         ending.callback(held_out.close)
         env = env or held_out
-    run_dir.mkdir(parents=True, exist_ok=True)
     run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
     ending.callback(run.progress.close)
     if held_out:

@@ -12,7 +12,7 @@ SMALL, LARGE = {"CPU": 2.0}, {"CPU": 64.0, "GPU": 4.0}
 
 @pytest.mark.parametrize("asked, resources", [
     (dict(), SMALL), (dict(learners=2, workers=2), SMALL), (dict(learners=2, workers=2, mode="pipelined"), SMALL),
-    (dict(learners=8, workers=8), SMALL),
+    (dict(learners=8, workers=8), SMALL), (dict(learners=2, workers=2, ingest=6, replay_shards=6), SMALL),
     (dict(learners=4, workers=4, learner_gpus=0.6, worker_gpus=0.4), LARGE),
     (dict(learners=2, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="disaggregated"), LARGE)])
 def test_what_a_cluster_has_is_placed(asked, resources):
@@ -20,7 +20,10 @@ def test_what_a_cluster_has_is_placed(asked, resources):
 
 
 @pytest.mark.parametrize("asked, resources, message", [
-    (dict(learners=8, workers=9), SMALL, "8 learners and 9 workers are 17 processes; this machine has 2 CPUs, .* for 16"),
+    (dict(learners=8, workers=9), SMALL, r"8 learners \+ 9 workers are 17 processes; this machine has 2 CPUs, .* for 16"),
+    (dict(ingest=17), SMALL, "17 processes of ingest are 17 processes; this machine has 2 CPUs, .* for 16"),
+    (dict(learners=2, workers=2, ingest=6, replay_shards=7), SMALL,
+     r"2 learners \+ 2 workers \+ 6 processes of ingest \+ 7 replay shards are 17 processes"),
     (dict(learners=2, learner_gpus=1.0), SMALL, r"2 learners and 0 workers ask for 2 x 1 \+ 0 x 0 = 2 GPUs; .* has 0"),
     (dict(learners=3, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="pipelined", ray="10.0.0.1:6379"), LARGE,
      r"3 x 1 \+ 2 x 1 = 5 GPUs; the cluster at 10.0.0.1:6379 has 4")])
@@ -37,6 +40,7 @@ def test_what_a_cluster_lacks_is_refused_with_both_sides(asked, resources, messa
     (dict(learners=1, workers=1, mode="disaggregated", worker_gpus=0.5), "worker_gpus: expected a whole number .* got 0.5"),
     (dict(learners=1, learner_gpus=1.5), "learner_gpus: expected a whole number of GPUs in mode collocated .* got 1.5"),
     (dict(learners=2, learner_gpus=0.5), "two learners cannot share a GPU"),
+    (dict(ray="nonsense"), "should match pattern"), (dict(ray="ray://a:6379"), "should match pattern"),
     (dict(strategy="zero"), "'ddp' or 'fsdp'"), (dict(mode="async"), "'collocated', 'disaggregated' or 'pipelined'")])
 def test_a_placement_that_contradicts_itself_is_refused(asked, message):
     with pytest.raises(ValidationError, match=message):

@@ -8,16 +8,19 @@ import torch
 
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, ROLLOUTS
-from rlinf_core.errors import RecipeError
+from rlinf_core.cli.train import _who_feeds
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, SOURCES, STATIONS, check_source, why_not
+from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of, why_not
 from rlinf_core.rollouts.experience import TRAIN
 from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts, demonstrate
 from rlinf_core.trainer.run import Run
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
+from tests.messages import record
 from tests.trainer.test_run import Silent, turn
 
 SMALL = ("policy.hidden=[16]", "sft.steps=3", "sft.batch_size=8", "collect.episodes=2", "replay.capacity=2000",
@@ -42,6 +45,14 @@ def recipe_of(name, *more):
     if "critic_warmup" in config.model_fields:
         own += ["algorithm.critic_warmup=0", "algorithm.actor_every=1"]
     return load_recipe("sim_rlpd", [*small, *own, *(["algorithm.gated=true"] if gated else []), *more])
+
+
+def on_recordings(name):
+    """The cell of the docs' table: alone, beside stations or simulators, or not at all."""
+    algorithm = recipe_of(name).algorithm
+    if why_not(algorithm, RECORDINGS):
+        return "no"
+    return "yes" if algorithm.learns_from == DEMONSTRATIONS else "beside"
 
 
 def episodes(recipe, count, **marks):
@@ -98,29 +109,63 @@ def test_on_stations(name, tmp_path):
     assert load_policy(max((tmp_path / "policies").iterdir()), SPEC).config == recipe.policy
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_on_recordings(name, task, tmp_path):
-    recipe = recipe_of(name, "simulation.environments=0", f"collect.recordings=[{tmp_path}]")
-    if reason := why_not(recipe.algorithm, RECORDINGS):
-        assert recipe.algorithm.learns_from != DEMONSTRATIONS and "its demonstrations may come from" in reason
-        return
-    from rlinf_core.episodes.spool import Spool
-    from tests.messages import record
-
+@pytest.fixture
+def recordings(task, tmp_path):
     record(Spool(tmp_path / "spool"), task.spec, "a-1", mode="demonstration").close()
     record(Spool(tmp_path / "spool"), task.spec, "a-2", mode="demonstration", success=False).close()
+    return f"collect.recordings=[{tmp_path}]"
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if on_recordings(name) == "yes"])
+def test_on_recordings_alone(name, recordings, tmp_path):
+    recipe = recipe_of(name, "simulation.environments=0", recordings)
     last = train(recipe, tmp_path / "run")
     assert (last["updates"], last["env_steps"], last["episodes"]) == (3, 3, 2)
     statuses = (tmp_path / "run/journal.jsonl").read_text()
     assert statuses.count('"demonstration"') == (2 if name == "iql" else 1) and (tmp_path / "spool/closed/a-2").exists()
 
 
-def test_recordings_may_demonstrate_what_goes_on_in_simulators(task, tmp_path):
-    from rlinf_core.episodes.spool import Spool
-    from tests.messages import record
+@pytest.mark.parametrize("name", [name for name in VARIANTS if on_recordings(name) == "beside"])
+def test_recordings_demonstrate_beside_another_source(name, task, recordings, tmp_path):
+    recipe = recipe_of(name, f"simulation.environments={0 if name != 'dagger' else 2}", recordings)
+    check_source(recipe)
+    assert source_of(recipe) == (STATIONS if name != "dagger" else SIMULATORS)
+    run = Run(recipe, tmp_path, task.spec, lambda run, entry: None)
+    run.start(Silent())
+    shown = run.data.demonstrations
+    assert shown.episodes == 1 and len(run.data.online) == (len(shown) if run.data.demonstrates_too else 0)
+    turn(run, 10)
+    assert run.version == 1 and run.phase == "online", "what was recorded is enough to begin with"
 
-    record(Spool(tmp_path / "spool"), task.spec, "a-1", mode="demonstration").close()
-    recipe = recipe_of("rlpd", "simulation.environments=1", f"collect.recordings=[{tmp_path}]", "simulation.env_steps=60")
+
+@pytest.mark.parametrize("source", [0, 2])
+@pytest.mark.parametrize("name", [name for name in VARIANTS if on_recordings(name) == "no"])
+def test_recordings_are_refused_where_nothing_would_be_learned_from_them(name, source, tmp_path):
+    recipe = recipe_of(name, f"simulation.environments={source}", "collect.recordings=[there]")
+    with pytest.raises(RecipeError) as error:
+        check_source(recipe)
+    refused = STATIONS if not source and why_not(recipe.algorithm, STATIONS) else RECORDINGS
+    assert f"{refused} cannot feed {name}: {why_not(recipe.algorithm, refused)}" in str(error.value)
+    assert "collect.recordings empty" in why_not(recipe.algorithm, RECORDINGS)
+
+
+@pytest.mark.parametrize("more, told", [
+    ([], "; stations call 127.0.0.1:50551; Ctrl-C ends it"),
+    (["collect.recordings=[there]"], "; recordings demonstrate, and stations call 127.0.0.1:50551; Ctrl-C ends it")])
+def test_a_run_that_waits_for_stations_says_that_recordings_do_not_end_it(more, told):
+    assert _who_feeds(recipe_of("rlpd", "simulation.environments=0", *more)) == told
+
+
+@pytest.mark.parametrize("change", ["device=cuda:63", "simulation.initial_policy=/not/there"])
+def test_what_a_run_begins_with_is_looked_at_before_its_folder_is_made(change, tmp_path):
+    recipe = recipe_of("sac", "simulation.environments=2", change)
+    with pytest.raises(RlinfError, match="expected"):
+        train(recipe, tmp_path / "run", lambda recipe, size: Points(size))
+    assert not (tmp_path / "run").exists()
+
+
+def test_recordings_may_demonstrate_what_goes_on_in_simulators(recordings, tmp_path):
+    recipe = recipe_of("rlpd", "simulation.environments=1", recordings, "simulation.env_steps=60")
     runs = []
     train(recipe, tmp_path / "run", tell=lambda run, entry: runs.append(run))
     assert runs[-1].data.demonstrations.episodes == 1 and runs[-1].updates >= 5
@@ -131,5 +176,6 @@ def test_the_table_of_the_docs_is_what_is_done():
     for name in VARIANTS:
         kind, _, gated = name.partition(", ")
         config = algorithm(kind).Config(**({"gated": True} if gated else {}))
-        cells = " | ".join("yes" if not why_not(config, source) else "no" for source in SOURCES)
+        cells = " | ".join("yes" if not why_not(config, source) else "no" for source in (SIMULATORS, STATIONS))
+        cells += f" | {on_recordings(name)}"
         assert f"| `{name}` | {cells} |" in lines, f"docs/algorithms.md: expected | `{name}` | {cells} |"

@@ -1,0 +1,10 @@
+"""``rlinf train`` as a supervisor starts it: its exit code tells what it refuses, which no restart mends, from a crash."""
+
+import sys
+
+from rlinf_core.cli.main import main
+from rlinf_core.errors import REFUSED
+
+if __name__ == "__main__":
+    code = main(["train", *sys.argv[1:]])
+    sys.exit(REFUSED if code == 1 else code)

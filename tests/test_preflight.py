@@ -1,0 +1,107 @@
+"""What a machine lacks for its part in a recipe is said before a folder is made; what others need is not asked of it."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from rlinf_core import devices
+from rlinf_core.cli.demo import prepare
+from rlinf_core.cli.main import main
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import RecipeError
+from rlinf_core.launching import preflight
+from rlinf_core.launching.preflight import check_policy_device, check_trainer
+from rlinf_core.recipes import load_recipe
+from tests.messages import record
+
+NOWHERE = "/not/there"
+OF_THE_TRAINER = {
+    "placement.learners=500": "500 learners are 500 processes; this machine has 2 CPUs, which are enough for 16",
+    "placement.ingest=200": "200 processes of ingest are 200 processes; this machine has 2 CPUs",
+    "placement={learners: 2, learner_gpus: 1.0}": "2 x 1 + 0 x 0 = 2 GPUs; this machine has 0",
+    "device=cuda:1": "device: expected auto, cpu, or one of the 0 GPUs of this machine, got 'cuda:1'",
+    f"simulation.initial_policy={NOWHERE}": f"simulation.initial_policy: {NOWHERE}: expected a policy-*.safetensors",
+    f"collect.recordings=[{NOWHERE}]": f"collect.recordings: expected recorded episodes (rosbag2 folders) in {NOWHERE}",
+    f"bridge.fleet={NOWHERE}": f"bridge.fleet: expected the folder of a fleet, got {NOWHERE} without ca.crt"}
+OF_ANY = {
+    "placement.ray=nonsense": "'placement.ray': expected a text like",
+    "device=banana": "'device': expected a text like", "station.device=banana": "'station.device': expected a text like"}
+OF_THE_STATION = {f"bridge.credentials={NOWHERE}": f"bridge.credentials: expected {NOWHERE} to have ca.crt"}
+OF_ITS_POLICY = {"station.device=cuda": "station.device: expected auto, cpu, or one of the 0 GPUs of this machine"}
+BY = {"demo": OF_THE_TRAINER | OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "train": OF_THE_TRAINER | OF_ANY,
+      "up": OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "collect": OF_ANY | OF_THE_STATION}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """A machine with two CPUs and no GPU."""
+    monkeypatch.setattr(preflight.os, "cpu_count", lambda: 2)
+    for module in (devices, preflight):
+        monkeypatch.setattr(module, "gpus", lambda: 0)
+
+
+@pytest.mark.parametrize("command, said, told", [(command, *each) for command, every in BY.items()
+                                                  for each in every.items()])
+def test_what_is_missing_here_is_refused_before_a_folder_is_made(command, said, told, tmp_path, capsys):
+    assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", said]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("rlinf: ") and told in error and not (tmp_path / "run").exists()
+
+
+def test_a_station_is_not_asked_for_what_the_trainer_needs(tmp_path):
+    recipe = load_recipe("demo", [*OF_THE_TRAINER][2:])
+    prepare(recipe, tmp_path / "run")
+    check_policy_device(recipe)
+    assert (tmp_path / "run/recipe.yaml").exists()
+
+
+def test_a_director_is_not_asked_for_the_stations_credentials(tmp_path):
+    recipe = load_recipe("demo", [*OF_THE_STATION])
+    prepare(recipe, tmp_path, starts=False)
+    with pytest.raises(Exception, match="bridge.credentials"):
+        prepare(recipe, tmp_path)
+
+
+def test_a_policy_that_a_server_answers_for_needs_no_device():
+    remote = load_recipe("demo", ["station.device=cuda", "station.policy={backend: remote, address: 'ws://a:1'}"])
+    check_policy_device(remote)
+
+
+def test_what_is_there_is_enough(tmp_path, task):
+    record(Spool(tmp_path / "spool"), task.spec, "a-1").close()
+    check_trainer(load_recipe("demo", [f"collect.recordings=[{tmp_path}]", "placement.learners=16"]), tmp_path)
+
+
+def test_a_cluster_elsewhere_is_asked_by_the_trainer_alone(tmp_path):
+    check_trainer(load_recipe("demo", ["placement={learners: 500, ray: '10.0.0.1:6379'}"]), tmp_path)
+
+
+def test_a_run_that_goes_on_has_read_its_recordings(tmp_path):
+    recipe = load_recipe("demo", [f"collect.recordings=[{NOWHERE}]"])
+    checkpoint = tmp_path / "checkpoints/00000001-updates-1"
+    checkpoint.mkdir(parents=True)
+    with pytest.raises(RecipeError, match="collect.recordings"):
+        check_trainer(recipe, tmp_path)
+    (checkpoint / "state.json").touch()
+    check_trainer(recipe, tmp_path)
+
+
+@pytest.mark.parametrize("installed, visible, others, most", [
+    (4, None, False, 4), (4, "0,2", False, 2), (4, "", False, 0), (1, "0,1,2", True, 1), (0, None, False, 0),
+    (0, None, True, math.inf), (None, None, False, 0), (None, "0", True, math.inf)])
+def test_gpus_are_counted_as_far_as_one_can_without_torch(installed, visible, others, most, monkeypatch):
+    monkeypatch.undo()
+
+    def library(name):
+        if installed is None:
+            raise OSError(name)
+        return SimpleNamespace(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0,
+                               nvmlDeviceGetCount_v2=lambda count: setattr(count._obj, "value", installed))
+
+    monkeypatch.setattr(devices.ctypes, "CDLL", library)
+    monkeypatch.setattr(devices.Path, "exists", lambda path: others)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.gpus() == most
