@@ -42,7 +42,8 @@ COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "te
             "data check a", "data repair a --out b", "data merge a --out b", "data split a --out b", "data stats a",
             "data export lerobot a --out b", "data export rerun a --out b",
             "data import lerobot a --out b", "calibrate a --write", "camera align a wrist", "first-motion a",
-            "gripper activate a", "instruct go a", "twin pedal", "reward train a --out b"]
+            "gripper activate a", "instruct go a", "param list a", "param get a b", "param set a b c", "lifecycle a b",
+            "twin pedal", "reward train a --out b"]
 
 
 @pytest.mark.parametrize("said", COMMANDS)
