@@ -109,12 +109,15 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
     recipe = load_recipe(name, [*overrides, *served(web), *some])
     if json_file and not episodes:
         raise RecipeError("--json: expected with --episodes, after which a station is through; got it alone")
-    extras.require("policy", "rlinf up")
-    prepare(recipe, run_dir)
     station = recipe.station
+    if not episodes:
+        extras.require("serving" if station.policy.backend == "remote" else "policy",
+                       f"rlinf up, station.policy.backend {station.policy.backend}")
+    prepare(recipe, run_dir)
     with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
         for process in station_processes(recipe, run_dir):
-            supervisor.start(process)
+            if process.name != "policy" or not episodes:  # demonstrations need none
+                supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
         say_where(recipe)
