@@ -87,6 +87,13 @@ def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path,
     assert "Its last words: 'interlock: station_a is commanded already, by process 17'" in error
 
 
+def test_where_demonstrations_alone_are_recorded_no_policy_is_started(tmp_path):
+    processes = demo.station_processes(load_recipe("demo"), tmp_path)
+    assert demo._played(processes, 0) == processes
+    assert [each for each in processes if each not in demo._played(processes, 3)] == [
+        each for each in processes if each.name == "policy"]
+
+
 @pytest.mark.parametrize("last, code, told", [("stopped", 130, "stopped before its end; everything recorded is in"),
                                               ("result", 0, "the report")])
 def test_a_run_that_was_stopped_has_no_report(last, code, told, capsys, tmp_path, monkeypatch):
