@@ -4,8 +4,8 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
-APART := genesis libero calvin lerobot
-.PHONY: help setup station simulators browser ros2 $(APART) demo test test-all mutants lint clean
+ISOLATED := genesis libero calvin lerobot
+.PHONY: help setup station simulators browser ros2 $(ISOLATED) demo test test-all mutants lint clean
 
 help:            ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -30,7 +30,7 @@ ros2: setup      ## ROS's own launch and command line beside the wheels, for the
 	scripts/ros2_tools.sh
 
 genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin
-$(APART): setup
+$(ISOLATED): setup
 	scripts/isolated.sh $@
 
 demo: setup      ## record demonstrations, train, evaluate before and after, write runs/<time>/report.md
@@ -39,7 +39,7 @@ demo: setup      ## record demonstrations, train, evaluate before and after, wri
 test: simulators browser ros2 ## the test suite without the slow runs
 	scripts/test_all.sh "not slow"
 
-test-all: simulators browser ros2 $(APART)  ## everything, the simulators of their own environments included
+test-all: simulators browser ros2 $(ISOLATED)  ## everything, the simulators of their own environments included
 	scripts/test_all.sh
 
 mutants: setup   ## whether the tests notice one wrong line: a sample of mutants, in an hour (docs/testing.md)

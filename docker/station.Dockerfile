@@ -1,5 +1,5 @@
 # The PC beside a robot: ROS 2 Jazzy on Ubuntu 24.04, a station's nodes, rlinf doctor. What drives the arm runs beside it.
-#   docker build -f docker/station.Dockerfile -t rlinf-station .        (--build-arg EXTRAS="teleop page": policies come from
+#   docker build -f docker/station.Dockerfile -t rlinf-station .        (--build-arg EXTRAS="serving teleop page": policies come from
 #                                                                        elsewhere, policy:=remote://..., and torch stays out)
 FROM ros:jazzy-ros-base-noble AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]

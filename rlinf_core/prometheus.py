@@ -50,7 +50,7 @@ class Durations:
         return found
 
 
-class _Told(Collector):
+class _Families(Collector):
     def __init__(self, families: Families) -> None:
         self.families = families
 
@@ -60,7 +60,7 @@ class _Told(Collector):
 
 def _registry(families: Families) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Told(families))
+    registry.register(_Families(families))
     return registry
 
 

@@ -42,7 +42,8 @@ COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "te
             "data check a", "data repair a --out b", "data merge a --out b", "data split a --out b", "data stats a",
             "data export lerobot a --out b", "data export rerun a --out b",
             "data import lerobot a --out b", "calibrate a --write", "camera align a wrist", "first-motion a",
-            "gripper activate a", "instruct go a", "twin pedal", "reward train a --out b"]
+            "gripper activate a", "instruct go a", "param list a", "param get a b", "param set a b c", "lifecycle a b",
+            "twin pedal", "reward train a --out b"]
 
 
 @pytest.mark.parametrize("said", COMMANDS)
@@ -84,6 +85,13 @@ def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path,
     error = capsys.readouterr().err
     assert "interlock ended (exit code 1), and the station cannot go on without it" in error
     assert "Its last words: 'interlock: station_a is commanded already, by process 17'" in error
+
+
+def test_where_demonstrations_alone_are_recorded_no_policy_is_started(tmp_path):
+    processes = demo.station_processes(load_recipe("demo"), tmp_path)
+    assert demo._played(processes, 0) == processes
+    assert [each for each in processes if each not in demo._played(processes, 3)] == [
+        each for each in processes if each.name == "policy"]
 
 
 @pytest.mark.parametrize("last, code, told", [("stopped", 130, "stopped before its end; everything recorded is in"),

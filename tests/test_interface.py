@@ -16,7 +16,7 @@ NOT_OURS = {  # ROS's own, the drill's, and those of drivers, as their settings 
     'controller.py: self.declare_parameter("topic", "").value', "fault_injector.py: source", "fault_injector.py: target",
     'franka.py: self.resolve_topic_name(f"{prefix}{STATE}")', 'franka_hand.py: f"{prefix}franka_gripper/joint_states"',
     "gripper_command.py: self.settings.states", "universal_robots.py: prefix + topic"}
-ELSEWHERE = ("qos.py", "spinning.py", "policy.py")
+ELSEWHERE = ("qos.py", "spinning.py")
 
 
 @pytest.mark.parametrize("name, row", [

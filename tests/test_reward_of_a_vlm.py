@@ -89,7 +89,7 @@ def test_one_yes_is_none_and_a_no_begins_anew(server):
 
 def test_it_is_shown_the_last_frames_of_each_camera_the_oldest_first_and_none_of_the_episode_before(server, monkeypatch):
     monkeypatch.setenv("KEY_OF_A_VLM", "secret")
-    vlm = asks(server, frames=3, apart=2, cameras=("front", "wrist"), key_variable="KEY_OF_A_VLM")
+    vlm = asks(server, frames=3, stride=2, cameras=("front", "wrist"), key_variable="KEY_OF_A_VLM")
     for value in range(10, 80, 10):
         vlm(frame(value) | frame(value + 100, "wrist"))
     assert server.asked[-1][1] == "Bearer secret"

@@ -112,12 +112,14 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
     recipe = load_recipe(name, [*overrides, *served(web), *some])
     if json_file and not episodes:
         raise RecipeError("--json: expected with --episodes, after which a station is through; got it alone")
-    extras.require("policy", "rlinf up")
-    check_policy_device(recipe)
-    prepare(recipe, run_dir)
     station = recipe.station
+    if not episodes:
+        extras.require("serving" if station.policy.backend == "remote" else "policy",
+                       f"rlinf up, station.policy.backend {station.policy.backend}")
+        check_policy_device(recipe)
+    prepare(recipe, run_dir)
     with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
-        for process in station_processes(recipe, run_dir):
+        for process in _played(station_processes(recipe, run_dir), episodes):
             supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
@@ -131,6 +133,11 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
                     print(event, flush=True)
                 time.sleep(0.25)
     return 0
+
+
+def _played(processes: list[Process], episodes: int) -> list[Process]:
+    """Those of a station; where it is through after some demonstrations, but its policy, which would say nothing."""
+    return [each for each in processes if each.name != "policy" or not episodes]
 
 
 def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path | None) -> int:

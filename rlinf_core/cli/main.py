@@ -15,7 +15,6 @@ from rlinf_core.cli.arguments import (
     JSON,
     SET,
     STATIONS_RECIPE,
-    Commands,
     at_least,
     command,
     port,
@@ -24,6 +23,7 @@ from rlinf_core.cli.arguments import (
 )
 from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
+from rlinf_core.cli.station_commands import station_commands
 from rlinf_core.errors import RlinfError
 from rlinf_core.interrupts import held_back
 from rlinf_core.page import PORT as PAGE_PORT
@@ -49,6 +49,7 @@ EXAMPLES = """examples:
   rlinf show runs/x                         its recordings, an episode a line; of one alone its topics too
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
+  rlinf param set twin inject user_stop     of a node that runs; rlinf param list twin says what may change
   rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
   rlinf fleet up demo --stations 4 --out runs/x   a trainer and simulated stations, all on this machine
   rlinf fleet status runs/x                 its stations: policies, backlog, success; also promote, rollback, pin, drain
@@ -139,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         "Words at its input move it: `ty -0.5` deflects, `press 1`, `release 1`, `rest`, `silent`, `garbage`, `unplug`."))
     twin.add_argument("kind", choices=["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
     twin.add_argument("--path", type=Path, help="of its file, which must be free (default: in a new folder)")
-    _station_commands(commands)
+    station_commands(commands)
     fleet_commands(commands)
     show_command(commands)
     data_commands(commands)
@@ -232,39 +233,6 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("name", **STATIONS_RECIPE)
     doctor.add_argument("--set", **SET, help="as given to the station")
     return parser
-
-
-def _station_commands(commands: Commands) -> None:
-    """What a person asks of a running station."""
-    def of(parent: Commands, name: str, text: str, more: str, words: str = "") -> argparse.ArgumentParser:
-        parser = command(parent, name, "cli.station:visit", text, f"{text[0].upper()}{text[1:]}. {more}")
-        if words:
-            parser.add_argument("words", help=words)
-        parser.add_argument("name", **STATIONS_RECIPE)
-        parser.add_argument("--set", **SET,
-                            help="as given to the station, e.g. station.name=station_b station.domain_id=43")
-        parser.add_argument("--timeout", dest="timeout_s", type=float, default=5.0, metavar="SECONDS",
-                            help="how long to look for the station (default: 5)")
-        parser.set_defaults(what=name)
-        return parser
-
-    of(commands, "status", "say how a running station is", "What its interlock does and why, what it waits for, which "
-            "episode is played, which policy plays, whether the trainer is connected, and which nodes are alive. It only "
-            "listens. Exit code 1 where there is no such station.")
-    of(commands, "arm", "arm a running station's interlock", "A real arm is armed by a person, at a terminal.")
-    of(commands, "disarm", "disarm it: the arm brakes, and stands until it is armed again", "")
-    fault = commands.add_parser("fault", help="reset a fault of a running station's interlock, by its name")
-    reset = of(fault.add_subparsers(required=True, metavar="COMMAND"), "reset", "reset a fault by its name", (
-        "Find out why it came first; without --cause, the one that stands is named. A reset is refused, with the reason, "
-        "while its cause has not gone or the enable is not held. It moves nothing: arm afterwards."))
-    reset.add_argument("--cause", default="", help="the fault's name, as `rlinf status` shows it")
-    of(commands, "instruct", "ask its policy for something else, in words", (
-        "From the next time step on, also within an episode: what is left of a chunk is not played. It holds until other "
-        "words are said; with '' what the scene or the task says holds again. Each time step that is recorded says it."),
-       "what is asked for, e.g. 'go to the red mark'; '' for what scene or task say")
-    gripper = commands.add_parser("gripper", help="what a person has a running station's gripper do")
-    of(gripper.add_subparsers(required=True, metavar="COMMAND"), "activate", "activate its gripper", (
-        "Of a Robotiq, after power-up and to clear its faults: its fingers open and close once, so keep clear of them."))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,16 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
     return subprocess.call(command, env=ros_environment(recipe.station.domain))
 
 
+def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: float, parameter: str = "", value: str = ""
+            ) -> int:
+    """Ask one node of the recipe's station (``rlinf.node_client``); returns its exit code."""
+    recipe = load_recipe(name, overrides)
+    command = [sys.executable, "-m", "rlinf.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
+               f"--parameter={parameter}", f"--value={value}", f"--timeout={timeout_s}",
+               "--arms", *station_robot(recipe).arms]
+    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+
+
 def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:
     """Listen to the recipe's arm while it is guided by hand (``rlinf.calibrate``); returns its exit code."""
     recipe = load_recipe(name, overrides)

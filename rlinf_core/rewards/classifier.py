@@ -33,7 +33,7 @@ class Network:
         layers: weight (out, in) and bias (out,) of each; ReLU between them; the last one has one output.
         cameras: channels of images, one's colours after another's.
         size: height and width that they are resized to.
-        eyes: weight (out, in, k, k) and bias (out,) of each convolution over them; stride 2, ReLU after each.
+        convolutions: weight (out, in, k, k) and bias (out,) of each convolution over them; stride 2, ReLU after each.
     """
 
     inputs: tuple[str, ...]
@@ -42,7 +42,7 @@ class Network:
     layers: tuple[Layer, ...]
     cameras: tuple[str, ...] = ()
     size: tuple[int, int] = (0, 0)
-    eyes: tuple[Layer, ...] = ()
+    convolutions: tuple[Layer, ...] = ()
 
     def __call__(self, channels: dict[str, np.ndarray]) -> float:
         """The probability of success."""
@@ -57,7 +57,7 @@ class Network:
             return np.zeros(0)
         images = [_resized(channels[name], self.size) for name in self.cameras]
         x: np.ndarray = np.concatenate(images, axis=2).transpose(2, 0, 1) / np.float32(255.0) - np.float32(0.5)
-        for weight, bias in self.eyes:
+        for weight, bias in self.convolutions:
             windows = sliding_window_view(x, weight.shape[2:], axis=(1, 2))[:, ::STRIDE, ::STRIDE]  # type: ignore[call-overload]
             x = np.maximum(np.tensordot(weight, windows, ([1, 2, 3], [0, 3, 4])) + bias[:, None, None], 0.0)
         return np.ravel(x)
@@ -66,9 +66,10 @@ class Network:
     def flaw(self) -> str:
         """Why its parts do not fit each other; empty if they do."""
         seen, (height, width) = 3 * len(self.cameras), self.size
-        for weight, bias in self.eyes:
+        for weight, bias in self.convolutions:
             if weight.ndim != 4 or (seen, weight.shape[0]) != (weight.shape[1], len(bias)):
-                return f"convolutions {[weight.shape for weight, _ in self.eyes]} for {3 * len(self.cameras)} colours"
+                shapes = [weight.shape for weight, _ in self.convolutions]
+                return f"convolutions {shapes} for {3 * len(self.cameras)} colours"
             height, width = ((side - k) // STRIDE + 1 for side, k in zip((height, width), weight.shape[2:], strict=True))
             seen = len(bias)
         first = len(self.mean) + seen * height * width
@@ -83,7 +84,7 @@ class Network:
         from safetensors.numpy import save_file
 
         tensors = {"mean": self.mean, "std": self.std}
-        for part in ("layers", "eyes"):
+        for part in ("layers", "convolutions"):
             for number, (weight, bias) in enumerate(getattr(self, part)):
                 tensors |= {f"{part}.{number}.weight": weight, f"{part}.{number}.bias": bias}
         save_file({name: np.ascontiguousarray(values) for name, values in tensors.items()}, path,
@@ -103,7 +104,7 @@ class Network:
                 raise ValueError(f"format {about.get('format')!r}")
             inputs, cameras, size = (json.loads(about[name]) for name in ("inputs", "cameras", "size"))
             network = cls(tuple(inputs), tensors["mean"], tensors["std"], _layers(tensors, "layers"), tuple(cameras),
-                          (int(size[0]), int(size[1])), _layers(tensors, "eyes"))
+                          (int(size[0]), int(size[1])), _layers(tensors, "convolutions"))
             if network.flaw:
                 raise ValueError(network.flaw)
             return network

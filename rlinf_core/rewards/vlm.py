@@ -33,7 +33,7 @@ class VLM:
 
     def __init__(self, *, question: Annotated[str, Field(min_length=1)], name: Annotated[str, Field(min_length=1)],
                  cameras: Annotated[tuple[str, ...], Field(min_length=1)] = ("front",),
-                 url: str = "http://127.0.0.1:8000/v1", frames: Annotated[int, Field(ge=1, le=16)] = 2, apart: Count = 5,
+                 url: str = "http://127.0.0.1:8000/v1", frames: Annotated[int, Field(ge=1, le=16)] = 2, stride: Count = 5,
                  in_a_row: Count = 2, waits: bool = False, timeout_s: Annotated[float, Field(gt=0, le=600)] = 10.0,
                  key_variable: str = "") -> None:
         """Settings.
@@ -44,7 +44,7 @@ class VLM:
             cameras: whose frames it is shown
             url: of the server, up to and with /v1
             frames: how many of each camera
-            apart: time steps from one to the next
+            stride: time steps from one to the next
             in_a_row: answers that must say yes, of frames that are not the same
             waits: each time step waits for its answer, as in simulation and lockstep; else the robot goes on meanwhile
             timeout_s: after which a question counts as not answered
@@ -56,10 +56,10 @@ class VLM:
         if key_variable and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise RecipeError(f"reward.url: expected https://, as a key goes with each question, got '{printable(url)}'")
         self.question, self.name, self.url, self.cameras = question, name, url.rstrip("/"), tuple(cameras)
-        self.apart, self.in_a_row, self.waits, self.timeout_s = apart, in_a_row, waits, timeout_s
+        self.stride, self.in_a_row, self.waits, self.timeout_s = stride, in_a_row, waits, timeout_s
         self.key_variable, self.near = key_variable, parts.hostname in LOOPBACK
         self.channels = tuple(f"camera/{camera}/image" for camera in cameras)
-        self.seen: deque[list[np.ndarray]] = deque(maxlen=(frames - 1) * apart + 1)
+        self.seen: deque[list[np.ndarray]] = deque(maxlen=(frames - 1) * stride + 1)
         self.asked: Future[bool] | None = None
         self.yes, self.trouble = 0, ""
 
@@ -90,7 +90,7 @@ class VLM:
 
     def _ask(self) -> Future[bool]:
         """Whether it is done, of what has been seen up to now."""
-        newest_first = list(self.seen)[::-1][::self.apart]
+        newest_first = list(self.seen)[::-1][::self.stride]
         asked: Future[bool] = Future()
         Thread(target=self._answer, args=(asked, newest_first[::-1]), daemon=True).start()
         return asked

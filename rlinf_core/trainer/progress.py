@@ -83,7 +83,7 @@ class Progress:
         return {"metrics": [self.metrics], "counts": [self.counts]}
 
     def load_state_dict(self, state: dict[str, Any], before: int) -> None:
-        """Go on from there: lines of evaluations from ``before`` on, which will be said again, go."""
+        """Go on from there: lines of evaluations from ``before`` on, which will be republished, go."""
         self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
         lines = self.file.read_text().splitlines(keepends=True) if self.file.is_file() else []
         kept = [line for line in lines if (said := json.loads(line))["event"] != "evaluation" or "name" in said

@@ -10,7 +10,7 @@ import pytest
 
 from rlinf_core import extras, paths
 from rlinf_core.building import repair_exports
-from rlinf_core.cli import doctor
+from rlinf_core.cli import demo, doctor
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RlinfError
 from rlinf_core.ros import ros_environment
@@ -18,16 +18,20 @@ from rlinf_core.ros import ros_environment
 ROOT = Path(__file__).resolve().parents[2]
 ABSENT = "torch,ray,mujoco,gym_hil,gymnasium,transformers,peft,tensorboard,matplotlib,scipy,imageio"
 NODES = [f"rlinf.{name}" for name in ("interlock", "interlock_desk", "environment", "recorder", "uplink", "operator",
-                                      "director", "fault_injector", "drill", "station_client")]  # a policy needs torch
-STATION = [*NODES, "rlinf_core.ros", "rlinf_core.building", "rlinf_core.bridge.client", "rlinf_core.episodes.recording",
-           "rlinf_core.episodes.spool", "rlinf_core.interlock",
+                                      "director", "fault_injector", "drill", "station_client", "node_client", "driver",
+                                      "controller", "camera", "robotiq", "gripper_command", "franka",
+                                      "universal_robots", "policy")]
+OF_AN_EXTRA = {"rlinf.page": ("aiohttp", "page"), "rlinf.remote_policy": ("websockets", "serving"),
+               "rlinf.local_policy": ("torch", "policy")}  # nodes that need one: what of it, and which
+STATION = [*NODES, "rlinf.page", "rlinf.remote_policy", "rlinf_core.ros", "rlinf_core.building",
+           "rlinf_core.bridge.client", "rlinf_core.episodes.recording", "rlinf_core.episodes.spool", "rlinf_core.interlock",
            "rlinf_core.recipes", "rlinf_core.launching.graph", "rlinf_core.launching.supervisor", "rlinf_core.cli.doctor",
            "rlinf_core.cli.demo", "rlinf_core.cli.display", "rlinf_core.cli.main", "rlinf_core.cli.show",
            "rlinf_core.cli.station"]
 
 
-def without(*arguments):
-    return subprocess.run([sys.executable, ROOT / "tests/machine/without.py", ABSENT, *arguments], cwd=ROOT, text=True,
+def without(*arguments, absent=ABSENT):
+    return subprocess.run([sys.executable, ROOT / "tests/machine/without.py", absent, *arguments], cwd=ROOT, text=True,
                           capture_output=True, env=ros_environment(153), timeout=120)
 
 
@@ -40,6 +44,15 @@ def imported():
 @pytest.mark.parametrize("module", STATION)
 def test_the_stations_side_imports_without_torch_and_ray(module, imported):
     assert imported[module] == "imported"
+
+
+def test_with_the_base_alone_only_nodes_of_an_extra_lack_anything():
+    """Drivers, cameras and grippers ask for their extras when they open a device."""
+    brought = "aiohttp,websockets,msgpack,prometheus_client,pymodbus,serial,pyrealsense2,dynamixel_sdk"
+    told = without("-m", *NODES, *OF_AN_EXTRA, absent=f"{ABSENT},{brought}").stdout.splitlines()
+    assert told == [f"{node}: imported" for node in NODES] + [
+        f"{node}: ModuleNotFoundError(\"No module named '{package}'\")" for node, (package, _) in OF_AN_EXTRA.items()]
+    assert all(extras.extra_of(package) == extra for package, extra in OF_AN_EXTRA.values())
 
 
 def test_the_finder_of_these_tests_does_take_packages_away():
@@ -78,10 +91,11 @@ def test_a_command_whose_packages_are_missing_says_which_extra_brings_them():
 def station_pc(monkeypatch):
     """An environment in which only the base is installed, of the distribution as pyproject.toml describes it."""
     listed = [  # as a built wheel's metadata has it
-        "numpy>=1.26", "rich", "torch>=2.5; extra == 'policy'", "rlinf[policy]; extra == 'trainer'",
+        "numpy>=1.26", "rich", "websockets>=15; extra == 'serving'", "torch>=2.5; extra == 'policy'",
+        "rlinf[serving]; extra == 'policy'", "rlinf[policy]; extra == 'trainer'",
         "ray>=2.40; extra == 'trainer'",
         "transformers>=5; python_version >= '3.11' and extra == 'vla'", "old; python_version < '3' and extra == 'vla'"]
-    versions = {"numpy": "1.26.4", "rich": "14.0"}
+    versions = {"numpy": "1.26.4", "rich": "14.0", "websockets": "16.0"}
     monkeypatch.setattr(extras.metadata, "requires", lambda name: listed)
 
     def version(name):
@@ -115,6 +129,23 @@ def test_markers_of_other_pythons_ask_for_nothing(station_pc):
 def test_what_cannot_do_without_an_extra_refuses_before_it_starts(station_pc):
     with pytest.raises(RlinfError, match=r"rlinf up: expected the extra 'policy', which lacks torch>=2.5 here. Run: pip"):
         extras.require("policy", "rlinf up")
+
+
+@pytest.mark.parametrize("said, lacks", [
+    ([], "backend local: expected the extra 'policy', which lacks torch>=2.5"),
+    (["--set", "station.policy={backend: remote, address: 'ws://trainer:8000'}"], "it goes on"),
+    (["--episodes", "3"], "it goes on")])
+def test_a_station_needs_torch_only_where_it_computes_a_policy(said, lacks, station_pc, monkeypatch, capsys, tmp_path):
+    def prepare(*_):
+        raise RlinfError("it goes on")
+
+    monkeypatch.setattr(demo, "prepare", prepare)
+    assert main(["up", "demo", "--out", str(tmp_path), *said]) == 1
+    assert lacks in capsys.readouterr().err
+    del station_pc["websockets"]
+    if "--set" in said:
+        assert main(["up", "demo", "--out", str(tmp_path), *said]) == 1
+        assert "backend remote: expected the extra 'serving', which lacks websockets>=15" in capsys.readouterr().err
 
 
 def test_each_module_is_asked_of_the_first_extra_that_brings_it(station_pc):

@@ -26,7 +26,8 @@ from rlinf_core.launching.supervisor import Supervisor, _die_with_parent, comman
 NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "rlinf.environment", "rlinf.interlock",
          "rlinf.operator", "rlinf.page", "rlinf.recorder", "rlinf.station_client", "rlinf.uplink", "sim_bridges.ros_bridge",
          "rlinf_core.cli.main"]  # what asks a station, by Quick.command
-LEARNING = ["rlinf.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main", "rlinf_core.trainer.train"]  # with torch
+LEARNING = ["rlinf.local_policy", "rlinf.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main",
+            "rlinf_core.trainer.train"]  # with torch
 SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
 OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST"}
 ARM = 25  # the priority of a simulated arm in real time: a robot's own controller waits for no busy core either

@@ -1,4 +1,4 @@
-"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups that teach nothing, and shapes length."""
+"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups without a gradient, and shapes length."""
 
 from rlinf_core.algorithms.dapo.config import Config as Config
 from rlinf_core.plugins import deferred

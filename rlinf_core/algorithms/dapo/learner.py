@@ -1,4 +1,4 @@
-"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups that teach nothing, and shapes length.
+"""DAPO: GRPO that clips higher than lower, weighs steps alike, leaves out groups without a gradient, and shapes length.
 
 Yu et al. 2025, arXiv 2503.14476.
 """
@@ -30,7 +30,7 @@ class Learner(GRPO):
         return {"advantages": advantages.expand(rollout.mask.shape), "weights": rollout.mask * informative}
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """Dynamic sampling (section 3.2): until as many groups teach something as were played at first."""
+        """Dynamic sampling (section 3.2): until as many groups have one as were played at first."""
         informative = float(has_gradient_signal(rollout.returns, self.config.group).sum())
         return informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
 

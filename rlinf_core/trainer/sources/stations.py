@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 AT_ONCE = 8  # episodes between two looks at the world
-TOLD = ("backlog", "policy_version", "set_aside", "spool_full")
+REPORTED = ("backlog", "policy_version", "set_aside", "spool_full")
 
 
 class Stations(Source):
@@ -72,7 +72,7 @@ class Stations(Source):
         """What each station has told of itself, and how its last training episodes went."""
         told = {name: said for name, (_, said) in sorted(self.server.stations.items())}
         return {f"{name}/{what}": float(value) for name, said in told.items() for what, value in {
-            **{what: getattr(said, what) for what in TOLD}, **rates(self.releases, name)}.items()}
+            **{what: getattr(said, what) for what in REPORTED}, **rates(self.releases, name)}.items()}
 
     def families(self) -> Iterator[Metric]:
         """What Prometheus is told of them, and of their policies."""

@@ -97,7 +97,7 @@ class Interlock(StationNode):
             self.targets = publisher(self, "target_joints")
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
-            self.openings = publisher(self, "gripper/command")
+            self.gripper_commands = publisher(self, "gripper/command")
         self.inputs.commands += ("robot/reset",)
         self.resets = publisher(self, "robot/reset")
         self.applied = publisher(self, "applied")
@@ -200,7 +200,7 @@ class Interlock(StationNode):
         """To a gripper that is not heard nothing: one that begins anew elsewhere would go where it was wanted before."""
         output = self.output
         if output.gripper is not None and gripper_heard:  # first: in lockstep a simulator moves on at its target
-            self.openings.publish(Float64(data=output.gripper))
+            self.gripper_commands.publish(Float64(data=output.gripper))
         if output.target is not None:
             messages.set_pose(self.answer.pose, output.target)
         elif output.joints:

@@ -24,7 +24,7 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
           "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it"}
 
 LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
-INACTIVE = "the node is inactive (ros2 lifecycle set ... activate)"
+INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
 TAKEN_S = 3.0    # a reset that no tick has taken by then is refused; the desk waits longer
 
 

@@ -14,7 +14,7 @@ MEANINGS: dict[str, str] = {
     "arms": "names of the arms, where there are several",
     "armed_file": "where the scripted operator remembers what it has armed; empty for nowhere",
     "attached": "files that belong to each recording: name=path",
-    "autostart": "it ticks from the start, without ros2 lifecycle",
+    "autostart": "it ticks from the start, without a lifecycle's activate",
     "beside": "settings of a second device, as JSON",
     "camera": "its name in robot.yaml",
     "cameras": "those whose images are used, by name",

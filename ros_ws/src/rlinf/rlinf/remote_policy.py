@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from math import ceil
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from rlinf_msgs.msg import PolicyUpdate, TimeStep
@@ -19,7 +19,6 @@ from rlinf.stamps import to_ns
 from rlinf_core.errors import RefusedRequestError, RlinfError, ServingError, SpecError
 from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, Chunking
 from rlinf_core.policies.chunks import ChunkSchedule
-from rlinf_core.policies.policy import Policy
 from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.protocol import OURS, observation_message, read_actions
 from rlinf_core.specs import StationSpec
@@ -54,7 +53,7 @@ class RemotePolicyNode(PolicyNode):
             self.newest_id = step.episode_id
             super()._on_timestep(step)
 
-    def _decide(self, policy: Any, step: TimeStep) -> None:
+    def _decide(self, step: TimeStep) -> None:
         if self.pending is not None and self.pending[0] == step.episode_id:
             _, actions, ours = self.pending
             self.pending = None
@@ -96,9 +95,8 @@ class RemotePolicyNode(PolicyNode):
             self.execute = self.settings["execute"] or ours.get("execute", 0)
             self.chunking = Chunking(self.settings["chunking"], self.execute or 1)
             self.schedule = ChunkSchedule(1, self.chunking.execute)
-            self.policy = cast(Policy, self)  # there is none here: _decide asks
             self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
-            self.connected, self.busy = True, False
+            self.ready, self.connected, self.busy = True, True, False
             while not self.asked.empty():
                 self.asked.get_nowait()
         self._say("")
@@ -131,7 +129,7 @@ class RemotePolicyNode(PolicyNode):
             if not len(left):
                 return {}
             slowest_ns = 1e6 * max(list(self.times_ms)[-RECENT:], default=0.0)
-            return {"left": left, "frozen": ceil(slowest_ns / self.period_ns) + (self.rehearsal is not None)}
+            return {"left": left, "frozen": ceil(slowest_ns / self.period_ns) + (not self.lockstep)}
 
     def _number(self, step: TimeStep) -> int:
         """Of a time step, from that of stamp 0 on."""
@@ -153,7 +151,7 @@ class RemotePolicyNode(PolicyNode):
                 self._send(step, actions, ours, passed)
 
     def _send(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], passed: int) -> None:
-        begun = passed + (self.rehearsal is not None)  # in lockstep time stands still meanwhile
+        begun = passed + (not self.lockstep)  # in lockstep time stands still meanwhile
         sent = self.chunking.merge(actions, self._number(step), begun, bool(ours.get("continues")))
         self.schedule.decided()
         self.schedule.advance(steps=passed)

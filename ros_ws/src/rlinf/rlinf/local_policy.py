@@ -1,0 +1,106 @@
+"""Policy node that computes its chunks here, and takes newer weights between episodes.
+
+All episodes of one request to evaluate are played by the version that played the first.
+"""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from rlinf_msgs.msg import ActionChunk, PolicyUpdate, TimeStep
+
+from rlinf.conversions import action_chunk, fill_drawn, observation_of
+from rlinf.episode_ids import request_of
+from rlinf.policy import PolicyNode
+from rlinf.rehearsal import Rehearsal
+from rlinf.stamps import NS
+from rlinf_core.devices import device_of
+from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.chunks import ChunkSchedule
+from rlinf_core.policies.files import load_policy
+from rlinf_core.policies.policy import Observation, Policy
+
+QUICK_MS = 3.0  # what takes longer is no matter of caches, and would be in its own way
+
+
+class LocalPolicyNode(PolicyNode):
+    """Explores in ``train`` episodes, acts deterministically in ``evaluate``."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self.policy: Policy
+        self.newest: tuple[Policy, TimeStep]
+        self.waiting: PolicyUpdate | None = None
+        self.evaluating = ""
+        super().__init__()
+        self.seed = self.declare_parameter("seed", 0).value
+        self.device = device_of(self.declare_parameter("device", "auto").value)
+        self.rehearsal = None if self.lockstep else Rehearsal(self, self._again)
+        path = self.declare_parameter("policy_file", "").value
+        if path:
+            self._on_update(PolicyUpdate(version=0, path=path))
+
+    def _on_update(self, update: PolicyUpdate) -> None:
+        self.waiting = update
+        if not self.ready or (self.idle and not self.evaluating):
+            self._take_update()
+
+    def _take_update(self) -> None:
+        """Load the newest announced policy; keep the present one and say why if it does not fit."""
+        update, self.waiting = self.waiting, None
+        if update is None:
+            return
+        try:
+            policy = load_policy(update.path, self.spec).to(self.device)
+            self.policy, self.ready, self.status.version = policy, True, update.version
+            self.generator = torch.Generator(policy.device).manual_seed(self.seed + max(update.version, 0))
+            self.schedule = ChunkSchedule(1, policy.config.executed)
+            self.status.path, self.status.error = update.path, ""
+        except (PolicyFileError, SpecError) as error:
+            self.status.error = str(error)
+            self.get_logger().error(str(error))
+        self._publish_status()
+
+    def _may_change(self, step: TimeStep) -> bool:
+        """Before the first step and after the last, but not between the episodes of one evaluation."""
+        if step.step_type == TimeStep.FIRST:
+            evaluating = request_of(step.episode_id) if step.mode == "evaluate" else ""
+            same, self.evaluating = evaluating and evaluating == self.evaluating, evaluating
+            return not same
+        return step.step_type == TimeStep.LAST and not self.evaluating
+
+    def _on_timestep(self, step: TimeStep) -> None:
+        if self._may_change(step) and self.waiting:
+            self._take_update()
+        super()._on_timestep(step)
+
+    def _decide(self, step: TimeStep) -> None:
+        started = time.perf_counter()
+        try:
+            chunk = self._plan(self.policy, step, step.mode == "train")
+        except (KeyError, ValueError, SpecError) as error:
+            self.get_logger().error(f"time step {step.step_index} of {step.episode_id} does not fit the specs: {error}")
+            return
+        self.schedule.decided()
+        self.seq += 1
+        chunk.seq, chunk.header.stamp = self.seq, self.get_clock().now().to_msg()
+        self.actions.publish(chunk)
+        self.times_ms.append(1e3 * (time.perf_counter() - started))
+        self.status.inferences += 1
+        self.newest = self.policy, step
+        if self.rehearsal is not None and self.times_ms[-1] < QUICK_MS:
+            self.rehearsal.before(chunk.execute * self.period_ns / NS)
+
+    def _again(self) -> ActionChunk:
+        return self._plan(*self.newest, explore=False)
+
+    def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
+        observation = Observation.of_one(self.spec, observation_of(step, self.spec), policy.device, step.instruction)
+        decided = policy.act(observation, explore=explore, generator=self.generator)
+        chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
+                             seq=0, version=self.status.version, observation_stamp=step.header.stamp,
+                             execute=decided.execute)
+        fill_drawn(chunk, decided.drawn[0].numpy(force=True),
+                   None if decided.log_probs is None else decided.log_probs[0].numpy(force=True))
+        return chunk
