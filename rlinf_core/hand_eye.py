@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 import yaml
 from pydantic import Field, model_validator
 
 from rlinf_core.calibration import publish
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.interlock.rotation import to_quaternion
-from rlinf_core.settings.base import Settings
+from rlinf_core.settings.base import Name, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import read
 
 TOOL, BASE = "tool", "base"
-HEAD = "# Where the cameras are: rlinf calibrate --camera (docs/real_robot.md)\n"
+HEAD = "# Where the cameras are: rlinf camera locate (docs/real_robot.md)\n"
 LEAST = 8           # views
 LEAST_TURN = 0.35   # [rad] between some two of them, else the answer hangs on nothing
-Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
 
 
 class Mount(Settings):
@@ -50,6 +49,21 @@ class HandEye(Settings):
 def load(path: Path) -> HandEye:
     """RecipeError says what is wrong, with file and line."""
     return checked(HandEye, read(path, "hand-eye file"))
+
+
+def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str]) -> None:
+    """RecipeError where the file that is named at ``where`` is missing, wrong, or of cameras or arms that are not there."""
+    if not path.is_file():
+        raise RecipeError(f"{where}: 'hand_eye': expected a file, got '{path}', which is not there. Leave it out: `rlinf "
+                          "camera locate --write` writes both")
+    said = read(path, "hand-eye file")
+    for name, mount in checked(HandEye, said).cameras.items():
+        for key, what, got, known in ((f"cameras.{name}", "a camera", name, cameras),
+                                      (f"cameras.{name}.arm", "an arm", mount.arm, arms)):
+            if got not in known:
+                there = ", ".join(filter(None, known)) or f"none: it has no {what.split()[1]} with a name"
+                raise RecipeError(f"{said.place(tuple(key.split('.')))}: '{key}': expected {what} of robot.yaml ({there}), "
+                                  f"got '{got}'{nearest(got, known)}")
 
 
 def save(path: Path, name: str, mount: Mount) -> None:

@@ -12,14 +12,13 @@ from rlinf_core.cameras import CAMERA, CameraSettings, DeviceCamera
 from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.grippers import GRIPPER, GripperSettings
+from rlinf_core.hand_eye import check as check_hand_eye
 from rlinf_core.interface import TAKEN, topic
 from rlinf_core.paths import SOURCE, shared
-from rlinf_core.settings.base import Positive, Settings
+from rlinf_core.settings.base import Name, Positive, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import Document, read
 from rlinf_core.settings.signature import values
-
-Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
 
 
 class Home(Settings):
@@ -110,7 +109,7 @@ class Robot(Settings):
     urdf: Path | None = Field(None, strict=False, description="its URDF, beside it: published as `robot_description`, and "
                               "recorded with each episode")
     hand_eye: Path | None = Field(None, strict=False, description="where its cameras are, a file beside it (rlinf "
-                                  "calibrate --camera): on `/tf_static`")
+                                  "camera locate): on `/tf_static`")
     tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `/tf`: another name "
                             "where the driver's robot_state_publisher has this one, empty for none")
     distance: bool = Field(
@@ -252,12 +251,13 @@ def load_robot(name: str) -> Robot:
         inside = _options(robot.twin.simulator, said.place(("twin", "simulator")), said.below(("twin", "options")))
         robot = robot.but(twin=robot.twin.but(options=inside))
     task = str((folder / robot.task).resolve()) if robot.task.startswith((".", "..")) else robot.task
-    if robot.urdf:
-        _check_urdf(folder / robot.urdf, said.place(("urdf",)))
-    urdf = folder / robot.urdf if robot.urdf else None
+    urdf, hand_eye, own = (folder / path if path else None for path in (robot.urdf, robot.hand_eye, robot.limits))
+    if urdf:
+        _check_urdf(urdf, said.place(("urdf",)))
+    if hand_eye:
+        check_hand_eye(hand_eye, said.place(("hand_eye",)), robot.cameras, robot.interlocks)
     cameras: dict[str, CameraSettings] = robot.cameras | {
         name: each.beside(folder) for name, each in robot.devices.items()}
-    hand_eye, own = (folder / path if path else None for path in (robot.hand_eye, robot.limits))
     return robot.but(urdf=urdf, hand_eye=hand_eye, cameras=cameras, limits=own, options=options, task=task,
                      arms={name: arm.but(limits=folder / arm.limits) for name, arm in robot.arms.items()})
 

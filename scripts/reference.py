@@ -23,6 +23,7 @@ from rlinf_core.cameras import camera, cameras  # noqa: E402
 from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.drivers import driver, drivers  # noqa: E402
 from rlinf_core.grippers import gripper, grippers  # noqa: E402
+from rlinf_core.hand_eye import HandEye  # noqa: E402
 from rlinf_core.interface import TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
@@ -32,6 +33,7 @@ from rlinf_core.recipes.loading import recipes  # noqa: E402
 from rlinf_core.recipes.schema import Recipe  # noqa: E402
 from rlinf_core.rewards import REWARD  # noqa: E402
 from rlinf_core.robot import Robot, robots  # noqa: E402
+from rlinf_core.scenarios import FAULTS, Fault, Scenario, Scenarios  # noqa: E402
 from rlinf_core.scripts import SCRIPT  # noqa: E402
 from rlinf_core.settings import table  # noqa: E402
 from rlinf_core.settings.base import Settings  # noqa: E402
@@ -47,7 +49,7 @@ def main() -> None:
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """For editors: of limits, recipes, robots and tasks."""
+    """For editors: of limits, recipes, robots, tasks, scenarios of the drill and hand-eye files."""
     recipe = table.schema(Recipe, "Recipe")
     recipe["properties"] |= {"defaults": {"type": "string", "description": "the recipe that everything else is taken from"}}
     del recipe["required"]  # it may stand in that one
@@ -57,7 +59,10 @@ def schemas() -> dict[str, dict[str, Any]]:
     task = table.schema(TaskFile, "Task")
     task["properties"] |= {"defaults": {"type": "string", "description": "the task beside it that all else is taken from"}}
     del task["required"]  # likewise
-    return {"limits": limits_schema(), "recipe": recipe, "robot": robot, "task": task}
+    drill = table.schema(Scenarios)
+    listed = {key: drill[key] for key in ("$schema", "$defs")} | drill["properties"]["scenarios"]  # the file is that list
+    return {"limits": limits_schema(), "recipe": recipe, "robot": robot, "task": task, "scenarios": listed,
+            "hand_eye": table.schema(HandEye, "Hand-eye")}
 
 
 def page() -> str:
@@ -65,7 +70,7 @@ def page() -> str:
     os.environ["COLUMNS"] = "100"  # argparse wraps to it
     return "\n".join(["# Reference", "", "Written by `python scripts/reference.py` from the code; do not edit.", "",
                       *_commands(), *_recipes(), *_algorithms(), *_policies(),
-                      *_operators(), *_robots(), *_limits(), *_tasks(),
+                      *_operators(), *_robots(), *_limits(), *_tasks(), *_scenarios(),
                       *_topics(), *_messages(), *_python()])
 
 
@@ -162,6 +167,8 @@ def _robots() -> list[str]:
               "(docs/bring_your_robot.md).", ""]
     for name in cameras():
         lines += [f"#### `{name}`", "", *HEAD, *_rows(camera(name), "cameras.<name>.")[1:], ""]
+    lines += ["### Hand-eye file", "", "`hand_eye` names it; `docs/hand_eye.schema.json` is for editors.", "", *HEAD,
+              *_rows(HandEye), ""]
     lines += ["### Grippers", "", "`gripper`, or `arms.<name>.gripper` of a robot with several arms, is a mapping with its "
               "`kind` (docs/bring_your_robot.md).", ""]
     for name in grippers():
@@ -180,6 +187,17 @@ def _tasks() -> list[str]:
         lines += [f"### {title}", "", own, ""]
         for name in chosen.names():
             lines += [f"#### `{name}`", "", *HEAD, *_rows(chosen.model(name), f"{key}."), ""]
+    return lines
+
+
+def _scenarios() -> list[str]:
+    lines = ["## Scenarios", "", "`configs/drill.yaml`, or a file of one's own (`python -m rlinf.drill --scenarios FILE`): "
+             "a list of what goes wrong in the safety drill; `docs/scenarios.schema.json` is for editors.", "",
+             *HEAD, *_rows(Scenario), "", "### Faults", "", "`inject` of a scenario, and what the fault injector is told "
+             "on the topic `inject`.", "", *HEAD, *_rows(Fault, "inject."), ""]
+    for name, kind in FAULTS.items():
+        if found := _rows(kind, "inject.")[2:]:
+            lines += [f"#### `{name}`", "", kind.__doc__ or "", "", *HEAD, *found, ""]
     return lines
 
 

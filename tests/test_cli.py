@@ -57,6 +57,27 @@ def test_every_command_is_among_those():
     assert choices.keys() == {said.split()[0] for said in COMMANDS}
 
 
+@pytest.mark.parametrize("said, told", [
+    ("eval a --episodes 0", "--episodes: expected a number from 1 on, got 0"),
+    ("eval a --first-seed -1", "--first-seed: expected a number from 0 on, got -1"),
+    ("sweep sim_sac --jobs 0", "--jobs: expected a number from 1 on, got 0"),
+    ("serve a --port 65536", "--port: expected a number from 0 to 65535, got 65536"),
+    ("up demo --web 0", "--web: expected a number from 1 to 65535, got 0"),
+    ("drill --domain 233", "--domain: expected a number from 0 to 232, got 233"),
+    ("identify a --episodes -3", "--episodes: expected a number from 1 on, got -3"),
+    ("check sim x --episodes 0", "--episodes: expected a number from 1 on, got 0"),
+    ("status --timeout nan", "--timeout: expected a number from 0 on, got nan"),
+    ("data split a --out b --seed -1", "--seed: expected a number from 0 on, got -1"),
+    ("reward train a --out b --seed -1", "--seed: expected a number from 0 on, got -1"),
+    ("fleet promote a --version 0", "--version: expected a number from 1 on, got 0"),
+    ("fleet pin a --version two", "--version: invalid int value: 'two'"),
+])
+def test_numbers_of_options_have_ranges(said, told, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(said.split())
+    assert exit_.value.code == 2 and told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argv, told", [
     (["demo", "demoo"], "did you mean 'demo'"),
     (["demo", "--set", "online.max_minute=1"], "did you mean 'max_minutes'"),

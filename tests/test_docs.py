@@ -10,6 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
+from rlinf_core.settings.checking import PATTERNS
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/results/README.md"]
 
@@ -26,21 +28,29 @@ def test_the_schemas_for_editors_are_what_the_code_says_and_every_shipped_file_f
                                      text=True).stdout)
     for name, schema in said.items():
         assert json.loads((ROOT / f"docs/{name}.schema.json").read_text()) == schema, "run python scripts/reference.py"
-    recipes = [*ROOT.glob("configs/*.yaml"), *ROOT.glob("configs/simulators/*.yaml")]
-    kinds = {"recipe": recipes, "task": ROOT.glob("configs/tasks/*.yaml"),
+    drills = set(ROOT.glob("configs/drill*.yaml"))
+    recipes = [*(set(ROOT.glob("configs/*.yaml")) - drills), *ROOT.glob("configs/simulators/*.yaml")]
+    kinds = {"recipe": recipes, "task": ROOT.glob("configs/tasks/*.yaml"), "scenarios": drills,
+             "hand_eye": ROOT.glob("robots/*/hand_eye.yaml"),
              **{name: [*ROOT.glob(f"robots/*/{name}.yaml"), *ROOT.glob(f"sim_bridges/*/*/{name}.yaml")]
                 for name in ("robot", "limits")}}
     for name, files in kinds.items():
         for path in files:
-            if not path.stem.startswith("drill"):
-                assert f"docs/{name}.schema.json" in path.read_text().splitlines()[0], path
-                jsonschema.validate(yaml.safe_load(path.read_text()), said[name])
+            assert f"docs/{name}.schema.json" in path.read_text().splitlines()[0], path
+            jsonschema.validate(yaml.safe_load(path.read_text()), said[name])
     for name, wrong in (("recipe", {"sede": 1}), ("recipe", {"algorithm": {"name": "ppo", "group": 3}}),
                         ("robot", {"driver": "external", "limits": "limits.yaml", "estop": ["a"]}),
                         ("robot", {"driver": "simulator", "limits": "l", "simulator": "gym_hil", "options": {"a": 1}}),
-                        ("task", {"max_steps": 0})):
+                        ("task", {"max_steps": 0}), ("hand_eye", {"camera": {}}), ("scenarios", []),
+                        ("scenarios", [{"name": "a", "expect": "ACTIVE", "inject": {"route": "a", "kind": "dr"}}])):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, said[name])
+
+
+def test_what_does_not_fit_a_pattern_is_told_in_words():
+    schemas = "".join(path.read_text() for path in ROOT.glob("docs/*.schema.json"))
+    patterns = re.findall(r'"pattern": "(.*)"', schemas) + re.findall(r'"(\^.*)": {', schemas)
+    assert {json.loads(f'"{pattern}"') for pattern in patterns} <= PATTERNS.keys() and len(patterns) > 20
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -40,6 +40,13 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
     assert len(list(tmp_path.glob("0*/policies/*.safetensors"))) >= 2
 
 
+def test_stations_are_refused_before_anything_is_made(tmp_path, capsys):
+    """Their training ends by Ctrl-C alone."""
+    assert main(["sweep", "demo", "--out", str(tmp_path / "run"), "--set", "seed=0,1"]) == 1
+    assert "recipe demo: expected one of simulators or recordings, got one of stations" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
     assert main(["sweep", "sim_sac", "--out", str(tmp_path), "--set", "algorithm.learning_rat=1e-3,3e-4"]) == 1
     assert "did you mean 'learning_rate'" in capsys.readouterr().err

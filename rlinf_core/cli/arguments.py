@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -52,14 +53,6 @@ def show_command(commands: Commands) -> None:
     show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
 
 
-def port(said: str) -> int:
-    """A TCP port."""
-    number = int(said)
-    if not 0 < number < 65536:
-        raise argparse.ArgumentTypeError(f"expected a TCP port, 1 to 65535, got {said}")
-    return number
-
-
 def fraction(said: str) -> float:
     """A part of a whole."""
     value = float(said)
@@ -68,12 +61,13 @@ def fraction(said: str) -> float:
     return value
 
 
-def at_least(low: int, number: type[int] | type[float]) -> Callable[[str], float]:
-    """Reads a number that is finite and not below ``low``."""
+def at_least(low: int, number: type[int] | type[float], high: float = math.inf) -> Callable[[str], float]:
+    """Reads a number that is finite, not below ``low`` and not above ``high``."""
     def read(said: str) -> float:
         value = number(said)
-        if not low <= value < float("inf"):
-            raise argparse.ArgumentTypeError(f"expected a number from {low} on, got {said}")
+        if not (low <= value <= high and math.isfinite(value)):
+            bounds = f"{low} on" if math.isinf(high) else f"{low} to {high}"
+            raise argparse.ArgumentTypeError(f"expected a number from {bounds}, got {said}")
         return value
 
     read.__name__ = number.__name__  # argparse: invalid int value

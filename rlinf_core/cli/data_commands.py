@@ -33,7 +33,7 @@ def data_commands(commands: Commands) -> None:
     split = of("split", "whole episodes in several folders: by outcome, or by fractions", out=True)
     split.add_argument("--fractions", nargs="+", default=[], metavar="NAME=FRACTION",
                        help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
-    split.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
+    split.add_argument("--seed", type=at_least(0, int), default=0, help="of that draw (default: 0)")
     stats = of("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
     stats.add_argument("--json", **JSON, help="write them as one flat object")
     formats = data.add_parser("export", help="write recordings in the format of others").add_subparsers(
@@ -75,5 +75,5 @@ def reward_commands(commands: Commands) -> None:
     train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
                        help="of the episodes, to judge it by (default: 0.2)")
-    train.add_argument("--seed", type=int, default=0)
+    train.add_argument("--seed", type=at_least(0, int), default=0)
     train.add_argument("--json", **JSON, help="write the scores as one flat object")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlinf_core.cli.arguments import Commands, command, recipe_command
+from rlinf_core.cli.arguments import Commands, at_least, command, recipe_command
 
 
 def fleet_commands(commands: Commands) -> None:
@@ -59,13 +59,14 @@ def _stations(own: Commands) -> None:
 def _policies(own: Commands) -> None:
     promote = _of_run(command(own, "promote", "cli.fleet_orders:promote", "send the policy on trial to all stations now", (
         "Of a trainer that rolls out in stages (release.staged).")))
-    promote.add_argument("--version", type=int, metavar="N", help="this one instead, tried or not, rolled back or older")
+    promote.add_argument("--version", type=at_least(1, int), metavar="N",
+                         help="this one instead, tried or not, rolled back or older")
     _of_run(command(own, "rollback", "cli.fleet_orders:rollback", "give up the policy on trial; without one, that of all", (
         "Then all play the version before it, until a newer one is tried; this one never is again. Of a trainer that rolls "
         "out in stages (release.staged).")))
     pin = _of_run(command(own, "pin", "cli.fleet_orders:pin", "keep stations at a version, whatever is published"))
     what = pin.add_mutually_exclusive_group(required=True)
-    what.add_argument("--version", type=int, metavar="N", help="policies/policy-<N>.safetensors of the run")
+    what.add_argument("--version", type=at_least(1, int), metavar="N", help="policies/policy-<N>.safetensors of the run")
     what.add_argument("--off", action="store_true", help="keep them no longer")
     pin.add_argument("--stations", nargs="+", default=[], metavar="STATION", help="these alone (default: all)")
 

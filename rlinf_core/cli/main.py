@@ -17,7 +17,6 @@ from rlinf_core.cli.arguments import (
     STATIONS_RECIPE,
     at_least,
     command,
-    port,
     recipe_command,
     show_command,
 )
@@ -27,8 +26,10 @@ from rlinf_core.cli.station_commands import station_commands
 from rlinf_core.errors import RlinfError
 from rlinf_core.interrupts import held_back
 from rlinf_core.page import PORT as PAGE_PORT
+from rlinf_core.ros import MAX_DOMAIN
 from rlinf_core.serving import PORT
 
+MAX_PORT = 65535
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices are small: threads that wait for each other cost more than they do
 EXAMPLES = """examples:
   rlinf doctor                              what this machine has and lacks, and how to get it
@@ -111,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     sweep = recipe_command(commands, "sweep", "cli.sweep:sweep_command", "train every combination of overrides (Hydra's "
                             "grammar: seed=0,1 lr=choice(1e-3,3e-4) n=range(1,4)), then a table and a picture; goes on "
                             "with what is in --out")
-    sweep.add_argument("--jobs", type=int, default=1, help="runs at a time (default: 1)")
+    sweep.add_argument("--jobs", type=at_least(1, int), default=1, help="runs at a time (default: 1)")
     compare = command(commands, "compare", "cli.compare:compare",
                       "success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
@@ -124,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     up = recipe_command(commands, "up", "cli.demo:up",
                          "start the station of a recipe without ROS's launch package, until Ctrl-C or --episodes")
     for watched in (demo, collect, up):
-        watched.add_argument("--web", type=port, nargs="?", const=PAGE_PORT, metavar="PORT",
+        watched.add_argument("--web", type=at_least(1, int, MAX_PORT), nargs="?", const=PAGE_PORT, metavar="PORT",
                              help=f"serve the operator's page (docs/operator_page.md) there (default: {PAGE_PORT})")
     up.add_argument("--episodes", type=at_least(0, int), default=0, metavar="N",
                     help="have the operator demonstrate so many, then stop (default: 0, until Ctrl-C)")
@@ -153,8 +154,8 @@ def _parser() -> argparse.ArgumentParser:
                           help="override, e.g. station.robot=panda_gym_hil: the same policy in another simulator")
     evaluate.add_argument("--vary", nargs="*", default=[], metavar="KEY=A,B,...",
                           help="one line for each value, or each combination, e.g. simulation.randomise.delay_s=0,0.1,0.2")
-    evaluate.add_argument("--episodes", type=int, default=50)
-    evaluate.add_argument("--first-seed", type=int, default=1_000_000)
+    evaluate.add_argument("--episodes", type=at_least(1, int), default=50)
+    evaluate.add_argument("--first-seed", type=at_least(0, int), default=1_000_000)
     evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
     serve = command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
@@ -163,7 +164,8 @@ def _parser() -> argparse.ArgumentParser:
         "was done. Newer files of a folder are served as they come; an episode that has begun ends with its version."))
     serve.add_argument("policy", type=Path, help="a policy-*.safetensors, or a folder that they are written into (a run)")
     serve.add_argument("--host", default="127.0.0.1", help="address to bind (default: 127.0.0.1, this machine alone)")
-    serve.add_argument("--port", type=int, default=PORT, help=f"TCP port; 0 takes a free one (default: {PORT})")
+    serve.add_argument("--port", type=at_least(0, int, MAX_PORT), default=PORT, metavar="PORT",
+                       help=f"TCP port; 0 takes a free one (default: {PORT})")
     serve.add_argument("--max-batch", type=at_least(1, int), default=16, metavar="N",
                        help="requests that are answered together (default: 16)")
     serve.add_argument("--max-wait-ms", type=at_least(0, float), default=5.0, metavar="MS",
@@ -175,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
                        "delay, lag and gain with which an arm follows, from recorded episodes")
     identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")
     identify.add_argument("--velocity", default="tcp_velocity", help="observation with the tool's velocity [m/s]")
-    identify.add_argument("--episodes", type=int, default=200, help="at most so many (default: 200)")
+    identify.add_argument("--episodes", type=at_least(1, int), default=200, help="at most so many (default: 200)")
     identify.add_argument("--json", **JSON, help="write the result as one flat object")
     drill = command(commands, "drill", "cli.station:drill",
                     "the safety drill: what can go wrong goes wrong, and is measured")
@@ -183,7 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row there")
     drill.add_argument("--two-arms", action="store_true", help="at a station with two arms, configs/drill_two_arms.yaml")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
-    drill.add_argument("--domain", type=int, default=42, help="ROS_DOMAIN_ID")
+    drill.add_argument("--domain", type=at_least(0, int, MAX_DOMAIN), default=42, help="ROS_DOMAIN_ID")
     own = command(commands, "calibrate", "cli.station:calibrate", "a real arm's box and home, as a hand guides it", (
         "Listens to the arm's pose, and commands nothing. Prints the lines for its limits and its robot.yaml, and draws "
         "what it heard."))
@@ -224,7 +226,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("simulator", metavar="name", help="its name, e.g. maniskill")
     check.add_argument("--robot", help="a robot that lives in it, by name or path (default: the first that does)")
     check.add_argument("--task", help="a task, by name or path (default: the robot's own)")
-    check.add_argument("--episodes", type=int, default=10, help="scenes that the task's script plays (default: 10)")
+    check.add_argument("--episodes", type=at_least(1, int), default=10,
+                       help="scenes that the task's script plays (default: 10)")
     check.add_argument("--no-station", dest="station", action="store_false", help="leave out the station over ROS")
     check.add_argument("--json", **JSON, help="write what was measured as one flat object")
     command(commands, "messages", "building:build_messages", "build rlinf_msgs against the ROS there is, once")

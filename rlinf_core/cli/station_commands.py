@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rlinf_core.cli.arguments import SET, STATIONS_RECIPE, Commands, command
+from rlinf_core.cli.arguments import SET, STATIONS_RECIPE, Commands, at_least, command
 
 
 def station_commands(commands: Commands) -> None:
@@ -16,7 +16,7 @@ def station_commands(commands: Commands) -> None:
         parser.add_argument("name", **STATIONS_RECIPE)
         parser.add_argument("--set", **SET,
                             help="as given to the station, e.g. station.name=station_b station.domain_id=43")
-        parser.add_argument("--timeout", dest="timeout_s", type=float, default=5.0, metavar="SECONDS",
+        parser.add_argument("--timeout", dest="timeout_s", type=at_least(0, float), default=5.0, metavar="SECONDS",
                             help="how long to look for the station (default: 5)")
         parser.set_defaults(what=name)
         return parser

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from rlinf_core.cli.compare import compare
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.preflight import check_trainer
-from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe
+from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
 
@@ -29,8 +30,7 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
     varied = {way for chosen in every for way in chosen if any(way not in other for other in every)}
     runs = {run_dir / name_of(number, chosen, varied): chosen for number, chosen in enumerate(every)}
     for run, chosen in runs.items():  # a mistake in one is said before the first begins
-        check_recipe(recipe := load_recipe(name, list(chosen)))
-        check_trainer(recipe, run)
+        _check(load_recipe(name, list(chosen)), run)
     print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
     failed = []
     with Progress(transient=True) as bar, ThreadPoolExecutor(jobs) as pool:
@@ -52,6 +52,15 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
     print(table(seen, run_dir / "sweep.csv"))
     compare(list(done), run_dir / "sweep.png")
     return 1 if failed else 0
+
+
+def _check(recipe: Recipe, run: Path) -> None:
+    check_recipe(recipe)
+    if source_of(recipe) == STATIONS:
+        raise RecipeError(f"recipe {recipe.name}: expected one of simulators or recordings, got one of stations, whose "
+                          "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; or name "
+                          "environments: --set simulation.environments=8")
+    check_trainer(recipe, run)
 
 
 def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:

@@ -202,15 +202,11 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
 
 
 def _mounts(robot: Robot) -> str:
-    """Where the cameras are, as the transforms have it; RecipeError where their file names one that is not there."""
+    """Where the cameras are, as the transforms have it."""
     if robot.hand_eye is None:
         return ""
     found: dict[str, Any] = {}
     for name, mount in load_hand_eye(robot.hand_eye).cameras.items():
-        if name not in robot.cameras or mount.arm not in robot.interlocks:
-            raise RecipeError(f"{robot.hand_eye}: cameras.{name}: expected a camera, and an arm, of robot.yaml: "
-                              f"{', '.join(robot.cameras)}; {', '.join(filter(None, robot.interlocks)) or 'one arm'}; got "
-                              f"'{name}', arm '{mount.arm}'")
         tool = f"{mount.arm}_{robot.tool_frame}" if mount.arm else robot.tool_frame
         frame = tool if mount.on == TOOL else load_limits(robot.interlocks[mount.arm]).frame
         found[name] = {"frame": frame, "position": mount.position, "orientation": mount.orientation}

@@ -62,10 +62,3 @@ def play(env: VectorEnv, decide: Decide, execute: int, scenes: Sequence[int], wa
         results += [EpisodeResult(scene, bool(solved[i]), bool(failed[i]), float(returns[i]), int(lengths[i]))
                     for i, scene in enumerate(group)]
     return results
-
-
-def means(episodes: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Over episodes: ``success``, ``failure`` and ``return``."""
-    return {"success": float(np.mean([episode.success for episode in episodes])),
-            "failure": float(np.mean([episode.failure for episode in episodes])),
-            "return": float(np.mean([episode.value for episode in episodes]))}

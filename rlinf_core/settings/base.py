@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError, core_schema
 from rlinf_core.errors import RecipeError
 
 Self = TypeVar("Self", bound="Settings")
+Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]

@@ -66,11 +66,28 @@ def dotted(key: Key) -> str:
 TYPES = {"int_type": "int", "float_type": "a number", "string_type": "a text", "bool_type": "true or false",
          "tuple_type": "a list", "model_type": "a mapping", "dict_type": "a mapping", "int_from_float": "int",
          "model_attributes_type": "a mapping", "finite_number": "a finite number"}
+NAME = "letters, digits and _, a letter first"
+PATTERNS = {
+    r"^[A-Za-z][A-Za-z0-9_]*$": NAME, r"^([A-Za-z][A-Za-z0-9_]*)?$": f"{NAME}, or nothing",
+    r"^/[A-Za-z][A-Za-z0-9_/]*$": "a ROS name that begins with /: letters, digits, _ and /",
+    r"^/?[A-Za-z][A-Za-z0-9_/]*$": "a ROS name: letters, digits, _ and /, a letter or / first",
+    r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$": "a ROS name: letters, digits, _ and /, a letter or / first, or nothing",
+    r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$": "/ or a ROS name: letters, digits, _ and /, a letter or / first",
+    r"^[A-Za-z_]\w*(\.\w+)+$": "a module's name: package.module", r"^(\w+:\S+)?$": "a name like kind:environment",
+    r"^(auto|cpu|(cuda|hpu|mps|mtia|npu|xpu)(:\d+)?)$": "auto, cpu, cuda, cuda:1, or as torch names another device",
+    r"^([^\s:/]+:\d{1,5})?$": "host:port, or nothing", r"^(wss?://[^\s/]+)?$": "ws://host:port",
+    r"^[A-Za-z0-9.:-]*$": "a host's name or address",
+    r"^((still|STOP|DISARMED|ARMED|ACTIVE|HOLD|FAULT)( \S+)?)?$":
+        "still, STOP, DISARMED, ARMED, ACTIVE, HOLD or FAULT, and perhaps why: HOLD contact",
+    r"^(S\d+)?$": "S and a number", r"^[0-9A-Za-z]+$": "letters and digits", r"^[a-z0-9_]+$": "small letters, digits and _",
+    r"^[A-Z0-9]{4}$": "four capital letters or digits"}
 
 
 def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
     if kind in TYPES:
         return TYPES[kind]
+    if kind == "string_pattern_mismatch":
+        return PATTERNS.get(context["pattern"], f"a text that matches {context['pattern']}")
     if kind == "literal_error":
         return f"one of {', '.join(choices(context))}"
     text = message.removeprefix("Input should be ").removeprefix("expected ")

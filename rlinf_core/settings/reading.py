@@ -62,29 +62,39 @@ class Document:
         self.places = {at: place for at, place in self.places.items() if at[:len(key)] != key}
 
 
-def read(path: str | Path, what: str) -> Document:
+def read(path: str | Path, what: str, inside: str = "") -> Document:
     """A YAML file that holds a mapping.
 
     Args:
         path: the file.
         what: what it is, for errors: "recipe", "task".
+        inside: a key, where what it holds, whatever that is, is the value of that.
 
     Raises:
         RecipeError: it cannot be read, is no mapping, or says a key twice.
     """
-    where = f"{what} {path}"
     try:
-        node = yaml.compose(Path(path).read_text(), Loader=_Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise RecipeError(f"{where}: expected a readable YAML file, got: {error}") from error
-    if not isinstance(node, yaml.MappingNode):
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{what} {path}: expected a readable YAML file, got: {error}") from error
+    return parse(text, f"{what} {path}", inside)
+
+
+def parse(text: str, where: str, inside: str = "") -> Document:
+    """The same of a text; ``where`` it comes from, for errors."""
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{where}: expected readable YAML, got: {error}") from error
+    if not isinstance(node, yaml.MappingNode) and not inside:
         got = "nothing" if node is None else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
         raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
-    said = Document({}, {(): where})
+    said, key = Document({}, {(): where}), (inside,) if inside else ()
     try:
-        said.data = _value(node, (), where, said.places)
+        value: Any = _value(node, key, where, said.places) if node else None
     except RecursionError:
         raise RecipeError(f"{where}: expected values that do not hold themselves (&name and *name)") from None
+    said.data = {inside: value} if inside else value
     return said
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from rlinf_core.settings.base import Discriminated, Settings
+from rlinf_core.settings.checking import PATTERNS
 
 WORDS = {"integer": "int", "number": "number", "string": "text", "boolean": "bool"}
 
@@ -69,8 +70,11 @@ def span(item: dict[str, Any]) -> str:
         least = f"at least {item['minItems']} items" if item.get("minItems") and not size else ""
         inner = span(item.get("items", item.get("prefixItems", [{}])[0]))
         return ", ".join(filter(None, [f"{size} items" if size else least, f"each {inner}" if inner else ""]))
+    if "anyOf" in item:  # or none
+        return ", ".join(filter(None, map(span, item["anyOf"])))
     if "pattern" in item:
-        return "`" + item["pattern"].replace("|", r"\|") + "`"  # a bar would begin another cell
+        plain = "`" + item["pattern"].replace("|", r"\|") + "`"  # a bar would begin another cell
+        return PATTERNS.get(item["pattern"], plain)
     names = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
     return ", ".join(f"{word} {item[key]:g}" for key, word in names.items() if key in item)
 

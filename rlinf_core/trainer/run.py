@@ -20,7 +20,8 @@ from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, D
 from rlinf_core.policies.files import policy_name, policy_version, save_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import longest_episode
-from rlinf_core.rollouts.evaluation import EpisodeResult, means
+from rlinf_core.reports.evaluations import Outcome, evaluation
+from rlinf_core.rollouts.evaluation import EpisodeResult
 from rlinf_core.rollouts.experience import Source, Trajectory
 from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
@@ -250,11 +251,12 @@ class Run:
         with self.clock("evaluate"):
             episodes = evaluator()
         seconds = time.perf_counter() - self.started
-        entry = {"env_steps": self.steps, **means(episodes), "episodes": len(episodes), "updates": self.updates,
-                 "seconds": self.seconds + seconds, "steps_per_second": (self.steps - self.began) / seconds,
-                 **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
         self.publish()
-        self.progress.evaluated(entry | {"policy_version": self.version})
+        outcomes = [Outcome(each.success, each.failure, each.value) for each in episodes]
+        entry = {**evaluation(outcomes, self.steps, self.updates, self.seconds + seconds, self.version),
+                 "steps_per_second": (self.steps - self.began) / seconds,
+                 **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
+        self.progress.evaluated(entry)
         self.save()
         self.tell(self, entry)
         return entry

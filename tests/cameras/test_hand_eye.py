@@ -9,6 +9,7 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.hand_eye import Mount, View, board_in, load, matrix, quaternion, save, solve
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
+from rlinf_core.robot import load_robot
 
 COLUMNS, ROWS, SQUARE = 8, 5, 0.03
 LENS = (600.0, 600.0, 320.0, 240.0)
@@ -104,13 +105,27 @@ def test_a_stations_recorder_is_told_where_its_cameras_are(tmp_path):
     recorder = next(each for each in station_processes(recipe, tmp_path) if each.name == "recorder")
     assert '"wrist": {"frame": "tool0"' in recorder.parameters["mounts"]
     assert '"front": {"frame": "base_link"' in recorder.parameters["mounts"]
+
+
+MOUNT = "on: tool, position: [0, 0, 0], orientation: [0, 0, 0, 1]"
+
+
+@pytest.mark.parametrize("text, said", [
+    (None, "robot.yaml, line 3: 'hand_eye': expected a file, got"),
+    (f"cameras:\n  side: {{{MOUNT}, erorr_mm: 1}}\n", "line 2: unknown key 'cameras.side.erorr_mm' (did you"),
+    (f"cameras:\n  sied: {{{MOUNT}}}\n", "hand_eye.yaml, line 2: 'cameras.sied': expected a camera of robot.yaml (side), "
+     "got 'sied' (did you mean 'side'?)"),
+    (f"cameras:\n  side: {{{MOUNT}, arm: left}}\n", "'cameras.side.arm': expected an arm of robot.yaml (none: it has no "
+     "arm with a name), got 'left'")])
+def test_a_hand_eye_file_is_checked_with_its_robot(tmp_path, text, said):
     (tmp_path / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nhand_eye: hand_eye.yaml\n"
                                          "cameras: {side: [64, 64]}\n")
-    (tmp_path / "limits.yaml").write_text("extends: " + str(tmp_path.cwd() / "robots/franka_fr3/limits.yaml") + "\n")
-    save(tmp_path / "hand_eye.yaml", "wrist", Mount(on="tool", position=(0, 0, 0), orientation=(0, 0, 0, 1)))
-    with pytest.raises(RecipeError, match="expected a camera, and an arm, of robot.yaml: side"):
-        station_processes(load_recipe("demo", [f"station.robot={tmp_path}/", "station.operator.kind=keyboard",
-                                               "station.task=reach"]), tmp_path)
+    (tmp_path / "limits.yaml").write_text("")
+    if text:
+        (tmp_path / "hand_eye.yaml").write_text(text)
+    with pytest.raises(RecipeError) as error:
+        load_robot(f"{tmp_path}/")
+    assert said in str(error.value)
 
 
 def scene(seed=0):

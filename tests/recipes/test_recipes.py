@@ -50,7 +50,7 @@ def test_an_override_that_names_another_algorithm_takes_none_of_the_recipes_hype
     ("name: x\npolicy: 3\n", "'policy': expected a mapping"),
     ("seed: 1\n", "name"),
     ("- 1\n", "expected 'key: value' lines"),
-    ("name: [\n", "expected a readable YAML file"),
+    ("name: [\n", "r.yaml: expected readable YAML, got"),
 ])
 def test_mistakes_are_named_with_their_line_and_the_nearest_key(tmp_path, text, said):
     path = tmp_path / "r.yaml"

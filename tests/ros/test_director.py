@@ -10,6 +10,9 @@ from rlinf_msgs.msg import Applied, EpisodeEvent
 
 from rlinf.director import Director
 from rlinf.director_status import Recent
+from rlinf_core.cli.compare import compare
+from rlinf_core.cli.sweep import table
+from rlinf_core.reports.curves import draw, read_evaluations
 
 
 @pytest.mark.parametrize("recent, steps, minutes, why", [
@@ -25,6 +28,25 @@ def test_it_says_why_training_ends(recent, steps, minutes, why):
     online = {"stop_at_success": 0.8, "stop_episodes": 5, "max_env_steps": 500, "max_minutes": 3.0}
     assert director._why_to_end(online, time.time() + 60 * minutes) == why
     assert director.recent.success(2) == pytest.approx(sum(recent[-2:]) / max(len(recent[-2:]), 1))
+
+
+def test_its_evaluation_is_a_trainers_record_that_every_reader_of_evaluations_takes(tmp_path, monkeypatch):
+    director = Director.__new__(Director)  # without ROS
+    director.run_dir, director.plan = tmp_path, {"evaluate": {"episodes": 4, "first_seed": 7}}
+    director.env_steps, director.trainer, director.started = 120, MagicMock(updates=60), time.time()
+    ended = [EpisodeEvent(episode_id=f"e{n}", success=n == 0, failure=n == 1, episode_return=value, policy_version=5)
+             for n, value in enumerate((1.5, -0.5, 0.25, 0.75))]
+    monkeypatch.setattr(director, "_episodes", lambda *_: ended)
+    director._evaluate("before")
+    [entry] = read_evaluations(tmp_path)
+    its_own = {"event", "time", "name", "successes", "episode_ids", "seconds"}
+    assert {key: value for key, value in entry.items() if key not in its_own} == {
+        "env_steps": 120, "updates": 60, "policy_version": 5, "episodes": 4, "success": 0.25, "failure": 0.25,
+        "return": 0.5}
+    assert 0.0 <= entry["seconds"] < 60.0 and entry["successes"] == 1 and entry["episode_ids"] == ["e0", "e1", "e2", "e3"]
+    compare([tmp_path], tmp_path / "curve.png")
+    draw({"returns": [entry]}, tmp_path / "return.png", "return")
+    assert "0.50" in table({tmp_path: ([], [entry])}, tmp_path / "sweep.csv")
 
 
 def test_what_succeeded_with_a_persons_help_is_no_success_of_the_policy():

@@ -10,10 +10,11 @@ import yaml
 from rlinf_msgs.msg import ActionChunk
 from std_msgs.msg import Header, String
 
-from rlinf.fault_injector import KINDS
+import rlinf.drill
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import RESPAWN, Process
+from rlinf_core.scenarios import FAULTS
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
 
@@ -61,8 +62,17 @@ def test_the_fault_injector_does_what_each_kind_says(peer):
     assert passed({"kind": "freeze"}, [0, 0]) and got[0].data == got[1].data and got[0].header != got[1].header
     assert passed({"kind": "shift", "seconds": -50}, [0, 1])
     assert to_ns(got[1].observation_stamp) == (50 + seq) * 10**9 == to_ns(got[1].header.stamp)
-    assert passed({"kind": "nonsense"}, [0, 1]), "an unknown kind changes nothing, and the last fault goes on"
-    assert set(KINDS) == {"none", "drop", "delay", "reorder", "repeat", "corrupt", "offset", "scale", "freeze",
+    for wrong in ({"kind": "nonsense"}, {"kind": "drop", "times": 3}, {"kind": "drop", "route": "policy/acton"}):
+        assert passed(wrong, [0, 1]) and got[1].observation_stamp.sec == 50 + seq, "the last fault goes on"
+    inject.publish(String(data="[not YAML"))
+    assert passed({"kind": "offset", "field": "dta", "value": 1}, [0, 1]) and got[1].data[0] == pytest.approx(0.1 * seq)
+    assert passed({"kind": "corrupt", "value": "soon"}, [0, 1]) and got[1].data[0] == pytest.approx(0.1 * seq)
+    said = (peer.supervisor.run_dir / "logs/fault_injector.log").read_text()
+    for words in ("'inject.kind': expected one of none, drop", "unknown key 'inject.times'; known here: fraction, kind",
+                  "'inject.route': expected one of policy/action, got 'policy/acton'", "message: expected readable YAML",
+                  "expected a field and a value that fit ActionChunk, got route='policy/action' kind='offset' field='dta'"):
+        assert words in said, said
+    assert set(FAULTS) == {"none", "drop", "delay", "reorder", "repeat", "corrupt", "offset", "scale", "freeze",
                           "shift"}
 
 
@@ -82,6 +92,21 @@ def test_the_drill_prints_bound_measured_and_verdict(tmp_path):
     assert result.returncode == (1 if measured["not_held"] else 0), "a loaded machine may take longer than a bound"
     assert "measured: HOLD invalid_command after" in result.stdout
     assert "bound: HOLD stale_state within 35 ms" in result.stdout
+
+
+@pytest.mark.parametrize("options, row, said", [
+    ([], "inject: {route: wench, kind: drop}", "'inject.route': expected one of policy/action, current_pose, wrench"),
+    ([], "process: interlock_left, signal: KILL", "'process': expected one of sim_bridge, interlock, environment"),
+    ([], "process: policy, signal: KILL, others: HOLD", "'others': expected none at a station with one arm"),
+    (["--two-arms"], "process: interlock, signal: KILL", "got 'interlock' (did you mean 'interlock_"),
+    ([], "proces: policy", "mine.yaml, line 1: unknown key 'scenarios[0].proces' (did you mean 'process'?)")])
+def test_what_is_wrong_in_a_list_of_scenarios_is_told_before_a_folder_is_made(tmp_path, monkeypatch, options, row, said):
+    (tmp_path / "mine.yaml").write_text(f"- {{name: a, {row}, expect: HOLD, within_ms: 30}}")
+    monkeypatch.setattr(sys, "argv", ["drill", "--scenarios", str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "run"),
+                                      *options])
+    with pytest.raises(SystemExit, match="rlinf: ") as ended:
+        rlinf.drill.main()
+    assert said in str(ended.value) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

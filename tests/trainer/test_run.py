@@ -76,6 +76,8 @@ def test_the_rate_of_a_resumed_run_counts_its_own_steps_alone(task, tmp_path):
     run.began, run.data.steps, run.started = 1000, 1600, time.perf_counter() - 3.0
     run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
     (entry,) = told
+    assert (entry["success"], entry["failure"], entry["return"], entry["episodes"]) == (1.0, 0.0, 1.0, 1)
+    assert entry["policy_version"] == run.version == 1 and entry["env_steps"] == 1600
     assert entry["steps_per_second"] == pytest.approx(600 / entry["seconds"]) and 3.0 <= entry["seconds"] < 60.0
 
 

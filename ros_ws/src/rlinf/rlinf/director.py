@@ -25,6 +25,7 @@ from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
 from rlinf.whereabouts import Lookout, nothing_heard
+from rlinf_core.reports.evaluations import Outcome, evaluation
 
 TRAINER_PATIENCE_S = 300.0
 SILENCE_S = 20.0
@@ -161,11 +162,10 @@ class Director(StationNode):
             ended = self._episodes(evaluate["episodes"], "evaluate", evaluate["first_seed"])
             versions = sorted({event.policy_version for event in ended})
             if len(versions) == 1:
-                summary = {"episodes": len(ended), "successes": sum(event.success for event in ended),
-                           "episode_ids": [event.episode_id for event in ended], "policy_version": versions[0]}
-                self._log("evaluation", name=name, env_steps=self.env_steps, updates=self.trainer.updates,
-                          seconds=time.time() - self.started, success=summary["successes"] / max(len(ended), 1),
-                          failure=sum(event.failure for event in ended) / max(len(ended), 1), **summary)
+                summary = evaluation([Outcome(each.success, each.failure, each.episode_return) for each in ended],
+                                     self.env_steps, self.trainer.updates, time.time() - self.started, versions[0])
+                summary |= {"successes": sum(e.success for e in ended), "episode_ids": [e.episode_id for e in ended]}
+                self._log("evaluation", name=name, **summary)
                 return summary
             several = (f"an evaluation: expected one policy version (-1: the operator), got "
                        f"{', '.join(map(str, versions))}, as after the death of policy or environment")

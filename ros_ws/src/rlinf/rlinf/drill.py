@@ -27,11 +27,13 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from std_msgs.msg import String
 
 from rlinf.drill_checks import CHECKS
-from rlinf.drill_station import DrilledStation
+from rlinf.drill_station import CAMERA, NODES, DrilledStation
 from rlinf.drill_table import Row
+from rlinf_core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.interlock import Mode
 from rlinf_core.launching.supervisor import only_station
 from rlinf_core.paths import shared
+from rlinf_core.scenarios import Scenario, load
 
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 
@@ -40,6 +42,8 @@ class Drill(DrilledStation):
     """Runs scenarios on its station and keeps the table."""
 
     requirements = tuple(REQUIREMENTS)
+    processes: tuple[str, ...] = (*NODES, "people")
+    judges_others = False
 
     def __init__(self, run_dir: Path, domain_id: int) -> None:
         super().__init__(run_dir, domain_id)
@@ -47,42 +51,53 @@ class Drill(DrilledStation):
         self.began: list[tuple[float, str]] = []
         self.longest_silence_ms = math.nan
 
+    @classmethod
+    def check(cls, scenario: Scenario) -> None:
+        """RecipeError where a scenario speaks of what this station has not."""
+        for key, got, known in (("inject.route", scenario.inject and scenario.inject.route, (*cls.routes, CAMERA)),
+                                ("process", scenario.process, cls.processes),
+                                ("requirement", scenario.requirement, cls.requirements)):
+            if got and got not in known:
+                raise RecipeError(f"scenario '{scenario.name}': '{key}': expected one of {', '.join(known)}, got '{got}'"
+                                  f"{nearest(got, known)}")
+        if scenario.others and not cls.judges_others:
+            raise RecipeError(f"scenario '{scenario.name}': 'others': expected none at a station with one arm, got "
+                              f"'{scenario.others}'. Drill two: --two-arms")
+
     # One scenario
-    def run(self, scenario: dict[str, Any]) -> None:
-        real = "process" in scenario and not scenario["process"].startswith("interlock") or scenario.get("real", False)
-        self.ready(real)
-        self.began.append((time.time(), scenario["name"]))
+    def run(self, scenario: Scenario) -> None:
+        self.ready(scenario.real or bool(scenario.process) and not scenario.process.startswith("interlock"))
+        self.began.append((time.time(), scenario.name))
         dropped, began = self.state(), self._go_wrong(scenario)
-        expect, within = scenario["expect"], scenario.get("within_ms")
+        expect, within = scenario.expect, scenario.within_ms
         if within is None:
             held, measured, bound = self._goes_on(scenario, dropped, began)
         elif expect == "still":
             held, measured, bound = self._arm_stops(began, within)
         else:
             held, measured, bound = self._reaches(scenario, began)
-        if held and expect.startswith("FAULT") or scenario.get("then", "").startswith("FAULT"):
+        if held and expect.startswith("FAULT") or scenario.then.startswith("FAULT"):
             stays, words = self._stays_stopped(scenario)
             held, measured = held and stays, f"{measured}; {words}"
         others, words = self._others(scenario, began)
         self._mend(scenario)
-        self.add(Row(scenario.get("requirement", ""), scenario.get("trap", 0), scenario["name"], bound, measured + words,
-                     held and others))
+        self.add(Row(scenario.requirement, scenario.trap, scenario.name, bound, measured + words, held and others))
 
-    def _others(self, scenario: dict[str, Any], began: float) -> tuple[bool, str]:
+    def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
         """Whether other arms stopped as they must, and in words."""
         return True, ""
 
-    def _go_wrong(self, scenario: dict[str, Any]) -> float:
+    def _go_wrong(self, scenario: Scenario) -> float:
         """Do it; returns when it happened."""
-        began = self._signal(scenario) if "process" in scenario else time.time()
-        if "inject" in scenario:
-            route = scenario["inject"]["route"]
+        began = self._signal(scenario) if scenario.process else time.time()
+        if scenario.inject:
+            route = scenario.inject.route
             self.injected.pop(route, None)
-            self.inject.publish(String(data=yaml.safe_dump(scenario["inject"])))
+            self.inject.publish(String(data=yaml.safe_dump(scenario.inject.model_dump())))
             if not self.spin(lambda: route in self.injected, 3.0):
                 raise SystemExit(f"the fault injector did not touch '{route}'; logs in {self.run_dir / 'logs'}")
             began = self.injected[route]
-        words = dict(scenario.get("say", {}))
+        words = scenario.say.model_dump(exclude_unset=True, exclude_none=True) if scenario.say else {}
         if words.pop("end_episode", False):
             self.do(streaming=False)
             self.spin_for(0.02)  # the last chunk comes by another way, and must not come after the end
@@ -90,30 +105,28 @@ class Drill(DrilledStation):
             self.episodes.publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id="drill"))
         return self.do(**words) if words else began
 
-    def _signal(self, scenario: dict[str, Any]) -> float:
+    def _signal(self, scenario: Scenario) -> float:
         """Kill or stop a process; one that is stopped for some seconds goes on by itself, whatever this one does."""
-        process, began = self.supervisor.children[scenario["process"]].popen, time.time()
-        seconds = scenario.get("seconds")
-        if scenario["process"].startswith("interlock"):
-            self.deaths.append((time.time_ns(), time.time_ns() + round((seconds or 10.0) * 1e9)))
-        os.kill(process.pid, getattr(signal, f"SIG{scenario['signal']}"))
-        if seconds:
-            subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {process.pid}"])
+        process, began = self.supervisor.children[scenario.process].popen, time.time()
+        if scenario.process.startswith("interlock"):
+            self.deaths.append((time.time_ns(), time.time_ns() + round((scenario.seconds or 10.0) * 1e9)))
+        os.kill(process.pid, getattr(signal, f"SIG{scenario.signal}"))
+        if scenario.seconds:
+            subprocess.Popen(["sh", "-c", f"sleep {scenario.seconds}; kill -CONT {process.pid}"])
         return began
 
-    def _reaches(self, scenario: dict[str, Any], began: float) -> tuple[bool, str, str]:
+    def _reaches(self, scenario: Scenario, began: float) -> tuple[bool, str, str]:
         held = True
         measured: list[str] = []
         bounds: list[str] = []
-        for expect, within in ((scenario["expect"], scenario["within_ms"]),
-                               (scenario.get("then"), scenario.get("then_within_ms"))):
-            if expect is None or within is None:
+        for expect, within in ((scenario.expect, scenario.within_ms), (scenario.then, scenario.then_within_ms)):
+            if within is None:
                 continue
             found = self._first(expect, began, within / 1e3 + 1.0)
             took = 1e3 * (found - began)
             held &= took <= within
             measured.append(f"{expect} after {took:.0f} ms" if math.isfinite(took) else f"never {expect}")
-            bounds.append(f"{expect} within {within} ms")
+            bounds.append(f"{expect} within {within:g} ms")
         return held, "; ".join(measured), "; ".join(bounds)
 
     def _first(self, expect: str, began: float, seconds: float) -> float:
@@ -128,11 +141,11 @@ class Drill(DrilledStation):
             self.spin(lambda: len(self.states) > looked_at, end - time.monotonic())  # noqa: B023
         return math.inf
 
-    def _goes_on(self, scenario: dict[str, Any], before: SafetyState, began: float) -> tuple[bool, str, str]:
+    def _goes_on(self, scenario: Scenario, before: SafetyState, began: float) -> tuple[bool, str, str]:
         """Something that must not stop the arm, but be counted."""
         self.spin_for(1.5)
         stopped = [m for at, m in self.states[-200:] if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)]
-        name = scenario.get("counts")
+        name = scenario.counts
         if not name:
             return not stopped, "went on" if not stopped else f"stopped: {stopped[0].cause}", "the arm goes on"
         counted = getattr(self.state(), name) - getattr(before, name)
@@ -148,9 +161,9 @@ class Drill(DrilledStation):
                 quiet_since = time.time()
             last = self.pose
         took = 1e3 * (quiet_since - began)
-        return took <= within, f"the arm rests after {took:.0f} ms", f"within {within} ms"
+        return took <= within, f"the arm rests after {took:.0f} ms", f"within {within:g} ms"
 
-    def _stays_stopped(self, scenario: dict[str, Any]) -> tuple[bool, str]:
+    def _stays_stopped(self, scenario: Scenario) -> tuple[bool, str]:
         """With the cause gone and commands going on, a latched fault moves nothing."""
         self._mend(scenario)
         self.spin_for(0.7)
@@ -160,11 +173,11 @@ class Drill(DrilledStation):
         still = self.state().state == SafetyState.FAULT and moved < 1e-9
         return still, f"then {1e3 * moved:.0f} mm by itself"
 
-    def _mend(self, scenario: dict[str, Any]) -> None:
-        if scenario.get("signal") == "STOP" and "seconds" not in scenario:
-            os.kill(self.supervisor.children[scenario["process"]].popen.pid, signal.SIGKILL)
-        if "inject" in scenario:
-            self.inject.publish(String(data=yaml.safe_dump({"route": scenario["inject"]["route"], "kind": "none"})))
+    def _mend(self, scenario: Scenario) -> None:
+        if scenario.signal == "STOP" and not scenario.seconds:
+            os.kill(self.supervisor.children[scenario.process].popen.pid, signal.SIGKILL)
+        if scenario.inject:
+            self.inject.publish(String(data=yaml.safe_dump({"route": scenario.inject.route, "kind": "none"})))
         self.do(estop="released", enabled=True, taking_over=False, fault="", rogue="")
 
     # The table
@@ -212,15 +225,20 @@ def main() -> None:
         from rlinf.drill_two_arms import TwoArmDrill
 
         kind, listed = TwoArmDrill, "drill_two_arms.yaml"
+    try:
+        scenarios = load(options.scenarios or shared() / "configs" / listed)
+        for scenario in scenarios:
+            kind.check(scenario)
+    except RlinfError as error:
+        raise SystemExit(f"rlinf: {error}") from error
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
     run_dir.mkdir(parents=True)
     domain_id = int(os.environ.get("ROS_DOMAIN_ID", "42"))
-    said = yaml.safe_load((options.scenarios or shared() / "configs" / listed).read_text())
-    scenarios = [scenario for scenario in said if options.only in scenario["name"]]
     rclpy.init()
     with only_station("station_a", domain_id), kind(run_dir, domain_id) as drill:
         for scenario in scenarios:
-            drill.run(scenario)
+            if options.only in scenario.name:
+                drill.run(scenario)
         if not options.only:
             for check in () if options.two_arms else CHECKS:
                 drill.began.append((time.time(), check.__name__))

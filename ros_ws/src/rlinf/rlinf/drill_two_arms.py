@@ -21,6 +21,7 @@ from rlinf.stamps import to_ns
 from rlinf_core.interlock import Pose
 from rlinf_core.launching.graph import Process
 from rlinf_core.paths import shared
+from rlinf_core.scenarios import Scenario
 
 
 class TwoArmDrill(Drill):
@@ -28,6 +29,8 @@ class TwoArmDrill(Drill):
 
     requirements = (*REQUIREMENTS, "S27")
     arm, other, task_name = "left", "right", "reach_both"
+    processes = (*(name for name in Drill.processes if name != "interlock"), "interlock_left", "interlock_right")
+    judges_others = True
     routes = {"policy/action": ROUTES["policy/action"], **{
         f"left/{name}": ROUTES[name] for name in ("current_pose", "wrench")}}
 
@@ -78,16 +81,16 @@ class TwoArmDrill(Drill):
             answer = self.ask(arming, SetBool.Request(data=True))
         return answer
 
-    def _others(self, scenario: dict[str, Any], began: float) -> tuple[bool, str]:
+    def _others(self, scenario: Scenario, began: float) -> tuple[bool, str]:
         """The right arm: within the left one's bound and two ticks, and then its target rests."""
-        expect, within = scenario.get("others"), scenario.get("others_within_ms", scenario.get("within_ms", 0) + 20)
-        if expect is None:
+        expect, within = scenario.others, scenario.others_within_ms or (scenario.within_ms or 0.0) + 20.0
+        if not expect:
             return True, ""
         self.spin_for(0.6)  # it brakes
         took = 1e3 * (next((at for at, safety in self.others if at >= began and reached(safety, expect)), math.inf) - began)
         at = self.their_targets[-1][2]
         self.spin_for(0.3)
         moved = math.dist(self.their_targets[-1][2], at)
-        rests = moved < 1e-9 or scenario.get("others_go_on", False)
+        rests = moved < 1e-9 or scenario.others_go_on
         return took <= within and rests, f"; {self.other}: {expect} after {took:.0f} ms" + (
-            "" if scenario.get("others_go_on") else f", then {1e3 * moved:.0f} mm")
+            "" if scenario.others_go_on else f", then {1e3 * moved:.0f} mm")

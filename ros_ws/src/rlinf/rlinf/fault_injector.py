@@ -3,19 +3,17 @@
     ros2 run rlinf fault_injector --ros-args -p routes:="['policy/action:drill/action:rlinf_msgs/msg/ActionChunk']"
     ros2 topic pub --once inject std_msgs/String "{data: '{route: policy/action, kind: corrupt, field: data, value: nan}'}"
 
-Each route is ``from:to:type``. One fault at a time per route, given as YAML on ``inject``; ``kind: none`` ends it. The
-first message that a fault alters is announced on ``injected`` with the time at which that happened.
+Each route is ``from:to:type``. One fault at a time per route, given as YAML on ``inject``; ``kind: none`` ends it. Faults:
+``rlinf_core/scenarios.py``. The first message that a fault alters is announced on ``injected`` with the time of that.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-import yaml
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from std_msgs.msg import Header, String
@@ -24,20 +22,8 @@ from rlinf.qos import profile
 from rlinf.spinning import run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.workarounds import wait_for_nobody
-from rlinf_core.errors import RlinfError
-
-KINDS = {
-    "none": "pass everything on",
-    "drop": "lose messages; fraction: 1.0 of them",
-    "delay": "hand on late; seconds: 0.1",
-    "reorder": "swap every two messages",
-    "repeat": "send everything again; times: 1",
-    "corrupt": "set a field to a value (nan, inf, a number, or words); field: data, value: nan",
-    "offset": "add to a field; field: data, value: 0.1",
-    "scale": "multiply a field; field: data, value: 100",
-    "freeze": "go on with the first message's content under fresh stamps",
-    "shift": "shift every stamp, as a clock that steps; seconds: 10",
-}
+from rlinf_core.errors import RlinfError, nearest
+from rlinf_core.scenarios import Corrupt, Delay, Drop, Fault, Offset, Repeat, Scale, Shift, read_fault
 
 
 class FaultInjector(Node):
@@ -45,7 +31,7 @@ class FaultInjector(Node):
 
     def __init__(self) -> None:
         super().__init__("fault_injector", start_parameter_services=False)
-        self.faults: dict[str, dict[str, Any]] = {}
+        self.faults: dict[str, Fault] = {}
         self.outputs: dict[str, Any] = {}
         self.kept: dict[str, Any] = {}
         self.altered: set[str] = set()
@@ -67,76 +53,83 @@ class FaultInjector(Node):
         self.create_subscription(kind, source, partial(self._on_message, source), quality)
 
     def _on_inject(self, message: String) -> None:
-        fault = yaml.safe_load(message.data)
-        route, kind = fault.get("route"), fault.get("kind")
-        if route not in self.outputs or kind not in KINDS:
-            self.get_logger().error(f"inject: expected route one of {', '.join(self.outputs)} and kind one of "
-                                    f"{', '.join(KINDS)}; got {message.data!r}")
+        try:
+            fault = read_fault(message.data)
+        except RlinfError as error:
+            self.get_logger().error(f"inject: {error}")
             return
-        self.faults[route] = fault
-        self.kept.pop(route, None)
-        self.altered.discard(route)
+        if fault.route not in self.outputs:
+            self.get_logger().error(f"inject: 'inject.route': expected one of {', '.join(self.outputs)}, got "
+                                    f"'{fault.route}'{nearest(fault.route, self.outputs)}")
+            return
+        self.faults[fault.route] = fault
+        self.kept.pop(fault.route, None)
+        self.altered.discard(fault.route)
 
     def _on_message(self, route: str, message: Any) -> None:
-        fault = self.faults.get(route, {"kind": "none"})
-        outputs = getattr(self, f"_{fault['kind']}")(route, fault, message)
-        if fault["kind"] != "none" and route not in self.altered:
+        fault = self.faults.get(route)
+        try:
+            outputs = getattr(self, f"_{fault.kind}")(route, fault, message) if fault else [message]
+        except (AttributeError, AssertionError, TypeError, ValueError) as error:
+            self.get_logger().error(f"inject: expected a field and a value that fit {type(message).__name__}, got {fault}: "
+                                    f"{error}. Its messages pass unharmed")
+            del self.faults[route]
+            fault, outputs = None, [message]
+        if fault and fault.kind != "none" and route not in self.altered:
             self.altered.add(route)
             self.injected.publish(Header(stamp=self.get_clock().now().to_msg(), frame_id=route))
         for each in outputs:
             self.outputs[route].publish(each)
 
     # What can be done to a message
-    def _none(self, route: str, fault: dict, message: Any) -> list:
+    def _none(self, route: str, fault: Fault, message: Any) -> list:
         return [message]
 
-    def _drop(self, route: str, fault: dict, message: Any) -> list:
-        fraction = float(fault.get("fraction", 1.0))
-        self.kept[route] = self.kept.get(route, 0.0) + fraction
+    def _drop(self, route: str, fault: Drop, message: Any) -> list:
+        self.kept[route] = self.kept.get(route, 0.0) + fault.fraction
         if self.kept[route] >= 1.0:
             self.kept[route] -= 1.0
             return []
         return [message]
 
-    def _delay(self, route: str, fault: dict, message: Any) -> list:
+    def _delay(self, route: str, fault: Delay, message: Any) -> list:
         def hand_on() -> None:
             self.outputs[route].publish(message)
             self.destroy_timer(timer)
 
-        timer = self.create_timer(float(fault.get("seconds", 0.1)), hand_on)
+        timer = self.create_timer(fault.seconds, hand_on)
         return []
 
-    def _reorder(self, route: str, fault: dict, message: Any) -> list:
+    def _reorder(self, route: str, fault: Fault, message: Any) -> list:
         before = self.kept.pop(route, None)
         if before is None:
             self.kept[route] = message
             return []
         return [message, before]
 
-    def _repeat(self, route: str, fault: dict, message: Any) -> list:
-        return [message] * (1 + int(fault.get("times", 1)))
+    def _repeat(self, route: str, fault: Repeat, message: Any) -> list:
+        return [message] * (1 + fault.times)
 
-    def _corrupt(self, route: str, fault: dict, message: Any) -> list:
-        value = fault.get("value", math.nan)
-        _change(message, fault.get("field", "data"), lambda old: value if isinstance(old, str) else float(value))
+    def _corrupt(self, route: str, fault: Corrupt, message: Any) -> list:
+        _change(message, fault.field, lambda old: str(fault.value) if isinstance(old, str) else float(fault.value))
         return [message]
 
-    def _offset(self, route: str, fault: dict, message: Any) -> list:
-        _change(message, fault.get("field", "data"), lambda old: old + float(fault.get("value", 0.1)))
+    def _offset(self, route: str, fault: Offset, message: Any) -> list:
+        _change(message, fault.field, lambda old: old + fault.value)
         return [message]
 
-    def _scale(self, route: str, fault: dict, message: Any) -> list:
-        _change(message, fault.get("field", "data"), lambda old: old * float(fault.get("value", 100.0)))
+    def _scale(self, route: str, fault: Scale, message: Any) -> list:
+        _change(message, fault.field, lambda old: old * fault.value)
         return [message]
 
-    def _freeze(self, route: str, fault: dict, message: Any) -> list:
+    def _freeze(self, route: str, fault: Fault, message: Any) -> list:
         frozen = copy.copy(self.kept.setdefault(route, message))
         if hasattr(frozen, "header"):
             frozen.header = message.header
         return [frozen]
 
-    def _shift(self, route: str, fault: dict, message: Any) -> list:
-        by = round(float(fault.get("seconds", 10.0)) * NS)
+    def _shift(self, route: str, fault: Shift, message: Any) -> list:
+        by = round(fault.seconds * NS)
         also = [message.observation_stamp] if hasattr(message, "observation_stamp") else []
         for stamp in [message.header.stamp, *also]:
             set_stamp(stamp, max(to_ns(stamp) + by, 0))
