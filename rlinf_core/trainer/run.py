@@ -102,9 +102,7 @@ class Run:
     @property
     def phase(self) -> str:
         """waiting for demonstrations, sft, or online."""
-        if not self._ready():
-            return "waiting"
-        return "online" if self.last_stage else "sft"
+        return "waiting" if not self._ready() else "online" if self.last_stage else "sft"
 
     def _ready(self) -> bool:
         """Whether as many demonstrations have come as the recipe asks for."""
@@ -249,10 +247,9 @@ class Run:
         self.learner.sync()
         self.learner.ship(self.shipped)
         with self.clock("evaluate"):
-            episodes = evaluator()
+            outcomes = [Outcome(each.success, each.failure, each.value) for each in evaluator()]
         seconds = time.perf_counter() - self.started
         self.publish()
-        outcomes = [Outcome(each.success, each.failure, each.value) for each in episodes]
         entry = {**evaluation(outcomes, self.steps, self.updates, self.seconds + seconds, self.version),
                  "steps_per_second": (self.steps - self.began) / seconds,
                  **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
