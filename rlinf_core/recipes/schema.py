@@ -154,7 +154,7 @@ class Online(Settings):
         0.0, ge=0, description="a station whose transitions were drawn less often than that waits while the learner is "
         "behind; the others go on")
     publish_every_updates: int = Field(100, gt=0, description="how often a policy goes down to the stations")
-    settle_s: float = Field(30.0, ge=0, description="how long to wait for the learner at the end")
+    drain_s: float = Field(30.0, ge=0, description="how long the learner may take at the end for what has come")
 
 
 class Evaluate(Settings):

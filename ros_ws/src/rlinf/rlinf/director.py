@@ -194,9 +194,9 @@ class Director(StationNode):
     def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""
         self._enter("drain", 0)
-        if not self._within(online["settle_s"], lambda: self.trainer.accepting and self.trainer.backlog == 0
+        if not self._within(online["drain_s"], lambda: self.trainer.accepting and self.trainer.backlog == 0
                             and self.policy.version == self.trainer.policy_version):
-            self._log("warning", detail=f"waited {online['settle_s']:.0f} s for the learner to catch up. {self.look}")
+            self._log("warning", detail=f"waited {online['drain_s']:.0f} s for the learner to catch up. {self.look}")
 
     # Waiting, always spinning
     def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
