@@ -25,8 +25,9 @@ OF_THE_TRAINER = {
     f"collect.recordings=[{NOWHERE}]": f"collect.recordings: expected recorded episodes (rosbag2 folders) in {NOWHERE}",
     f"bridge.fleet={NOWHERE}": f"bridge.fleet: expected the folder of a fleet, got {NOWHERE} without ca.crt"}
 OF_ANY = {
-    "placement.ray=nonsense": "'placement.ray': expected a text like",
-    "device=banana": "'device': expected a text like", "station.device=banana": "'station.device': expected a text like"}
+    "placement.ray=nonsense": "'placement.ray': expected host:port, or nothing",
+    "device=banana": "'device': expected auto, cpu, cuda",
+    "station.device=banana": "'station.device': expected auto, cpu, cuda"}
 OF_THE_STATION = {f"bridge.credentials={NOWHERE}": f"bridge.credentials: expected {NOWHERE} to have ca.crt"}
 OF_ITS_POLICY = {"station.device=cuda": "station.device: expected auto, cpu, or one of the 0 GPUs of this machine"}
 BY = {"demo": OF_THE_TRAINER | OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "train": OF_THE_TRAINER | OF_ANY,

@@ -92,7 +92,6 @@ def _expected(kind: str, message: str, context: dict[str, Any]) -> str:
         return f"one of {', '.join(choices(context))}"
     text = message.removeprefix("Input should be ").removeprefix("expected ")
     for lax, plain in (("Tuple should have", "a list with"), ("String should have", "a text with"),
-                       ("String should match pattern", "a text like"),
                        ("after validation, not", "but has"), ("greater than or equal to", "at least"),
                        ("less than or equal to", "at most"), ("greater than", "above"), ("less than", "below")):
         text = text.replace(lax, plain)
