@@ -140,7 +140,7 @@ def test_what_is_no_mapping_of_names_is_refused(tmp_path):
     path.write_text("a: [1\n")
     with pytest.raises(RecipeError) as error:
         load_limits(path)
-    assert str(error.value).startswith(f"limits {path}: expected a readable YAML file, got: while parsing a flow sequence")
+    assert str(error.value).startswith(f"limits {path}: expected readable YAML, got: while parsing a flow sequence")
 
 
 def test_a_good_file_is_taken_as_it_stands(tmp_path):

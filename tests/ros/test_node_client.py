@@ -45,17 +45,17 @@ def test_parameters_are_listed_set_and_refused_with_what_they_may_be(peer):
     assert (code, said) == (0, "0.01\n")
 
 
-@pytest.mark.domain(63)
+@pytest.mark.domain(208)
 def test_a_life_cycle_is_taken_through_its_transitions(peer):
     start(peer, "interlock", "station.lockstep=false")
     states = listen(peer, SafetyState, "safety")
     peer.spin(lambda: states, what="the interlock")
-    code, said = rlinf(peer, "lifecycle", "interlock", "configure", domain=63)
+    code, said = rlinf(peer, "lifecycle", "interlock", "configure", domain=208)
     assert code == 1 and "expected a transition that there is now, " in said and "; got 'configure'" in said
-    code, said = rlinf(peer, "lifecycle", "peer", "shutdown", "--timeout", "1", domain=63)
+    code, said = rlinf(peer, "lifecycle", "peer", "shutdown", "--timeout", "1", domain=208)
     assert code == 1 and said == "rlinf: peer: expected a node with a life cycle, as an interlock has, got one without\n"
     interlock = peer.supervisor.children.pop("interlock").popen
-    code, said = rlinf(peer, "lifecycle", "interlock", "shutdown", domain=63)
+    code, said = rlinf(peer, "lifecycle", "interlock", "shutdown", domain=208)
     assert (code, said) == (0, "interlock: shutdown: done\n")
     peer.spin(lambda: interlock.poll() is not None, what="its end")
     assert interlock.poll() == 0
