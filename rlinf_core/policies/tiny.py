@@ -63,9 +63,9 @@ def _qwen(known: Known) -> dict[str, Any]:
     return ids | {"text_config": {"vocab_size": known[""] + 256 + 8, "eos_token_id": known["<|im_end|>"]}}
 
 
-_PALIGEMMA = {"needed": ("<bos>", "<image>"), "said": _paligemma, "horizon": 50, "words": True,
+_PALIGEMMA: dict[str, Any] = {"needed": ("<bos>", "<image>"), "said": _paligemma, "horizon": 50, "words": True,
               "others": ("<pad>", "<eos>", "<unk>")}
-_LLAMA = {"needed": ("<s>", "</s>"), "said": _openvla, "words": True, "others": ("<unk>",)}
+_LLAMA: dict[str, Any] = {"needed": ("<s>", "</s>"), "said": _openvla, "words": True, "others": ("<unk>",)}
 FAMILIES: dict[str, Family] = {
     "pi0": Family("pi0", **_PALIGEMMA),
     "pi05": Family("pi05", **_PALIGEMMA),

@@ -114,3 +114,19 @@ def test_a_published_tokenizer_is_taken_and_one_of_another_family_refused(tmp_pa
     (tmp_path / "tokenizer.json").write_text("{}")
     assert main(["vla", "tiny", "pi0", "--out", str(tmp_path / "b"), *given]) == 1
     assert "expected the text of a tokenizer.json" in capsys.readouterr().err
+
+
+def test_a_frozen_model_is_written_once_and_versions_hold_the_rest(tmp_path):
+    folder = write("smolvla", tmp_path / "tiny", horizon=2)
+    policy = make_policy(SPEC, policy_kind("smolvla").Config(checkpoint=str(folder), horizon=2, frozen=True)).eval()
+    one = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    with torch.no_grad():
+        policy.network.state_proj.weight.add_(0.1)
+        policy.network.action_out_proj.bias.add_(0.1)
+    two = save_policy(policy, tmp_path / "policy-00000002.safetensors")
+    base, = tmp_path.glob("base-*.safetensors")
+    own = sum(parameter.nbytes for parameter in policy.parameters() if parameter.requires_grad)
+    assert max(one.stat().st_size, two.stat().st_size) < own + 2 ** 14 and base.stat().st_size > own
+    seen = observation("push")
+    assert torch.equal(load_policy(two, SPEC).act(seen, False).actions, policy.act(seen, False).actions)
+    assert not torch.equal(load_policy(one, SPEC).act(seen, False).actions, policy.act(seen, False).actions)
