@@ -43,7 +43,7 @@ COMMANDS = ["demo", "train x", "sweep x", "compare a b", "up x", "direct x", "te
             "data export lerobot a --out b", "data export rerun a --out b",
             "data import lerobot a --out b", "calibrate a --write", "camera align a wrist", "first-motion a",
             "gripper activate a", "instruct go a", "param list a", "param get a b", "param set a b c", "lifecycle a b",
-            "twin pedal", "reward train a --out b"]
+            "twin pedal", "reward train a --out b", "vla tiny pi0 --out b"]
 
 
 @pytest.mark.parametrize("said", COMMANDS)

@@ -173,6 +173,21 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
     serve.add_argument("--sglang", default="", metavar="URL", help="an SGLang server of the policy's checkpoint, "
                        "http://host:30000, says an openvla's tokens (docs/serving.md)")
+    vla = commands.add_parser("vla", help="folders of vision-language-action models: tiny").add_subparsers(
+        required=True, metavar="COMMAND")
+    tiny = command(vla, "tiny", "cli.vla:tiny", "a tiny checkpoint of a published family, with random weights", (
+        "Its architecture, key names, files and kind of tokenizer, in a few megabytes: what stands in for a published one "
+        "where a recipe or a station is tried (docs/vla.md)."))
+    tiny.add_argument("family", help="pi0, pi05, smolvla, groot, openvla, openvla_oft or qwen_vl")
+    tiny.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
+    tiny.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, a published one for example "
+                      "(default: a small one of the same kind that knows every byte)")
+    tiny.add_argument("--horizon", type=at_least(0, int), default=0, metavar="N",
+                      help="actions of a chunk, where the folder says so (default: policy.horizon's)")
+    tiny.add_argument("--actions", type=at_least(1, int), default=7, metavar="N", help="openvla_oft: numbers of an action "
+                      "(default: 7)")
+    tiny.add_argument("--state", type=at_least(1, int), default=8, metavar="N", help="openvla_oft: of a state (default: 8)")
+    tiny.add_argument("--seed", type=at_least(0, int), default=0, help="of the weights (default: 0)")
     identify = command(commands, "identify", "cli.identify:identify_command",
                        "delay, lag and gain with which an arm follows, from recorded episodes")
     identify.add_argument("recordings", nargs="+", type=Path, help="episodes, a spool, or a run folder")

@@ -2,7 +2,8 @@
 
 Every process is given every call: the same batches, in the same order. What the group does is then a function of its state
 and of the calls since. It keeps the newest state here, and the calls since in Ray's store. When a process dies, all start
-anew from that state and the calls are repeated, so that the run's result is that of an undisturbed one.
+anew from that state and the calls are repeated, so that the run's result is that of an undisturbed one. What no update
+changes (the weights under adapters, a frozen model) is taken once.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class LearnerGroup:
                  computing.model_dump_json()))
         self.asked = {"num_cpus": cpus or cpus_each(size), "num_gpus": gpus}
         self.kept: State | None = None
+        self.taken = False  # whether what no update changes is among that
         self.since: list[tuple[str, tuple[Any, ...]]] = []
         self.failures, self.updates = 0, 0
         self.processes: list[Any] = []  # Ray actors
@@ -128,7 +130,7 @@ class LearnerGroup:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a state, of a group of any size or of a learner in one process."""
-        self.kept, self.since, self.updates = state, [], state["updates"]
+        self.kept, self.since, self.updates, self.taken = state, [], state["updates"], False
         try:
             self._restore()
         except LostProcess as error:
@@ -159,8 +161,11 @@ class LearnerGroup:
         """Take the state, and forget the calls that led to it."""
         while True:
             try:
-                state: State = self._ask("state_dict")[0]
-                self.kept, self.since = state, []
+                state: State = self._ask("state_dict", not self.taken)[0]
+                if self.taken and self.kept:
+                    before = self.kept["modules"]
+                    state["modules"] = {name: before[name] | weights for name, weights in state["modules"].items()}
+                self.kept, self.since, self.taken = state, [], True
                 return state
             except LostProcess as error:
                 self._recover(error)

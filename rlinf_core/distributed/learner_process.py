@@ -16,7 +16,7 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import Strategy, parallelise, whole_weights
 from rlinf_core.algorithms.common.settings import Computing
-from rlinf_core.policies import make_policy, policy_kind
+from rlinf_core.policies import policy_kind
 from rlinf_core.specs import StationSpec
 
 
@@ -73,7 +73,8 @@ class LearnerProcess:
         dist.init_process_group("nccl" if made.on_gpu else "gloo", store=store, rank=self.rank, world_size=self.size)
         described = json.loads(made.policy)
         config = policy_kind(described["config"]["kind"]).Config.model_validate_json(json.dumps(described["config"]))
-        policy = make_policy(StationSpec.from_dict(described["spec"]), config)
+        spec = StationSpec.from_dict(described["spec"])
+        policy = policy_kind(config.kind).Policy.rebuilt(spec, config, described)  # its checkpoint may not be here
         policy.load_state_dict({name: torch.tensor(values) for name, values in made.weights.items()})
         module = algorithm(made.kind)
         settings = module.Config.model_validate_json(made.config)
@@ -97,9 +98,9 @@ class LearnerProcess:
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         self.learner.normalise(mean, std)
 
-    def state_dict(self) -> dict[str, Any] | None:
-        """The whole state, from the first process."""
-        state = self.learner.state_dict()
+    def state_dict(self, whole: bool = True) -> dict[str, Any] | None:
+        """The state, from the first process; without what no update changes unless it is to be whole."""
+        state = self.learner.state_dict({} if whole else self.learner.constant())
         return _on_cpu(state) if self.rank == 0 else None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

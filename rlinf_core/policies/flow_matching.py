@@ -63,6 +63,8 @@ class FlowMatching(OnPolicyActor):
         self.spread = NoiseNetwork(spec.vector_size, numbers, config.learned_noise) if config.learned_noise else None
         if config.frozen:
             self.vlm.requires_grad_(False)
+        kept = {*self.vlm.parameters()} if config.frozen else set()
+        self._frozen = frozenset(name for name, parameter in self.named_parameters() if parameter in kept)
         self._tokens: dict[bytes, list[int]] = {}
 
     def first(self) -> tuple[Any, Tokenizer]:
@@ -82,8 +84,8 @@ class FlowMatching(OnPolicyActor):
         return super().describe() | {"network": self.made.described(self.network), "tokenizer": self.tokenizer.text}
 
     def stays(self, name: str) -> bool:
-        """See ``NetworkPolicy``: what adapters are for."""
-        return bool(self.config.lora.rank) and of_base(name)
+        """See ``NetworkPolicy``: what adapters are for, and a vision-language model that is frozen."""
+        return name in self._frozen or (bool(self.config.lora.rank) and of_base(name))
 
     @abstractmethod
     def measure(self) -> None:

@@ -5,9 +5,8 @@ import json
 import torch
 from torch.nn import functional as F
 
-from rlinf_core.policies.openvla.network import from_scratch, save_folder
+from rlinf_core.policies import tiny
 from rlinf_core.policies.openvla.vision import TOWERS
-from rlinf_core.policies.pretrained import FileTokenizer
 
 TOWER = {"embed_dim": 32, "depth": 3, "num_heads": 2, "mlp_ratio": 2.0, "patch_size": 16}
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 48, "num_attention_heads": 4,
@@ -19,7 +18,7 @@ STATISTICS = {"lab": {"action": {"q01": [-0.01, 0.0], "q99": [0.03, 1.0], "mask"
                       "proprio": {"q01": [-1.0, 0.0, 2.0], "q99": [1.0, 0.5, 3.0]}}}
 
 
-def written(folder):
+def written(folder, family="openvla", **sizes):
     """A tiny one as published: two weights files, SigLIP's head, a tokenizer that begins answers with an empty token."""
     from safetensors.torch import load_file, save_file
     from tokenizers import Tokenizer
@@ -29,10 +28,7 @@ def written(folder):
     words = ["<unk>", "<s>", "</s>", "In:", "What", "action", "should", "the", "robot", "take", "to", "Out:", "push?", "▁"]
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
-    torch.manual_seed(1)
-    text = TEXT | {"vocab_size": len(words) + 256 + 64, "bos_token_id": 1}
-    save_folder(from_scratch(SMALL | {"text_config": text, "norm_stats": STATISTICS}), FileTokenizer(tokenizer.to_str()),
-                folder)
+    tiny.write(family, folder, SMALL | {"norm_stats": STATISTICS}, tokenizer.to_str(), seed=1, **sizes)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     weights["vision_backbone.fused_featurizer.attn_pool.latent"] = torch.zeros(1, 1, 32)

@@ -15,11 +15,11 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies import tiny
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.groot import Config
-from rlinf_core.policies.groot.network import EAGLE, from_scratch, save_folder
+from rlinf_core.policies.groot.network import EAGLE, save_folder
 from rlinf_core.policies.groot.policy import Groot
-from rlinf_core.policies.pretrained import tokenizer_of
 from rlinf_core.specs import ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after
 from tests.policies.groot_by_hand import by_hand
@@ -116,11 +116,7 @@ def folder(tmp_path):
     """As NVIDIA publishes one, and Eagle's files as LeRobot does: vocab.json and merges.txt in place of tokenizer.json."""
     from tokenizers.pre_tokenizers import ByteLevel
 
-    torch.manual_seed(1)
-    text = TEXT | {"vocab_size": 256 + len(TURNS)}
-    eagle = {"text_config": text, "vision_config": VISION, "image_token_index": 256 + TURNS.index("<IMG_CONTEXT>")}
-    path = tmp_path / "tiny"
-    save_folder(from_scratch(SIZES | {EAGLE: eagle}, 3), tokenizer_of(""), path)
+    path = tiny.write("groot", tmp_path / "tiny", SMALL, horizon=3, seed=1)
     said = json.loads((path / "eagle/config.json").read_text())
     old = {key: value for key, value in said["text_config"].items() if key not in ("rope_parameters", "layer_types")}
     said["text_config"] = old | {"rope_theta": 500.0, "rope_scaling": None}  # as transformers 4.51 wrote it

@@ -12,13 +12,13 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from rlinf_core.errors import PolicyFileError, RecipeError, SpecError
 from rlinf_core.policies.files import load_policy, save_policy
-from rlinf_core.policies.openvla import Config, heads
+from rlinf_core.policies.openvla import Config
 from rlinf_core.policies.openvla.policy import OpenVLA
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.specs import StationSpec
 from tests.policies.published_openvla import STATISTICS, theirs, written
-from tests.policies.test_openvla import PROMPTS, SPEC, observation, openvla
+from tests.policies.test_openvla import PROMPTS, SPEC, observation
 
 OFT = {"horizon": 2, "decoding": "regression", "state": True}
 
@@ -30,11 +30,10 @@ def published(folder, **config):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The network, and beside it what OpenVLA-OFT's trainer writes of the other parts."""
-    folder = written(tmp_path_factory.mktemp("oft"))
+    folder = written(tmp_path_factory.mktemp("oft"), "openvla_oft", actions=2, state=3)
     said = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(said | {"norm_stats": {"bridge_orig": {}}}))
     (folder / "dataset_statistics.json").write_text(json.dumps(STATISTICS))
-    heads.save(folder, 150000, openvla(**OFT).parts)
     return folder
 
 

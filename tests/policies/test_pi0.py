@@ -9,11 +9,10 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
-from rlinf_core.policies import instructions
+from rlinf_core.policies import instructions, tiny
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.images import in_the_middle
 from rlinf_core.policies.pi0 import Config
-from rlinf_core.policies.pi0.network import from_scratch
 from rlinf_core.policies.pi0.policy import Pi0
 from rlinf_core.policies.policy import Observation
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
@@ -61,12 +60,7 @@ def checkpoint(tmp_path_factory):
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<bos>", pad_token="<pad>", unk_token="<unk>")
     processor = PI0Processor(images, fast, state_mean=[0.0] * 3, state_std=[1.0] * 3, max_state_dim=8, chunk_size=4)
     folder = tmp_path_factory.mktemp("pi0")
-    size = len(processor.tokenizer)
-    torch.manual_seed(1)
-    vlm = SMALL["vlm_config"] | {"image_token_index": processor.image_token_id,
-                                 "text_config": LAYERS | {"vocab_size": size, "bos_token_id": 1}}
-    from_scratch(SMALL | {"vlm_config": vlm}, 4).save_pretrained(folder)
-    processor.tokenizer.save_pretrained(folder)
+    tiny.write("pi0", folder, SMALL, processor.tokenizer.backend_tokenizer.to_str(), horizon=4, seed=1)
     return folder, processor
 
 

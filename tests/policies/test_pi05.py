@@ -12,11 +12,10 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies import tiny
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.pi05 import Config
-from rlinf_core.policies.pi05.network import from_scratch, save_folder
 from rlinf_core.policies.pi05.policy import Pi05
-from rlinf_core.policies.pretrained import FileTokenizer
 from tests.policies.bandit import paid_before_and_after
 from tests.policies.test_pi0 import LAYERS, SMALL, SPEC, observation
 
@@ -127,13 +126,9 @@ def test_by_cloning_it_learns_to_do_as_it_is_told():
 @pytest.fixture
 def folder(tmp_path):
     """By LeRobot's key names, of a network from scratch whose tokenizer knows three words."""
-    words = {"<unk>": 0, "push": 1, "<bos>": 2}
+    words = {"<unk>": 0, "push": 1, "<bos>": 2, "<image>": 3}
     text = json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}})
-    torch.manual_seed(1)
-    vlm = SIZES["vlm_config"] | {"image_token_index": 4, "text_config": SIZES["vlm_config"]["text_config"] | {
-        "vocab_size": 5, "bos_token_id": 2}}
-    save_folder(from_scratch(SIZES | {"vlm_config": vlm}, 4), FileTokenizer(text), tmp_path / "tiny")
-    return tmp_path / "tiny"
+    return tiny.write("pi05", tmp_path / "tiny", SIZES, text, horizon=4, seed=1)
 
 
 def changed(folder, change):

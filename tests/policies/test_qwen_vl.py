@@ -11,11 +11,11 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies import tiny
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.policy import Observation
-from rlinf_core.policies.pretrained import FileTokenizer
 from rlinf_core.policies.qwen_vl import Config
-from rlinf_core.policies.qwen_vl.network import from_scratch, save_folder
+from rlinf_core.policies.qwen_vl.network import save_folder
 from rlinf_core.policies.qwen_vl.policy import QwenVL
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after
@@ -57,14 +57,10 @@ def written(folder, tied=True):
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.add_special_tokens(TURNS)
-    ids = {f"{name}_token_id": tokenizer.token_to_id(f"<|{token}|>") for name, token in (
-        ("vision_start", "vision_start"), ("vision_end", "vision_end"), ("image", "image_pad"), ("video", "video_pad"))}
-    torch.manual_seed(1)
-    text = SMALL["text_config"] | {"vocab_size": len(WORDS) + len(TURNS) + 256 + 8, "eos_token_id": len(WORDS) + 1}
-    network = from_scratch(SMALL | ids | {"text_config": text, "tie_word_embeddings": tied})
-    save_folder(network, FileTokenizer(tokenizer.to_str()), folder)
+    tiny.write("qwen_vl", folder, SMALL | {"tie_word_embeddings": tied}, tokenizer.to_str(), seed=1)
     said = json.loads((folder / "config.json").read_text())
-    text = {key: value for key, value in said.pop("text_config").items() if key not in (*ids, "model_type", "layer_types")}
+    text = {key: value for key, value in said.pop("text_config").items()
+            if key not in ("model_type", "layer_types") and not key.startswith(("vision_", "image_", "video_"))}
     rope = text.pop("rope_parameters")  # hubs have config.json flat, of before transformers 4.52
     old = {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
     (folder / "config.json").write_text(json.dumps(text | old | said))

@@ -16,11 +16,11 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner
 from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies import tiny
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.policy import Observation
-from rlinf_core.policies.pretrained import FileTokenizer
 from rlinf_core.policies.smolvla import Config
-from rlinf_core.policies.smolvla.network import from_scratch, save_folder
+from rlinf_core.policies.smolvla.network import save_folder
 from rlinf_core.policies.smolvla.policy import SmolVLA
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.policies.bandit import paid_before_and_after
@@ -178,10 +178,7 @@ def folder(tmp_path):
     """As it is published, of a network from scratch whose tokenizer knows three words."""
     words = {"<unk>": 0, "push": 1, "pull": 2}
     text = json.dumps({"version": "1.0", "model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}})
-    torch.manual_seed(1)
-    vlm = VLM | {"text_config": VLM["text_config"] | {"vocab_size": 3}}
-    save_folder(from_scratch(SIZES | {"vlm_config": vlm}, 3), FileTokenizer(text), tmp_path / "tiny")
-    return tmp_path / "tiny"
+    return tiny.write("smolvla", tmp_path / "tiny", SMALL, text, horizon=3, seed=1)
 
 
 def changed(folder, change):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 
 from rlinf_core.algorithms.common.data_parallel import like, synchronised, whole
 from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.policies.policy import NetworkPolicy
 
 if TYPE_CHECKING:
     from rlinf_core.algorithms.common.on_policy import Rollout
-    from rlinf_core.policies.policy import NetworkPolicy
 
 AVERAGED = "averaged"  # the module of the actor's moving average
 adam = partial(torch.optim.Adam, fused=True)  # one pass over all of a parameter, in a third of the time
@@ -107,10 +108,22 @@ class Checkpointed(Learner, ABC):
     def close(self) -> None:  # noqa: B027
         """End what was started: nothing."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything but the data, as nested dicts of tensors and numbers; whole, also where processes keep parts of it."""
-        return {"modules": {name: {key: whole(value) for key, value in module.state_dict().items()}
-                            for name, module in self.modules.items()},
+    def constant(self) -> dict[str, set[str]]:
+        """By module, the weights that no update changes: what a policy says to stay, and no optimiser trains."""
+        trained = {id(parameter) for optimiser in self.optimisers.values() for group in optimiser.param_groups
+                   for parameter in group["params"]}
+        return {name: {key for key, parameter in module.named_parameters()
+                       if module.stays(key) and id(parameter) not in trained}
+                for name, module in self.modules.items() if isinstance(module, NetworkPolicy)}
+
+    def state_dict(self, without: Mapping[str, set[str]] = MappingProxyType({})) -> dict[str, Any]:
+        """Everything but the data, as nested dicts of tensors and numbers; whole, also where processes keep parts of it.
+
+        Args:
+            without: weights that are left out, by module.
+        """
+        return {"modules": {name: {key: whole(value) for key, value in module.state_dict().items()
+                                   if key not in without.get(name, ())} for name, module in self.modules.items()},
                 "optimisers": {name: _moments(optimiser) for name, optimiser in self.optimisers.items()},
                 "updates": self.updates, "generator": self.generator.get_state()}
 

@@ -83,3 +83,9 @@ def described(network: Any) -> Mapping[str, Any]:
     """What ``built`` takes."""
     said: Mapping[str, Any] = json.loads(network.config.to_json_string(use_diff=False))
     return said
+
+
+def save_folder(network: Any, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write it as it is published; a tiny one stands in for a published one where there is none."""
+    network.save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(tokenizer.text)

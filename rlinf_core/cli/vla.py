@@ -1,0 +1,25 @@
+"""``rlinf vla``: what is done with folders of vision-language-action models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, actions: int, state: int, seed: int) -> None:
+    """Write a tiny checkpoint of a published family, and say how it is used."""
+    from rlinf_core.errors import PolicyFileError
+    from rlinf_core.policies.tiny import FAMILIES, OFT, write
+
+    try:
+        text = tokenizer.read_text() if tokenizer else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyFileError(f"tokenizer: expected a tokenizer.json, got {tokenizer}: {error}") from error
+    write(family, folder, None, text, horizon, actions, state, seed)
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+    keys = {"kind": FAMILIES[family].kind, "checkpoint": folder.resolve()}
+    if FAMILIES[family].horizon or horizon:
+        keys["horizon"] = horizon or FAMILIES[family].horizon
+    if family == OFT:
+        keys |= {"decoding": "regression", "state": "true"}
+    print(f"{folder}: a {family} of {size:.1f} MB with random weights. It is used by\n"
+          f"  --set 'policy={{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}'")

@@ -1,0 +1,160 @@
+"""A tiny checkpoint of a published family: its architecture, key names, files and kind of tokenizer, with random weights.
+
+It stands in for one of gigabytes where a recipe, a station or a program that reads such folders is tried.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlinf_core.errors import PolicyFileError, nearest
+from rlinf_core.extras import require
+from rlinf_core.policies.pretrained import FileTokenizer
+
+CHAT = ("<|im_start|>", "<|im_end|>")
+OFT, OFT_STEP = "openvla_oft", 150_000  # OpenVLA's folder, and OpenVLA-OFT's two files beside it
+Known = Mapping[str, int]         # a tokenizer's tokens; how many numbers they take, below ""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family's config.json speaks of its tokenizer.
+
+    Attributes:
+        kind: ``policy.kind``.
+        needed: tokens with a meaning of their own, which the network must know.
+        said: what its config.json says of the tokenizer's tokens.
+        horizon: actions of a chunk, where its folder says so; 0 where it does not.
+        words: the tokenizer is as Gemma's and Llama's, of pieces of words with bytes for what it does not know; or of bytes
+            alone, as GPT-2's, Qwen's and SmolLM's.
+        others: tokens with a meaning that the published tokenizer has besides.
+    """
+
+    kind: str
+    needed: tuple[str, ...]
+    said: Callable[[Known], dict[str, Any]]
+    horizon: int = 0
+    words: bool = False
+    others: tuple[str, ...] = ()
+
+
+def _paligemma(known: Known) -> dict[str, Any]:
+    text = {"vocab_size": known[""], "bos_token_id": known["<bos>"]}
+    return {"vlm_config": {"image_token_index": known["<image>"], "text_config": text}}
+
+
+def _groot(known: Known) -> dict[str, Any]:
+    text = {"vocab_size": known[""], "bos_token_id": known["<|im_start|>"], "eos_token_id": known["<|im_end|>"]}
+    return {"eagle_config": {"image_token_index": known["<IMG_CONTEXT>"], "text_config": text}}
+
+
+def _openvla(known: Known) -> dict[str, Any]:
+    ends = {"bos_token_id": known["<s>"], "eos_token_id": known["</s>"]}
+    return {"text_config": {"vocab_size": known[""] + 256 + 64, **ends}}
+
+
+def _qwen(known: Known) -> dict[str, Any]:
+    ids = {f"{name}_token_id": known[f"<|{token}|>"] for name, token in (
+        ("vision_start", "vision_start"), ("vision_end", "vision_end"), ("image", "image_pad"), ("video", "video_pad"))}
+    return ids | {"text_config": {"vocab_size": known[""] + 256 + 8, "eos_token_id": known["<|im_end|>"]}}
+
+
+_PALIGEMMA: dict[str, Any] = {"needed": ("<bos>", "<image>"), "said": _paligemma, "horizon": 50, "words": True,
+              "others": ("<pad>", "<eos>", "<unk>")}
+_LLAMA: dict[str, Any] = {"needed": ("<s>", "</s>"), "said": _openvla, "words": True, "others": ("<unk>",)}
+FAMILIES: dict[str, Family] = {
+    "pi0": Family("pi0", **_PALIGEMMA),
+    "pi05": Family("pi05", **_PALIGEMMA),
+    "smolvla": Family("smolvla", (), lambda known: {"vlm_config": {"text_config": {"vocab_size": known[""]}}}, 50,
+                      others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>")),
+    "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
+    "openvla": Family("openvla", **_LLAMA),
+    OFT: Family("openvla", **_LLAMA),
+    "qwen_vl": Family("qwen_vl", (*CHAT, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"), _qwen),
+}
+
+
+def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, tokenizer: str = "", horizon: int = 0,
+          actions: int = 7, state: int = 8, seed: int = 0) -> Path:
+    """A new folder as the family publishes its own.
+
+    Args:
+        family: one of ``FAMILIES``.
+        network: what differs from the smallest network of its architecture, by the keys of its config.json.
+        tokenizer: the text of a tokenizer.json, a published one for example; empty for a small one of the same kind.
+        horizon: actions of a chunk; 0 for what ``policy.horizon`` is, unless it says otherwise.
+        actions, state: numbers of an action and of a state, which OpenVLA-OFT's other files are for.
+        seed: of its weights.
+
+    Raises:
+        PolicyFileError: no such family, the folder holds something, or the tokenizer lacks a token that the family needs.
+    """
+    require("vla", "a tiny checkpoint")
+    import torch
+
+    made = FAMILIES.get(family)
+    if made is None:
+        raise PolicyFileError(f"family: expected one of {', '.join(FAMILIES)}, got '{family}'{nearest(family, FAMILIES)}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten")
+    text = tokenizer or own_tokenizer(made)
+    differing = _with(network or {}, made.said(_known(made, family, text)))
+    parts = importlib.import_module(f"rlinf_core.policies.{made.kind}.network")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh = parts.from_scratch(differing, *([horizon or made.horizon] if made.horizon else []))
+        parts.save_folder(fresh, FileTokenizer(text), folder)
+        if family == OFT:
+            from rlinf_core.policies.openvla import heads
+
+            width = fresh.language_model.config.hidden_size
+            heads.save(folder, OFT_STEP, {heads.HEAD: heads.ActionHead(width, actions),
+                                          heads.PROJECTOR: heads.ProprioProjector(state, width)})
+    return folder
+
+
+def own_tokenizer(family: Family) -> str:
+    """The text of a tokenizer.json of the family's kind that knows every byte and no word."""
+    from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+    from tokenizers.models import BPE
+
+    special = (*family.others, *family.needed)
+    if family.words:
+        vocabulary = {token: number for number, token in enumerate(
+            (*special, *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "\n"))}
+        tokenizer = Tokenizer(BPE(vocabulary, [], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        tokenizer.normalizer = normalizers.Replace(" ", "▁")
+        tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        tokenizer = Tokenizer(BPE({letter: number for number, letter in enumerate(sorted(
+            pre_tokenizers.ByteLevel.alphabet()))}, []))
+        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(special))
+    text: str = tokenizer.to_str()
+    return text
+
+
+def _known(made: Family, family: str, text: str) -> dict[str, int]:
+    from tokenizers import Tokenizer
+
+    try:
+        known: dict[str, int] = Tokenizer.from_str(text).get_vocab(with_added_tokens=True)
+    except Exception as error:  # the library raises many kinds
+        raise PolicyFileError(f"tokenizer: expected the text of a tokenizer.json, got: {error}") from error
+    if missing := [token for token in made.needed if token not in known]:
+        raise PolicyFileError(f"tokenizer: expected {', '.join(missing)}, which a {family} needs, in what it knows; found "
+                              f"{'neither' if len(missing) > 1 else 'none'}. Give that of a published {family}, or none")
+    return known | {"": max(known.values()) + 1}
+
+
+def _with(said: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, ``more`` where both say something."""
+    merged = dict(said)
+    for key, value in more.items():
+        below = merged.get(key)
+        merged[key] = _with(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return merged

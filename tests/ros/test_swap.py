@@ -1,0 +1,20 @@
+"""A short form of benchmarks/swap.py: a station's policy is swapped, or dies and comes back, while the arm moves."""
+
+import pytest
+
+from benchmarks.swap import SPEED, measured
+from tests.ros.nursery import Quick
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+STEPS = 60
+
+
+@pytest.mark.domain(92)
+@pytest.mark.parametrize("mode", ["local", "real_time"])
+def test_the_old_version_goes_on_or_the_arm_is_held_and_it_never_jumps(tmp_path, mode):
+    rows = measured(tmp_path / mode, mode, 92, STEPS, Quick)
+    assert list(rows) == ["swap", *([] if mode == "local" else ["server killed"]), "policy killed"]
+    for name, row in rows.items():
+        assert row["speed"] > 0.5 * SPEED and row["others"] == 0, name
+        assert 0 < row["step"] <= row["allowed"] + 1e-8 and row["asked"] < 0.5 * SPEED, name
+    assert rows["swap"]["at_step"] + rows["swap"]["old_went_on"] == STEPS
