@@ -26,6 +26,7 @@ ENDED = 1
 TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Applied",
          "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
 MAX_MESSAGES = 200_000
+BEGINNING, MAX_ALIKE = 512, 4  # bytes of a message, which tell it from others by stamps and numbers
 MAX_DEFINITIONS = 1 << 16  # characters
 RECORD, MESSAGE = Struct("<BQ"), Struct("<HIQQ")  # of MCAP: a record's kind and length; what a message begins with
 HEADER_BYTES = 256          # of an MCAP file, within which it says who has written it
@@ -169,7 +170,8 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
 
 def _read(raws: Iterator[Raw]) -> Messages:
     """What is on the topics that make an episode, once each."""
-    messages: dict[str, dict[tuple[str, bytes], Any]] = {topic: {} for topic in TYPES}
+    messages: Messages = {topic: [] for topic in TYPES}
+    seen: dict[tuple[str, bytes], list[bytes]] = {}  # by topic and beginning: all of an image is much to hash
     stations: set[str] = set()
     appliers: set[str] = set()  # the station, or its arms
     for name, kind, definition, raw, _ in raws:
@@ -180,14 +182,15 @@ def _read(raws: Iterator[Raw]) -> Messages:
         (appliers if topic == "applied" else stations).add(whose)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
-        key = whose, raw  # its arrays are views of it, so that it stays in any case
-        if key not in messages[topic]:
-            messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
-            messages[topic][key].arm = whose
-        if len(messages[topic]) > MAX_MESSAGES:
-            raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}'")
+        alike = seen.setdefault((name, bytes(raw[:BEGINNING])), [])  # a message's arrays are views of it: it stays anyhow
+        if raw not in alike:
+            alike.append(raw)
+            messages[topic].append(store_for(((kind, definition),)).deserialize_cdr(raw, kind))
+            messages[topic][-1].arm = whose
+        if len(messages[topic]) > MAX_MESSAGES or len(alike) > MAX_ALIKE:
+            raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}', or {MAX_ALIKE} that begin alike")
     _check_arms(stations, appliers)
-    return {topic: list(found.values()) for topic, found in messages.items()}
+    return messages
 
 
 def _check_arms(stations: set[str], appliers: set[str]) -> None:
