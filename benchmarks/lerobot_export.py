@@ -3,7 +3,9 @@
     python benchmarks/lerobot_export.py --json results.json
 
 The pictures are noise that moves over a gradient, which is harder for an encoder than a camera at rest. With
---updates N and `make lerobot`, LeRobot itself then trains its ACT on the data set for N updates (act_steps).
+--updates N and `make lerobot`, LeRobot itself then trains its ACT on the data set for N updates (act_steps). With --peer,
+it also makes a data set of the same pictures by the calls with which it records (add_frame, save_episode, finalize; its
+own threads for images and its own encoder): lerobot_times_real_time, lerobot_cpu_s. Not in either figure: making pictures.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -29,12 +32,19 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--steps", type=int, default=50, help="of an episode, at 10 Hz")
     parser.add_argument("--updates", type=int, default=0, help="of LeRobot's ACT on it")
+    parser.add_argument("--peer", action="store_true", help="LeRobot's own recording beside it")
+    parser.add_argument("--recording", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    if arguments.recording:  # by LeRobot's own environment
+        print(json.dumps(recorded(arguments.recording, arguments.episodes, arguments.steps)))
+        return
     with tempfile.TemporaryDirectory() as folder:
         made(Path(folder), arguments.episodes, arguments.steps)
         result = measured(Path(folder), arguments.episodes * arguments.steps / 10.0)
         result["act_steps"] = trained(Path(folder) / "set", arguments.updates) if arguments.updates else 0
+        if arguments.peer:
+            result |= peer(Path(folder), arguments.episodes, arguments.steps)
     print(result)
     if arguments.json:
         arguments.json.write_text(json.dumps(result))
@@ -46,15 +56,21 @@ def made(folder: Path, episodes: int, steps: int) -> None:
     from tests.messages import record
 
     spec = load_task(ROOT / "configs/tasks/peg_insertion.yaml").with_images(CAMERAS).spec
-    noise = np.random.default_rng(0).integers(0, 12, (480, 640, 3)) + np.arange(640)[None, :, None] // 4
+    first = noise()
 
     def pictures(topic: str, number: int, message: object) -> None:
         for image in getattr(message, "images", ()):
-            image.data = np.roll(noise, 3 * number, axis=1).astype(np.uint8).ravel()
+            image.data = np.roll(first, 3 * number, axis=1).ravel()
 
     spool = Spool(folder / "spool", min_free_mb=0)
     for number in range(episodes):
         record(spool, spec, f"a-{number:02d}", steps=steps, change=pictures).close()
+
+
+def noise() -> np.ndarray:
+    """The first picture (480, 640, 3), uint8."""
+    grain = np.random.default_rng(0).integers(0, 12, (480, 640, 3))
+    return (grain + np.arange(640)[None, :, None] // 4).astype(np.uint8)
 
 
 def measured(folder: Path, recorded_s: float) -> dict[str, float]:
@@ -69,10 +85,55 @@ def measured(folder: Path, recorded_s: float) -> dict[str, float]:
 
 
 def trained(dataset: Path, updates: int) -> int:
+    return len(lerobot(ROOT / "tests/data/lerobot_itself.py", dataset, updates)["losses"])
+
+
+def peer(folder: Path, episodes: int, steps: int) -> dict[str, float]:
+    return lerobot(__file__, "--recording", folder / "theirs", "--episodes", episodes, "--steps", steps)
+
+
+def lerobot(*command: object) -> dict:
+    """What a script says that its own environment runs."""
+    if not (VENV / "bin/python").exists():
+        raise SystemExit(f"{VENV}: expected LeRobot's own environment, found none. Make it: make lerobot")
     environment = os.environ | {"LD_LIBRARY_PATH": str(VENV / "ffmpeg"), "HF_HUB_OFFLINE": "1"}
-    said = subprocess.run([VENV / "bin/python", ROOT / "tests/data/lerobot_itself.py", dataset, str(updates)], text=True,
-                          stdout=subprocess.PIPE, env=environment, check=True)
-    return len(json.loads(said.stdout.splitlines()[-1])["losses"])
+    said = subprocess.run([VENV / "bin/python", *map(str, command)], text=True, stdout=subprocess.PIPE, env=environment,
+                          check=True)
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+def recorded(folder: Path, episodes: int, steps: int) -> dict[str, float]:
+    """In LeRobot's environment: as ``lerobot-record`` does with two cameras, but as fast as it goes."""
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")  # as in tests/data/lerobot_itself.py
+    for name in ("nms", "qnms"):
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+    image = {"dtype": "video", "shape": (480, 640, 3), "names": ["height", "width", "channels"]}
+    vector = {"dtype": "float32", "shape": (7,), "names": [f"v{index}" for index in range(7)]}
+    features = {f"observation.images.{name}": image for name in CAMERAS} | {"observation.state": vector, "action": vector}
+    pictures, numbers = [np.roll(noise(), 3 * step, axis=1) for step in range(steps)], np.zeros(7, np.float32)
+    before, started = cpu_s(), time.perf_counter()
+    dataset = LeRobotDataset.create("local/theirs", fps=10, features=features, root=folder, use_videos=True,
+                                    image_writer_threads=4 * len(CAMERAS))
+    for _ in range(episodes):
+        for step in range(steps):
+            shown = {f"observation.images.{name}": pictures[step] for name in CAMERAS}
+            dataset.add_frame(shown | {"observation.state": numbers, "action": numbers, "task": "insert the peg"})
+        dataset.save_episode()
+    dataset.finalize()
+    seconds = time.perf_counter() - started
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"lerobot_times_real_time": episodes * steps / 10.0 / seconds, "lerobot_seconds": seconds,
+            "lerobot_cpu_s": cpu_s() - before, "lerobot_megabytes": size / 1e6}
+
+
+def cpu_s() -> float:
+    """Of this process, its threads and what it has started."""
+    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, (resource.RUSAGE_SELF,
+                                                                                 resource.RUSAGE_CHILDREN)))
 
 
 if __name__ == "__main__":

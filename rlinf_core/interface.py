@@ -13,7 +13,7 @@ from typing import Any
 
 from rlinf_core.errors import RlinfError, nearest
 
-EPISODE, BLACK_BOX = "episode", "black box"
+EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # what a recording is of
 FREE = ("camera/<name>/image", "camera/<name>/camera_info", "robot_description", "joy", "policy/update", "policy/status",
         "trainer/status")  # whose quality of service may be overridden
 COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
@@ -37,6 +37,8 @@ class Topic:
             fits every driver's publisher.
         recorded: with an ``episode``, in the ``black box`` before a fault, or not at all.
         sampled: its message of a time step's time is recorded with that; of an image as JPEG, on ``<image>/compressed``.
+        session: recorded with the session, too: each message where there are no fields here, else one in which one of them
+            has changed; None for not at all.
         meaning: in a sentence.
     """
 
@@ -53,6 +55,7 @@ class Topic:
     newest: bool = False
     recorded: str = ""
     sampled: bool = False
+    session: tuple[str, ...] | None = None
 
     @property
     def fixed(self) -> str:
@@ -102,9 +105,11 @@ TOPICS = (
     Topic(name="distance", type="sensor_msgs/msg/Range", sender="robot side", receivers="interlock", rate="20 Hz",
           per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
     Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock", rate="on change",
-          depth=1, latched=True, per_arm=True, meaning="a reflex or a user stop, in a word; empty when there is none"),
+          depth=1, latched=True, per_arm=True, session=(),
+          meaning="a reflex or a user stop, in a word; empty when there is none"),
     Topic(name="robot/reset", type="std_msgs/msg/String", sender="interlock", receivers="robot side", rate="on a reset",
-          depth=1, per_arm=True, meaning="a person resets the fault of this name, and the robot's own stands: what brings "
+          depth=1, per_arm=True, session=(),
+          meaning="a person resets the fault of this name, and the robot's own stands: what brings "
           "the robot back may be asked of it now, and at no other time; meanwhile `robot/fault` is another"),
     Topic(name="target_pose", type="geometry_msgs/msg/PoseStamped", sender="interlock", receivers="robot side",
           rate="every tick", per_arm=True, recorded=BLACK_BOX, sampled=True,
@@ -115,9 +120,9 @@ TOPICS = (
           rate="every tick", per_arm=True,
           meaning="how far the gripper shall be open [m]; nothing while `gripper/state` is silent"),
     Topic(name="estop/<name>", type="std_msgs/msg/Bool", sender="e-stop", receivers="interlock", rate="10 Hz",
-          meaning="true when pressed; silence is pressed"),
+          session=("data",), meaning="true when pressed; silence is pressed"),
     Topic(name="enable", type="std_msgs/msg/Bool", sender="operator", receivers="interlock", rate="within the lease",
-          meaning="the policy may move, until false or the lease (enable_lease) has passed"),
+          session=("data",), meaning="the policy may move, until false or the lease (enable_lease) has passed"),
     Topic(name="timestep", type="rlinf_msgs/msg/TimeStep", sender="environment",
           receivers="policy, operator, recorder; interlock in lockstep", rate="control rate", depth=50, recorded=EPISODE,
           meaning="observation, reward, how the episode ended"),
@@ -130,19 +135,23 @@ TOPICS = (
           meaning="what moved the arm, and who asked for it; what other arms did is zero here"),
     Topic(name="safety", type="rlinf_msgs/msg/SafetyState", sender="interlock", receivers="all",
           rate="10 Hz, and on change", depth=1, latched=True, per_arm=True, recorded=EPISODE,
+          session=("state", "source", "cause", "limits_hash"),
           meaning="state of the interlock, and why"),
     Topic(name="safety/to_others", type="rlinf_msgs/msg/SafetyState", sender="interlock",
           receivers="interlocks of the other arms", rate="every tick", per_arm=True,
           meaning="where there are several arms: why this one could not move now, as `cause`; empty if it may"),
     Topic(name="safety/events", type="rlinf_msgs/msg/SafetyEvent", sender="interlock", receivers="recorder, all",
-          rate="each intervention", depth=50, per_arm=True, recorded=EPISODE,
+          rate="each intervention", depth=50, per_arm=True, recorded=EPISODE, session=("kind", "cause", "source"),
           meaning="what was refused, dropped, limited or held"),
     Topic(name="episode", type="rlinf_msgs/msg/EpisodeEvent", sender="environment, recorder", receivers="all",
-          rate="each event", depth=50, recorded=EPISODE, meaning="an episode started, ended, was closed or aborted"),
+          rate="each event", depth=50, recorded=EPISODE, session=(),
+          meaning="an episode started, ended, was closed or aborted"),
     Topic(name="label", type="std_msgs/msg/String", sender="operator", receivers="environment", rate="on a person's word",
+          session=(),
           meaning="ready, of the scene before an episode; of that in play success, failure, rerecord or discard"),
     Topic(name="prompt", type="std_msgs/msg/String", sender="environment", receivers="operator, director, page",
-          rate="on change", depth=1, latched=True, meaning="what a person is asked before an episode; empty if nothing"),
+          rate="on change", depth=1, latched=True, session=(),
+          meaning="what a person is asked before an episode; empty if nothing"),
     Topic(name="joy", type="sensor_msgs/msg/Joy", sender="joystick driver", receivers="operator", rate="10 Hz",
           meaning="a gamepad, with station.operator.kind = joy"),
     Topic(name="vr/pose", type="geometry_msgs/msg/PoseStamped", sender="a headset's bridge", receivers="operator",
@@ -152,12 +161,15 @@ TOPICS = (
     Topic(name="page", type="sensor_msgs/msg/Joy", sender="page", receivers="operator",
           rate="20 Hz, while somebody commands", meaning="what is held on the operator's page"),
     Topic(name="policy/update", type="rlinf_msgs/msg/PolicyUpdate", sender="uplink", receivers="policy",
-          rate="each version", depth=1, latched=True, meaning="a new policy lies on this machine"),
+          rate="each version", depth=1, latched=True, session=(), meaning="a new policy lies on this machine"),
     Topic(name="policy/status", type="rlinf_msgs/msg/PolicyStatus", sender="policy",
           receivers="environment, director, uplink", rate="0.5 Hz", depth=1, latched=True,
+          session=("session", "version", "error"),
           meaning="which version plays, and how fast it answers"),
     Topic(name="trainer/status", type="rlinf_msgs/msg/TrainerStatus", sender="uplink", receivers="environment, director",
-          rate="2 Hz", depth=1, latched=True, meaning="what the trainer does, and whether it wants more"),
+          rate="2 Hz", depth=1, latched=True,
+          session=("connected", "phase", "policy_version", "accepting", "set_aside", "message"),
+          meaning="what the trainer does, and whether it wants more"),
     Topic(name="clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment; use_sim_time",
           rate="control rate", meaning="simulated time, of a simulator in lockstep"),
 )

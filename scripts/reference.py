@@ -24,7 +24,7 @@ from rlinf_core.cli.main import _parser  # noqa: E402
 from rlinf_core.drivers import driver, drivers  # noqa: E402
 from rlinf_core.grippers import gripper, grippers  # noqa: E402
 from rlinf_core.hand_eye import HandEye  # noqa: E402
-from rlinf_core.interface import TOPICS, Topic  # noqa: E402
+from rlinf_core.interface import SESSION, TOPICS, Topic  # noqa: E402
 from rlinf_core.interlock.limits import Limits  # noqa: E402
 from rlinf_core.interlock.limits_file import schema as limits_schema  # noqa: E402
 from rlinf_core.operators import OPERATOR, operators  # noqa: E402
@@ -212,7 +212,8 @@ def _topics() -> list[str]:
 
 
 def _recorded(row: Topic) -> str:
-    return ", ".join(filter(None, (row.recorded, "time steps" if row.sampled else "")))
+    kept = (row.recorded, "time steps" if row.sampled else "", SESSION if row.session is not None else "")
+    return ", ".join(filter(None, kept))
 
 
 def _quality(row: Topic) -> str:

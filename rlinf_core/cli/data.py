@@ -8,6 +8,7 @@ from typing import Any
 
 from rlinf_core.cli.show import print_table
 from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.interface import EPISODE
 from rlinf_core.reports.recordings import recordings
 
 
@@ -53,10 +54,11 @@ def repair(paths: list[Path], out: Path) -> int:
             episodes += not done.fault
             lost = f"; lost: {'; '.join(done.lost)}" if done.lost else ""
             print(f"{printable(source)}: {done.messages} messages kept{lost}; "
-                  + (f"no episode: {done.fault}" if done.fault else "a whole episode, sealed"))
+                  + (f"no episode: {done.fault}" if done.fault else
+                     f"a {'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"))
         if not kept:
             raise EpisodeError(f"nothing whole in {len(broken)} broken recordings; nothing was written")
-    print(f"{episodes} of {len(broken)} are whole episodes again, in {out}")
+    print(f"{episodes} of {len(broken)} are whole again, in {out}")
     return int(episodes < len(broken))
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from rlinf_core import extras
 from rlinf_core.cli.display import Display
+from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.interface import EPISODE
 from rlinf_core.launching.graph import (
     Process,
     check_operator,
@@ -67,7 +69,7 @@ def _tell(recipe: Recipe, run_dir: Path) -> int:
         print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
         return 130
     if recipe.collect.only:
-        recorded = len({path.parent for path in run_dir.glob("**/metadata.yaml")})
+        recorded = sum(kind_of(path.parent) == EPISODE for path in run_dir.glob("**/metadata.yaml"))
         print(f"{recorded} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}", flush=True)
     else:
         print(write_report(recipe, run_dir), flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import NS
 from rlinf_core.errors import RlinfError, printable
+from rlinf_core.interface import BLACK_BOX, SESSION
 from rlinf_core.reports.recordings import DAMAGED, SEALED, Line, draw, look, recordings, topics
 
 WIDTH = 200  # where there is no terminal
@@ -32,6 +33,8 @@ def show(paths: list[Path], plot: Path | None = None, only_list: bool = False) -
             print(f"{line.recording}: {line.note}")
     if len(lines) == 1 and not only_list:
         _describe(folders[0])
+        if lines[0].mode == SESSION and lines[0].seconds:
+            _tell(folders[0])
     else:
         print(_summary(lines))
     if plot is not None:
@@ -57,11 +60,21 @@ def _describe(folder: Path) -> None:
     print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 
 
+def _tell(folder: Path) -> None:
+    """What happened in a session, in words."""
+    from rlinf_core.reports.sessions import happened
+
+    for line in happened(folder):
+        print(printable(line))
+
+
 def _summary(lines: list[Line]) -> str:
     """All of them in one line."""
     steps, seals = [int(line.steps) for line in lines if line.steps], Counter(line.seal for line in lines)
     won = sum(line.outcome == "success" for line in lines)
-    return (f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} steps; "
+    others = Counter(line.mode for line in lines if line.mode in (SESSION, BLACK_BOX))
+    beside = "".join(f", {count} of a {kind}" for kind, count in sorted(others.items()))
+    return (f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} steps{beside}; "
             f"{', '.join(f'{count} {seal}' for seal, count in seals.most_common())}")
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from rlinf_core.data.episodes import check_values
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.episodes.checksums import SUMS, verify
+from rlinf_core.episodes.reading import recorded
+from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.interface import EPISODE
 from rlinf_core.specs import StationSpec
 
 
@@ -22,6 +25,8 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
         if not (folder / "metadata.yaml").exists():
             return "no metadata.yaml: it is being recorded, or was interrupted"
         sealed = (folder / SUMS).exists()
+        if kind_of(folder) != EPISODE:
+            return _fault_of_other(folder, sealed)
         episode = read_episode(folder, sealed=sealed)
         check_values(episode, spec)
     except (EpisodeError, OSError) as error:
@@ -29,3 +34,11 @@ def fault(folder: Path, spec: StationSpec | None = None) -> str:
     if not sealed:
         return f"no {SUMS}: a whole episode that was never closed"
     return "" if episode.id == folder.name else f"expected a folder named {printable(episode.id)}, as its episode"
+
+
+def _fault_of_other(folder: Path, sealed: bool) -> str:
+    """Likewise of a session, or what led to a fault, which have no steps."""
+    if sealed:
+        verify(folder)
+    count = sum(1 for _ in recorded(folder))
+    return "" if sealed else f"no {SUMS}: {count} whole messages, and it was never closed"

@@ -17,7 +17,7 @@ from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, RlinfError, printable
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import station_task
-from rlinf_core.reports.recordings import recordings
+from rlinf_core.reports.recordings import episodes_in
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 LONGEST, READERS = 10**9, 2  # time steps; episodes that are read at once: hashes and copies leave the interpreter free
@@ -34,7 +34,7 @@ def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, 
     """
     first: tuple[Path, Episode] | None = None
     seen: dict[str, Path] = {}
-    for folder, reading in _ahead(recordings(paths)):
+    for folder, reading in _ahead(episodes_in(paths)):
         try:
             episode = reading.result()
         except EpisodeError as error:

@@ -22,8 +22,9 @@ from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.messages import store_for
 from rlinf_core.episodes.reading import MAX_CHUNK_BYTES
 from rlinf_core.episodes.standard import offered_qos
-from rlinf_core.episodes.storage import CheckedWriter
+from rlinf_core.episodes.storage import CheckedWriter, kind_of
 from rlinf_core.errors import EpisodeError, printable
+from rlinf_core.interface import EPISODE
 
 HEAD = struct.Struct("<BQ")
 MAGIC = 8
@@ -31,15 +32,16 @@ MAGIC = 8
 
 @dataclass(frozen=True)
 class Repaired:
-    """What came of one recording: how many messages were whole, and what is wrong with them still."""
+    """What came of one recording: of which kind it is, how many messages were whole, and what is wrong with them still."""
 
+    kind: str
     messages: int
     lost: tuple[str, ...]
     fault: str
 
 
 def repair(folder: Path, out: Path) -> Repaired:
-    """Write what is whole of a recording to ``out``; it is sealed where that is a whole episode.
+    """Write what is whole of a recording to ``out``; it is sealed where that is a whole episode, or was none.
 
     Raises:
         EpisodeError: there is not one MCAP file in it, or nothing whole in that.
@@ -48,22 +50,24 @@ def repair(folder: Path, out: Path) -> Repaired:
     if len(files) != 1:
         raise EpisodeError(f"{folder}: expected one MCAP file, got {len(files)}. It cannot be repaired")
     lost: list[str] = []
-    count = _write(out, _messages(files[0], lost))
+    kind = kind_of(folder)
+    count = _write(out, _messages(files[0], lost), kind)
     if not count:
         shutil.rmtree(out)
         raise EpisodeError(f"{folder}: expected a chunk whose checksum fits, got none: {'; '.join(lost) or 'no data'}. "
                            "There is nothing to keep")
     try:
-        read_episode(out)
+        if kind == EPISODE:
+            read_episode(out)
     except EpisodeError as error:
-        return Repaired(count, tuple(lost), printable(error).removeprefix(f"episode {printable(out)}: "))
+        return Repaired(kind, count, tuple(lost), printable(error).removeprefix(f"episode {printable(out)}: "))
     seal(out)
-    return Repaired(count, tuple(lost), fault(out))
+    return Repaired(kind, count, tuple(lost), fault(out))
 
 
-def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]]) -> int:
+def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]], kind: str) -> int:
     count, connections = 0, dict[str, Any]()
-    with CheckedWriter(out) as bag:
+    with CheckedWriter(out, kind) as bag:
         for schema, channel, message in messages:
             if channel.topic not in connections:
                 store = store_for(((schema.name, schema.data.decode()),))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ ENDED = 1
 TYPES = {"timestep": f"{PACKAGE}/msg/TimeStep", "applied": f"{PACKAGE}/msg/Applied",
          "episode": f"{PACKAGE}/msg/EpisodeEvent", "policy/action": f"{PACKAGE}/msg/ActionChunk"}
 MAX_MESSAGES = 200_000
+BEGINNING, MAX_ALIKE = 512, 4  # bytes of a message, which tell it from others by stamps and numbers
 MAX_DEFINITIONS = 1 << 16  # characters
 RECORD, MESSAGE = Struct("<BQ"), Struct("<HIQQ")  # of MCAP: a record's kind and length; what a message begins with
 HEADER_BYTES = 256          # of an MCAP file, within which it says who has written it
@@ -33,7 +34,23 @@ MAX_CHUNK_BYTES = 72 << 20  # a chunk ends once it is over 1 MiB, and a message 
 
 ARM = re.compile("[A-Za-z][A-Za-z0-9_]*")  # between the station's name and that of a topic of one of several arms
 
-Raw = tuple[str, str, str, bytes]  # topic, type, its definition, CDR
+
+class Raw(NamedTuple):
+    """A message as it was recorded.
+
+    Attributes:
+        topic, kind, definition: its topic's name, its type, and the text of that.
+        data: CDR.
+        at_ns: when it came.
+    """
+
+    topic: str
+    kind: str
+    definition: str
+    data: bytes
+    at_ns: int
+
+
 Messages = dict[str, list[Any]]
 
 
@@ -48,12 +65,21 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     try:
         if sealed or (folder / SUMS).exists():
             verify(folder)
-        return _episode(folder, _read(_recorded(folder) if sealed or _ours(folder) else _anybodys(folder)))
+        return _episode(folder, _read(_read_raw(folder) if sealed or _ours(folder) else _anybodys(folder)))
     except EpisodeError:
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
         raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording, got: {type(error).__name__}: {error}. "
                            "Leave it out of training, or repair it with `mcap recover`") from error
+
+
+def recorded(folder: Path) -> Iterator[Raw]:
+    """Each message of a recording as our recorders write them, in their order; EpisodeError where it is damaged."""
+    try:
+        yield from _read_raw(folder)
+    except Exception as error:  # as above
+        raise EpisodeError(f"episode {folder}: expected a whole recording, got: {type(error).__name__}: {error}. "
+                           "`rlinf data repair` keeps what is whole") from error
 
 
 def _episode(folder: Path, messages: Messages) -> Episode:
@@ -73,7 +99,7 @@ def _episode(folder: Path, messages: Messages) -> Episode:
     return _assemble(steps, messages, ended[-1], f"episode {folder}")
 
 
-def _recorded(folder: Path) -> Iterator[Raw]:
+def _read_raw(folder: Path) -> Iterator[Raw]:
     """What a recorder has written: one MCAP file, from its beginning to its end, with the checksum of every chunk compared.
 
     No index is followed and nothing is decompressed, either of which could make little data into any amount.
@@ -99,7 +125,7 @@ def _recorded(folder: Path) -> Iterator[Raw]:
                 elif isinstance(record, Message):
                     channel = channels[record.channel_id]
                     schema = schemas[channel.schema_id]
-                    yield channel.topic, schema.name, schema.data.decode(), record.data
+                    yield Raw(channel.topic, schema.name, schema.data.decode(), record.data, record.log_time)
 
 
 def _records(chunk: Chunk) -> Iterator[McapRecord]:
@@ -138,16 +164,17 @@ def _anybodys(folder: Path) -> Iterator[Raw]:
     from rosbags.rosbag2 import Reader
 
     with Reader(folder) as reader:
-        for connection, _, raw in reader.messages():
-            yield connection.topic, connection.msgtype, connection.msgdef.data, raw
+        for connection, at_ns, raw in reader.messages():
+            yield Raw(connection.topic, connection.msgtype, connection.msgdef.data, raw, at_ns)
 
 
 def _read(raws: Iterator[Raw]) -> Messages:
     """What is on the topics that make an episode, once each."""
-    messages: dict[str, dict[tuple[str, bytes], Any]] = {topic: {} for topic in TYPES}
+    messages: Messages = {topic: [] for topic in TYPES}
+    seen: dict[tuple[str, bytes], list[bytes]] = {}  # by topic and beginning: all of an image is much to hash
     stations: set[str] = set()
     appliers: set[str] = set()  # the station, or its arms
-    for name, kind, definition, raw in raws:
+    for name, kind, definition, raw, _ in raws:
         topic = next((topic for topic in TYPES if name.endswith(f"/{topic}")), "")
         if not topic:
             continue
@@ -155,14 +182,15 @@ def _read(raws: Iterator[Raw]) -> Messages:
         (appliers if topic == "applied" else stations).add(whose)
         if kind != TYPES[topic] or len(definition) > MAX_DEFINITIONS or len(stations) > 1:
             raise ValueError(f"'{name}' of type {kind}, not '{min(stations or appliers)}/{topic}' of {TYPES[topic]}")
-        key = whose, raw  # its arrays are views of it, so that it stays in any case
-        if key not in messages[topic]:
-            messages[topic][key] = store_for(((kind, definition),)).deserialize_cdr(raw, kind)
-            messages[topic][key].arm = whose
-        if len(messages[topic]) > MAX_MESSAGES:
-            raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}'")
+        alike = seen.setdefault((name, bytes(raw[:BEGINNING])), [])  # a message's arrays are views of it: it stays anyhow
+        if raw not in alike:
+            alike.append(raw)
+            messages[topic].append(store_for(((kind, definition),)).deserialize_cdr(raw, kind))
+            messages[topic][-1].arm = whose
+        if len(messages[topic]) > MAX_MESSAGES or len(alike) > MAX_ALIKE:
+            raise ValueError(f"more than {MAX_MESSAGES} messages on '{name}', or {MAX_ALIKE} that begin alike")
     _check_arms(stations, appliers)
-    return {topic: list(found.values()) for topic, found in messages.items()}
+    return messages
 
 
 def _check_arms(stations: set[str], appliers: set[str]) -> None:

@@ -26,6 +26,7 @@ from rlinf_core.episodes.checksums import MAX_BYTES, is_plain, seal
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.episodes.standard import offered_qos
 from rlinf_core.errors import SpoolError
+from rlinf_core.interface import EPISODE
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_GB = 20.0
@@ -40,11 +41,13 @@ class Spool:
         min_free_mb: refuse to open an episode with less free disk than this.
         keep_sent: how many sent episodes to keep.
         max_gb: of all episodes; the last one that is recorded may go beyond.
+        kind: what its recordings are of.
     """
 
     def __init__(self, root: str | Path, min_free_mb: float = 200.0, keep_sent: int = 10_000,
-                 max_gb: float = MAX_GB) -> None:
+                 max_gb: float = MAX_GB, kind: str = EPISODE) -> None:
         self.root, self.min_free_mb, self.keep_sent, self.max_gb = Path(root), min_free_mb, keep_sent, max_gb
+        self.kind = kind
         self.attachments: Callable[[], dict[str, bytes]] = dict  # by name, of each new episode
         self._sizes: dict[str, dict[Path, int]] = {}  # bytes by folder; those of an episode change only while it is open
         try:
@@ -86,14 +89,21 @@ class Spool:
     def mark_sent(self, episode_id: str) -> None:
         """The trainer has acknowledged it."""
         self._move("closed", "sent", episode_id)
-        room = self.max_gb * 1e9 - self._bytes(*KEPT, "sent")
-        excess = len(self._sizes["sent"]) - self.keep_sent
+        self.forget("sent", keep=self.keep_sent)
+
+    def forget(self, *folders: str, keep: int = 1 << 62, needed: int = 0) -> None:
+        """Remove the oldest of some folders, until it holds no more than it may with ``needed`` bytes beside, and they no
+        more than ``keep``.
+        """
+        room = self.max_gb * 1e9 - needed - self._bytes(*KEPT, "sent")
+        sizes = {path: size for name in folders for path, size in self._sizes[name].items()}
+        excess = len(sizes) - keep
         if room >= 0 and excess <= 0:
             return
-        for number, old in enumerate(_oldest_first(self.root / "sent")):
+        for number, old in enumerate(sorted(sizes, key=_age)):
             if room >= 0 and number >= excess:
                 break
-            room += self._sizes["sent"].get(old, 0)
+            room += sizes[old]
             shutil.rmtree(old, ignore_errors=True)
 
     def full(self) -> float:
@@ -119,14 +129,14 @@ class Spool:
 
 
 class EpisodeWriter:
-    """One episode being recorded: raw CDR messages into a rosbag2 folder (MCAP, readable by ``ros2 bag``)."""
+    """One recording being made: raw CDR messages into a rosbag2 folder (MCAP, readable by ``ros2 bag``)."""
 
     def __init__(self, spool: Spool, episode_id: str) -> None:
         from rlinf_core.episodes.storage import CheckedWriter
 
         self.spool, self.episode_id, self.bytes = spool, episode_id, 0
         self._connections: dict[str, Any] = {}
-        self._bag = CheckedWriter(spool.root / "open" / episode_id)
+        self._bag = CheckedWriter(spool.root / "open" / episode_id, spool.kind)
         with _disk_errors(spool.root):
             self._bag.open()
             storage: Any = self._bag.storage
@@ -165,7 +175,11 @@ class EpisodeWriter:
 
 
 def _oldest_first(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir(), key=lambda path: (_changed(path), path.name))
+    return sorted(folder.iterdir(), key=_age)
+
+
+def _age(path: Path) -> tuple[int, str]:
+    return _changed(path), path.name
 
 
 def _size(path: Path) -> int:

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from mcap.records import Metadata
+from mcap.stream_reader import StreamReader
 from mcap.writer import CompressionType
 from mcap.writer import Writer as McapWriter
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.rosbag2.metadata import dump_qos_v8
 
 from rlinf_core.episodes.messages import LIBRARY
+from rlinf_core.interface import EPISODE, SESSION
 
 if TYPE_CHECKING:
     from rosbags.interfaces import Connection, Qos
-    from rosbags.rosbag2.writer import StorageWriter
 
+CHUNK_BYTES, KIND_BYTES = 1 << 20, 1 << 16  # of a chunk, after which it is written; of what says the kind, at most
 MEDIA_TYPES = {".json": "application/json", ".yaml": "application/yaml"}
 
 
 class CheckedMcap:
-    """A storage of ``rosbags``'s writer, on the ``mcap`` package: a CRC for every chunk, the data and the summary."""
+    """A storage of ``rosbags``'s writer, on the ``mcap`` package: a CRC for every chunk, the data and the summary.
 
-    def __init__(self, path: Path, compression: Any) -> None:
+    Of other kinds than episodes it says so at its beginning. Each message of a session is a chunk, and written at once.
+    """
+
+    def __init__(self, path: Path, compression: Any, kind: str = EPISODE) -> None:
         self.path = path / f"{path.name}.mcap"
         self._file = self.path.open("xb")
-        self._mcap = McapWriter(self._file, compression=CompressionType.NONE, enable_data_crcs=True)
+        self._at_once = kind == SESSION
+        self._mcap = McapWriter(self._file, 0 if self._at_once else CHUNK_BYTES, compression=CompressionType.NONE,
+                                enable_data_crcs=True)
         self._mcap.start(profile="ros2", library=LIBRARY)
+        if kind != EPISODE:
+            self._mcap.add_metadata(LIBRARY, {"kind": kind})
         self._schemas: dict[str, int] = {}
         self._channels: dict[int, int] = {}
 
@@ -52,6 +64,8 @@ class CheckedMcap:
     def write(self, connection: Any, timestamp: int, data: bytes | memoryview) -> None:
         """A message."""
         self._mcap.add_message(self._channels[connection.id], timestamp, bytes(data), timestamp)
+        if self._at_once:
+            self._file.flush()
 
     def close(self, version: int, metadata: str) -> None:
         """Write what a reader begins with."""
@@ -71,10 +85,9 @@ class CheckedWriter(Writer):
     of a topic, which is text within it, is written once a process.
     """
 
-    STORAGE_PLUGINS: Mapping[StoragePlugin, type[StorageWriter]] = {StoragePlugin.MCAP: CheckedMcap}
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: str = EPISODE) -> None:
         super().__init__(path, version=8, storage_plugin=StoragePlugin.MCAP)
+        self.STORAGE_PLUGINS: Mapping[StoragePlugin, Any] = {StoragePlugin.MCAP: partial(CheckedMcap, kind=kind)}
         self.qos: dict[str, str] = {}
 
     def add_topic(self, topic: str, msgtype: str, typestore: Any, qos: Qos) -> Connection:
@@ -107,6 +120,15 @@ class CheckedWriter(Writer):
         return {"starting_time": {"nanoseconds_since_epoch": self.min_timestamp},
                 "duration": {"nanoseconds": max(0, self.max_timestamp - self.min_timestamp)},
                 "message_count": sum(self.counts.values())}
+
+
+def kind_of(folder: Path) -> str:
+    """What a recording is of, as its file says at its beginning; EPISODE where it does not say, or cannot be read."""
+    with suppress(Exception), next(folder.glob("*.mcap")).open("rb") as file:
+        for record in islice(StreamReader(file, record_size_limit=KIND_BYTES).records, 2):
+            if isinstance(record, Metadata) and record.name == LIBRARY:
+                return record.metadata.get("kind", EPISODE)
+    return EPISODE
 
 
 @cache

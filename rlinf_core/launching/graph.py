@@ -104,6 +104,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               lockstep=lockstep, **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
+              session_gb=station.session_gb, estops=list(robot.estops) or [""],
               lockstep=lockstep, cameras=cameras["cameras"], urdf=str(robot.urdf or ""), tool_frame=robot.tool_frame,
               mounts=_mounts(robot), specs=json.dumps(spec.to_dict()),
               attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",

@@ -88,6 +88,8 @@ class Station(Settings):
                                   "shell's, as in all of ROS")
     spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
                             "then it plays and records none until they are sent")
+    session_gb: float = Field(1.0, ge=0, description="what is recorded beside episodes may take so much of its disk, then "
+                              "the oldest is removed; 0 records none (docs/data.md)")
     operator: Annotated[Any, OPERATOR] = Field(
         {}, description="who demonstrates and arms: scripted, in simulation only; or a person with this device, in a "
         "terminal of their own (rlinf teleop)")

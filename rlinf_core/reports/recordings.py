@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from rlinf_core.atomic_io import REASON
 from rlinf_core.episodes.checksums import SUMS, verify
-from rlinf_core.episodes.messages import NS
-from rlinf_core.episodes.reading import read_episode
+from rlinf_core.episodes.messages import NS, PACKAGE
+from rlinf_core.episodes.reading import read_episode, recorded
+from rlinf_core.episodes.storage import kind_of
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError, RlinfError, printable
+from rlinf_core.interface import EPISODE
 
 SEALED, UNSEALED, DAMAGED = "sealed", "no seal", "DAMAGED"
 ENDINGS = ("*.mcap", "*.db3")
@@ -52,10 +54,15 @@ def recordings(paths: list[Path]) -> list[Path]:
     return sorted(found)
 
 
+def episodes_in(paths: list[Path]) -> list[Path]:
+    """Likewise, without what was recorded of sessions and faults."""
+    return [folder for folder in recordings(paths) if kind_of(folder) == EPISODE]
+
+
 def look(folder: Path, root: Path | None = None) -> Line:
     """Read one recording; whatever is wrong with it becomes its note."""
     name = printable(folder.relative_to(root) if root and folder != root and folder.is_relative_to(root) else folder)
-    seal, reason = UNSEALED, folder.with_name(folder.name[:200] + REASON)
+    seal, reason, kind = UNSEALED, folder.with_name(folder.name[:200] + REASON), kind_of(folder)
     try:
         if (folder / SUMS).exists():
             seal = DAMAGED
@@ -64,15 +71,26 @@ def look(folder: Path, root: Path | None = None) -> Line:
         if not (folder / "metadata.yaml").exists():
             raise EpisodeError("no metadata.yaml: it is being recorded, or was interrupted")
         note = f"set aside: {printable(reason.read_text())[:-2]}" if reason.is_file() else ""
+        if kind != EPISODE:
+            return _of_no_episode(Line(name, mode=kind, outcome="", MB=megabytes(folder), seal=seal, note=note), folder)
         episode = read_episode(folder, sealed=seal == SEALED)
     except (EpisodeError, OSError) as error:
         note = printable(error).removeprefix(f"episode {printable(folder)}: ")
-        return Line(name, MB=megabytes(folder), seal=seal, note=note)
+        return Line(name, mode="" if kind == EPISODE else kind, MB=megabytes(folder), seal=seal, note=note)
     seconds = (episode.stamps_ns[-1] - episode.stamps_ns[0]) / NS
     version = str(episode.policy_version) if episode.policy_version >= 0 else "-"
     return Line(name, episode.station, episode.mode, outcome(episode), str(len(episode)), f"{seconds:.1f}",
                 drivers(episode), version, episode.limits_hash, megabytes(folder), seal,
                 note)
+
+
+def _of_no_episode(line: Line, folder: Path) -> Line:
+    """Of a session or a fault: whose it is, and how long; EpisodeError where it cannot be read."""
+    found = list(recorded(folder))
+    stamps = [each.at_ns for each in found]
+    stations = [each.topic.split("/")[1] for each in found if each.kind.startswith(PACKAGE)]
+    return replace(line, station=Counter(stations).most_common(1)[0][0] if stations else "",
+                   seconds=f"{(max(stamps) - min(stamps)) / NS:.1f}" if stamps else "")
 
 
 def megabytes(folder: Path) -> str:

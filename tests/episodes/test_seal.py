@@ -233,6 +233,7 @@ def test_what_is_set_aside_is_kept_with_its_reason_also_twice(tmp_path):
 
 
 @pytest.mark.parametrize("bound, said", [("MAX_MESSAGES", "more than 3 messages on"),
+                                         ("BEGINNING", "4 that begin alike"),
                                          ("MAX_CHUNK_BYTES", "exceeds limit 3"),
                                          ("MAX_DEFINITIONS", "of type")])
 def test_what_reading_may_take_is_bounded(spool, task, monkeypatch, bound, said):

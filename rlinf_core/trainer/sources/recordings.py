@@ -8,11 +8,13 @@ from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import RecipeError
+from rlinf_core.interface import EPISODE
 from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer.sources.intake import REFUSED, Intake
 
-NEVER_CLOSED = ("open", "broken", "faults")  # of a run's folders: interrupted, discarded, or what led to a fault
+NEVER_CLOSED = ("open", "broken")  # of a run's folders: interrupted, or discarded
 
 
 class Recordings(Source):
@@ -35,7 +37,8 @@ def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
     """Every episode below the folders, in order, but takes that were set aside; RecipeError where there is none."""
     for name in folders:
         every = sorted(path.parent for path in Path(name).expanduser().glob("**/metadata.yaml"))
-        found = [folder for folder in every if (folder / SUMS).exists() or folder.parent.name not in NEVER_CLOSED]
+        found = [folder for folder in every if kind_of(folder) == EPISODE
+                 and ((folder / SUMS).exists() or folder.parent.name not in NEVER_CLOSED)]
         if not found:
             raise RecipeError(f"collect.recordings: expected recorded episodes (rosbag2 folders) in {name}, found none")
         yield from found

@@ -8,6 +8,7 @@ from pathlib import Path
 from rlinf_core.episodes.ring import Message, Ring
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import SpoolError
+from rlinf_core.interface import BLACK_BOX
 
 SECONDS = 30.0
 BYTES = 64 << 20
@@ -17,7 +18,7 @@ class BlackBox:
     """A ring of serialized messages; ``write`` makes a rosbag2 folder of it, one per fault, in ``root/closed``."""
 
     def __init__(self, root: Path, seconds: float = SECONDS, max_bytes: int = BYTES) -> None:
-        self.spool, self._ring, self._faults = Spool(root), Ring(max_bytes, seconds=seconds), 0
+        self.spool, self._ring, self._faults = Spool(root, kind=BLACK_BOX), Ring(max_bytes, seconds=seconds), 0
 
     def add(self, message: Message) -> None:
         """Keep one message."""

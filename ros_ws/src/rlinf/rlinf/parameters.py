@@ -59,6 +59,7 @@ MEANINGS: dict[str, str] = {
     "rows": "which numbers of an action are this arm's: first, end, of how many",
     "run_dir": "folder of the run",
     "seed": "of what is drawn here",
+    "session_gb": "so much of the disk the session's recording may take; 0 for none [GB]",
     "settings": "those of robot.yaml or the recipe, as JSON",
     "simulator": "which one",
     "specs": "what is observed and done, in full, as JSON: it belongs to each recording",
@@ -79,7 +80,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "camera_hz": (0.1, 1000.0), "control_hz": (0.1, 1000.0), "gain": (0.0, 100.0), "horizon_s": (0.0, 10.0),
     "lockstep_guard_s": (0.001, 60.0), "min_free_mb": (0.0, 1e9), "noise": (0.0, 10.0),
     "patience_s": (0.0, 3600.0), "port": (0, 65535), "priority": (0, 99),
-    "real_time_factor": (0.0, 1e6), "retries": (0, 1_000_000), "seed": (0, LARGEST), "spool_gb": (0.0, 1e6),
+    "real_time_factor": (0.0, 1e6), "retries": (0, 1_000_000), "seed": (0, LARGEST), "session_gb": (0.0, 1e6),
+    "spool_gb": (0.0, 1e6),
     "takes_over": (0, 1_000_000_000),
 }
 

@@ -2,6 +2,7 @@
 
 An episode is closed once its last time step is written and the actions it holds are accounted for. The node only takes
 messages in; a thread writes them (``rlinf_core.episodes.recording``), so that a disk that takes its time loses none.
+What belongs to no episode goes to the session's recording, whatever becomes of that (``rlinf_core.episodes.session``).
 Problems with the disk never reach the control loop: they are reported as ABORTED events and the recorder goes on with the
 next episode. To whoever shows the station it also says where things are: ``robot_description``, ``/tf``, ``/tf_static``.
 """
@@ -14,6 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import ParameterEvent
+from rclpy.qos import qos_profile_parameter_events
 from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from std_msgs.msg import String
@@ -28,13 +32,17 @@ from rlinf.transforms import Transforms
 from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
+from rlinf_core.episodes.session import OF_ROS, Session
 from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.episodes.standard import TOOL, standard
 from rlinf_core.errors import SpoolError
 from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
-SAMPLED = "sampled"
+SAMPLED, OVER = "sampled", "over"  # items that are no message: what was sampled, and that no more comes
+SESSION_GB = 1.0
+PATIENCE_S = 1.0  # at the end: so long an episode that has ended is waited for before the session is closed
 RECORDED = {kept: [topic.name for topic in TOPICS if topic.recorded == kept] for kept in (EPISODE, BLACK_BOX)}
+OF_SESSION = [topic.name for topic in TOPICS if topic.session is not None]
 
 
 class Recorder(StationNode):
@@ -55,7 +63,9 @@ class Recorder(StationNode):
         self.box = BlackBox(self.spool.root.parent / "faults")
         self.faults: dict[str, str] = {}  # by the topic that told of it
         self.recording = Recording(self.spool, self._tell, max(len(arms), 1))
-        self.losing, self.lost, self.trouble = False, 0, ""
+        self.losing, self.lost, self.trouble, self.asked_s = False, 0, "", 0.0
+        self.session = Session(self.spool.root.parent / "sessions", self.station,
+                               self.declare_parameter("session_gb", SESSION_GB).value, self._attachments, self._on_session)
         self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
@@ -65,14 +75,23 @@ class Recorder(StationNode):
         self.transforms = Transforms(self, arms, self.declare_parameter("tool_frame", TOOL).value,
                                      self.declare_parameter("mounts", "").value)
         lockstep = self.declare_parameter("lockstep", False).value
-        for row in (*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX])):
-            for topic in of_arms(row, arms):
-                self._listen(topic)
+        estops = [f"estop/{name}" for name in self.declare_parameter("estops", [""]).value if name]
+        rows = dict.fromkeys((*RECORDED[EPISODE], *(() if lockstep else RECORDED[BLACK_BOX]), *OF_SESSION))
+        for topic in (*estops, *(topic for row in rows if "<name>" not in row for topic in of_arms(row, arms))):
+            self._listen(topic)
+        self.create_subscription(DiagnosticArray, "/diagnostics", partial(self._overhear, "/diagnostics"), 100, raw=True)
+        self.create_subscription(ParameterEvent, "/parameter_events", partial(self._overhear, "/parameter_events"),
+                                 qos_profile_parameter_events, raw=True)
         self.events = publisher(self, "episode")  # last: it is waited for
 
     def finish(self) -> bool:
         """Asked to end: an episode that has ended is closed first; of one that has not, the end may be on its way."""
-        return self.recording.writer is None and self.worker.idle
+        closed, self.asked_s = self.recording.writer is None and self.worker.idle, self.asked_s or time.monotonic()
+        if self.session.over:
+            return closed
+        if closed or time.monotonic() - self.asked_s > PATIENCE_S:
+            self.worker.put((OVER, None), 0, anyway=True)
+        return False
 
     def _attachments(self) -> dict[str, bytes]:
         """Of each recording: recipe, limits and full specs, of which messages have hashes; what is not there is not."""
@@ -91,7 +110,7 @@ class Recorder(StationNode):
         name = self.resolve_topic_name(topic)
         row = interface.topic(topic)
         subscription(self, topic, partial(self._on_raw, topic, name, row.type), raw=True,
-                     quality=witnessed(topic) if row.recorded == EPISODE else OVERHEARD)
+                     quality=witnessed(topic) if row.recorded == EPISODE or row.session is not None else OVERHEARD)
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))
@@ -99,9 +118,14 @@ class Recorder(StationNode):
             shown = list(self.sampled.at(message.raw, message.at_ns))
             self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
         taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
+        if interface.topic(topic).recorded != EPISODE:
+            return
         if not taken and not self.losing:
             self.worker.put(("", message.at_ns), 0, anyway=True)
         self.losing = not taken
+
+    def _overhear(self, name: str, raw: bytes) -> None:
+        self.worker.put((name, Message(name, OF_ROS[name], time.time_ns(), bytes(raw))), len(raw))
 
     def _health(self) -> Health:
         values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost}
@@ -114,6 +138,9 @@ class Recorder(StationNode):
             for shown in (shown for name, each in message for shown in standard(name, each)):
                 self.recording.take(shown)
             return
+        if topic == OVER:
+            self.session.close()
+            return
         if not topic:
             self.recording.abort(f"more than {self.worker.max_bytes >> 20} MiB wait to be written: the disk is too slow. "
                                  "Record smaller images, or on a faster disk")
@@ -123,9 +150,12 @@ class Recorder(StationNode):
             return
         if topic != "timestep":  # half a minute of images is too much to hold
             self.box.add(message)
-        if interface.topic(topic).name == "safety":
+        row = interface.topic(topic) if topic not in OF_ROS else None
+        if row is None or row.session is not None:
+            self.session.take(topic, message)
+        if row is not None and row.name == "safety":
             self._on_safety(topic, deserialize_message(message.raw, SafetyState))
-        if interface.topic(topic).recorded == EPISODE:
+        if row is not None and row.recorded == EPISODE:
             event = deserialize_message(message.raw, EpisodeEvent) if topic == "episode" else None
             self.recording.take(message, event)
             if event is not None and event.kind == EpisodeEvent.STARTED and self.description is not None:
@@ -152,6 +182,10 @@ class Recorder(StationNode):
             event = EpisodeEvent(episode_id=episode_id, station=self.station, detail=f"recorder: {reason}")
         event.kind = kind
         self.events.publish(event)
+
+    def _on_session(self, error: Exception) -> None:
+        self.get_logger().warning(f"the session's recording goes on later; episodes are recorded as before: {error}",
+                                  throttle_duration_sec=60.0)
 
     def _complain(self, error: Exception) -> None:
         self.get_logger().error(f"a message could not be recorded: {type(error).__name__}: {error}")
