@@ -26,7 +26,7 @@ TASK = "configs/tasks/reach.yaml"
 class Paged:
     """The station; its policy drifts up, so that it is seen where it may move."""
 
-    def __init__(self, peer, folder):
+    def __init__(self, peer, folder, *more):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -38,7 +38,7 @@ class Paged:
         task = folder / "long.yaml"
         task.write_text(Path(TASK).read_text().replace("max_steps: 30", "max_steps: 9000"))
         said = ["station.lockstep=false", f"station.task={task}", f"station.web.port={port}",
-                "station.observe_cameras=[front,wrist]", "station.image_size=[32,32]"]
+                "station.observe_cameras=[front,wrist]", "station.image_size=[32,32]", *more]
         self.spec = station_task(load_recipe("demo", said)).spec
         self.policy = self.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
         self.node.create_subscription(TimeStep, "timestep", self._play, profile("timestep"))

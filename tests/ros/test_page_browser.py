@@ -1,19 +1,15 @@
 """The operator's page in a real browser, at a running station: every button does what it says."""
 
-import contextlib
-import re
-import shutil
 from functools import partial
 
 import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 
+from tests.ros.browsing import Tab, chromium, needs_browser
 from tests.ros.conftest import peer_in
 from tests.ros.paged import Paged, visitor
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
-    not CHROMIUM, reason="no browser: expected chromium or google-chrome. Run: make browser")]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 
 
 @pytest.fixture(scope="module")
@@ -27,109 +23,10 @@ def station(tmp_path_factory):
         station.close()
 
 
-class Tab:
-    """One, whose complaints fail the test."""
-
-    def __init__(self, browser, station):
-        self.station, self.wrong = station, []
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, has_touch=True)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(120_000)  # a busy machine is no failure
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
-        ours = (station.url, station.url.replace("http", "ws"), "blob:")
-        self.page.on("request", lambda asked: asked.url.startswith(ours) or self.wrong.append(asked.url))
-        self.page.goto(station.url)
-        self.sees("#link", "connected")
-
-    def until(self, holds, what="it", timeout_s=90):
-        """The station and the browser both go on."""
-        def look():
-            self.page.wait_for_timeout(50)
-            return holds()
-
-        self.station.peer.spin(look, timeout_s, lambda: f"{what}: {self.page.inner_text('body')} {self.station.state}")
-
-    def sees(self, element, text):
-        self.until(lambda: re.search(text, self.page.inner_text(element)), f"{text!r} in {element}")
-
-    def reach(self, state):
-        self.until(lambda: self.station.state.state == state, f"state {state}")
-
-    def touch(self, element):
-        """A pointer that goes down on it."""
-        self.until(lambda: self.page.is_enabled(element) and self.page.is_visible(element), f"{element} enabled")
-        at = self.page.locator(element).first.bounding_box()
-        self.page.mouse.move(at["x"] + at["width"] / 2, at["y"] + at["height"] / 2)
-        self.page.mouse.down()
-
-    def click(self, element):
-        self.touch(element)
-        self.page.mouse.up()
-
-    def press_and_hold(self, element):
-        self.touch(element)
-        self.page.wait_for_timeout(800)
-        self.page.mouse.up()
-
-    def takes(self):
-        said = self.page.inner_text("#controls")
-        if "You have" not in said:
-            (self.press_and_hold if "has the" in said else self.click)("#controls")
-            self.sees("#controls", "You have the controls")
-
-    def armed(self):
-        """With the controls, in an episode that the policy plays."""
-        self.takes()
-        if self.station.state.state == SafetyState.HOLD and "let go" in self.page.inner_text("#enable"):
-            self.click("#disarm")
-            self.reach(SafetyState.DISARMED)
-        while self.station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
-            if self.page.is_visible("#release"):
-                self.click("#release")
-                self.until(lambda: not self.page.is_visible("#release"), "the stop released")
-            if self.station.state.state == SafetyState.FAULT:
-                self.click("#reset")
-                self.reach(SafetyState.DISARMED)
-            self.takes()
-            self.press_and_hold("#arm")
-            self.page.wait_for_timeout(500)
-            self.station.peer.for_s(0.3)
-        if "train, step" not in self.page.inner_text("#playing"):
-            self.page.select_option("#mode", "train")
-            self.click("#start")
-        self.sees("#playing", "train, step")
-        self.until(lambda: self.station.state.source == "policy", "the policy in command")
-
-    def moves_left(self, press, let_go):
-        """Held until it moves; a browser that is late on a busy machine loses what it held, and a person takes it anew."""
-        for _ in range(6):
-            press()
-            before = self.station.at[1]
-            with contextlib.suppress(AssertionError):
-                self.until(lambda: self.station.state.source == "operator" and self.station.at[1] > before + 0.004,  # noqa: B023
-                           "motion", 15)
-                return
-            let_go()
-            self.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
-        raise AssertionError(f"no motion: {self.page.inner_text('body')} {self.station.state}")
-
-    def push(self):
-        """The pad, to the left."""
-        self.touch(".pad")
-        at = self.page.locator(".pad").first.bounding_box()
-        self.page.mouse.move(at["x"] + 3, at["y"] + at["height"] / 2)
-
-
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        print(f"browser: {browser.version}")
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 const KEYS = {KeyW: ["x", 1], KeyS: ["x", -1], KeyA: ["y", 1], KeyD: ["y", -1], KeyR: ["z", 1], KeyF: ["z", -1],
   KeyL: ["rx", 1], KeyJ: ["rx", -1], KeyI: ["ry", 1], KeyK: ["ry", -1], KeyU: ["rz", 1], KeyO: ["rz", -1],
   KeyV: ["grip", 1], KeyC: ["grip", -1], ShiftLeft: ["", 0], ShiftRight: ["", 0]};
-const EVERY_MS = 50;
+const EVERY_MS = 50, REST_MS = 150, SLIP = 10;
 
 export class Hands {
   constructor(link, lost) {
@@ -60,25 +60,44 @@ export class Hands {
 
   button(button) {
     const name = button.dataset.hold;
-    this.grasp(button, () => this.hold(button, name === "pause" ? {} : {grip: name.endsWith("+") ? 1 : -1}, true), () => {});
+    const pause = name === "pause";
+    this.grasp(button, () => this.hold(button, pause ? {} : {grip: name.endsWith("+") ? 1 : -1}, true), () => {}, !pause);
   }
 
-  grasp(element, down, up) {
-    let pointer = null;
-    const ends = () => { pointer = null; element.classList.remove("held"); up(); };
-    element.addEventListener("pointerdown", event => {
-      if (pointer !== null || !this.mine) return;
+  // A finger takes hold once it has rested (but for a pause, at once): one that passes by scrolls the page and moves nothing.
+  grasp(element, down, up, rests = true) {
+    let pointer = null, first = null, resting = 0;
+    const passes = () => { clearTimeout(resting); first = null; };
+    const begins = event => {
+      passes();
+      if (!this.mine) return;
       pointer = event.pointerId;
       element.setPointerCapture(pointer);
       element.classList.add("held");
       down(event);
+    };
+    const ends = () => { pointer = null; element.classList.remove("held"); up(); };
+    element.addEventListener("pointerdown", event => {
+      if (pointer !== null || first || !this.mine) return;
+      if (!rests || event.pointerType !== "touch") return begins(event);
+      first = event;
+      resting = setTimeout(() => begins(first), REST_MS);
     });
-    element.addEventListener("pointermove", event => event.pointerId === pointer && this.held.has(element) && down(event));
+    element.addEventListener("pointermove", event => {
+      if (event.pointerId === pointer && this.held.has(element)) down(event);
+      if (event.pointerId !== first?.pointerId) return;
+      if (Math.hypot(event.clientX - first.clientX, event.clientY - first.clientY) > SLIP) passes();
+    });
+    element.addEventListener("touchmove", event => pointer !== null && event.preventDefault(), {passive: false});  // no scrolling
     element.addEventListener("pointerup", event => {
+      if (event.pointerId === first?.pointerId) passes();
       if (event.pointerId === pointer) { ends(); this.hold(element, {}, false); }
     });
     for (const kind of ["pointercancel", "lostpointercapture"]) {
-      element.addEventListener(kind, event => event.pointerId === pointer && (ends(), this.cut("the touch was cut")));
+      element.addEventListener(kind, event => {
+        if (event.pointerId === first?.pointerId) passes();
+        if (event.pointerId === pointer) { ends(); this.cut("the touch was cut"); }
+      });
     }
     element.addEventListener("contextmenu", event => event.preventDefault());
   }

@@ -117,6 +117,7 @@ function describe(here, mine) {
   const {safety, episode, enable} = last, word = here && last.heard ? safety.state : "UNKNOWN";
   document.body.dataset.state = word;
   write("word", word);
+  write("brief", word);
   write("why", word === "UNKNOWN" ? "Nothing is heard of the interlock." : reason(safety));
   const left = lease === null ? null : Math.max(0, lease - enable.age);
   write("enable", !enable.held ? "enable: let go" : left === null ? "enable: held" : `enable: ${Math.round(left)} s left`);

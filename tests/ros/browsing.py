@@ -1,0 +1,156 @@
+"""The operator's page in a real browser, as a test's hands and eyes have it: with a mouse, or with fingers."""
+
+import contextlib
+import re
+import shutil
+
+import pytest
+from rlinf_msgs.msg import SafetyState
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no browser: expected chromium or google-chrome. Run: make browser")
+
+
+@contextlib.contextmanager
+def chromium():
+    """The browser of this machine."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        print(f"browser: {browser.version}")
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """One, whose complaints fail the test."""
+
+    def __init__(self, browser, station, **how):
+        self.station, self.wrong = station, []
+        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, "has_touch": True} | how)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(120_000)  # a busy machine is no failure
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
+        ours = (station.url, station.url.replace("http", "ws"), "blob:")
+        self.page.on("request", lambda asked: asked.url.startswith(ours) or self.wrong.append(asked.url))
+        self.page.goto(station.url)
+        self.sees("#link", "connected")
+
+    def until(self, holds, what="it", timeout_s=90):
+        """The station and the browser both go on."""
+        def look():
+            self.page.wait_for_timeout(50)
+            return holds()
+
+        self.station.peer.spin(look, timeout_s, lambda: f"{what}: {self.page.inner_text('body')} {self.station.state}")
+
+    def sees(self, element, text):
+        self.until(lambda: re.search(text, self.page.inner_text(element)), f"{text!r} in {element}")
+
+    def reach(self, state):
+        self.until(lambda: self.station.state.state == state, f"state {state}")
+
+    def touch(self, element):
+        """A pointer that goes down on it."""
+        self.until(lambda: self.page.is_enabled(element) and self.page.is_visible(element), f"{element} enabled")
+        at = self.page.locator(element).first.bounding_box()
+        self.page.mouse.move(at["x"] + at["width"] / 2, at["y"] + at["height"] / 2)
+        self.page.mouse.down()
+
+    def lift(self):
+        self.page.mouse.up()
+
+    def click(self, element):
+        self.touch(element)
+        self.lift()
+
+    def press_and_hold(self, element):
+        self.touch(element)
+        self.page.wait_for_timeout(800)
+        self.lift()
+
+    def takes(self):
+        said = self.page.inner_text("#controls")
+        if "You have" not in said:
+            (self.press_and_hold if "has the" in said else self.click)("#controls")
+            self.sees("#controls", "You have the controls")
+
+    def armed(self):
+        """With the controls, in an episode that the policy plays."""
+        self.takes()
+        if self.station.state.state == SafetyState.HOLD and "let go" in self.page.inner_text("#enable"):
+            self.click("#disarm")
+            self.reach(SafetyState.DISARMED)
+        while self.station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
+            if self.page.is_visible("#release"):
+                self.click("#release")
+                self.until(lambda: not self.page.is_visible("#release"), "the stop released")
+            if self.station.state.state == SafetyState.FAULT:
+                self.click("#reset")
+                self.reach(SafetyState.DISARMED)
+            self.takes()
+            self.press_and_hold("#arm")
+            self.page.wait_for_timeout(500)
+            self.station.peer.for_s(0.3)
+        if "train, step" not in self.page.inner_text("#playing"):
+            self.page.select_option("#mode", "train")
+            self.click("#start")
+        self.sees("#playing", "train, step")
+        self.until(lambda: self.station.state.source == "policy", "the policy in command")
+
+    def moves_left(self, press, let_go):
+        """Held until it moves; a browser that is late on a busy machine loses what it held, and a person takes it anew."""
+        for _ in range(6):
+            press()
+            before = self.station.at[1]
+            with contextlib.suppress(AssertionError):
+                self.until(lambda: self.station.state.source == "operator" and self.station.at[1] > before + 0.004,  # noqa: B023
+                           "motion", 15)
+                return
+            let_go()
+            self.page.wait_for_timeout(1500)  # it must be heard at rest, before a touch counts
+        raise AssertionError(f"no motion: {self.page.inner_text('body')} {self.station.state}")
+
+    def push(self):
+        """The pad, to the left."""
+        self.touch(".pad")
+        at = self.page.locator(".pad").first.bounding_box()
+        self.page.mouse.move(at["x"] + 3, at["y"] + at["height"] / 2)
+
+
+class Phone(Tab):
+    """One that is held in a hand: a finger where a mouse was."""
+
+    def __init__(self, browser, station, width, height):
+        super().__init__(browser, station, viewport={"width": width, "height": height}, is_mobile=True,
+                         device_scale_factor=2)
+        self.glass = self.context.new_cdp_session(self.page)
+
+    def finger(self, what, *places):
+        """touchStart, touchMove, touchEnd or touchCancel; ``places``: (x, y) of each that is down."""
+        points = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(places)]
+        self.glass.send("Input.dispatchTouchEvent", {"type": what, "touchPoints": points})
+
+    def middle(self, element):
+        """Of an element, (x, y), once it is where a finger reaches it."""
+        found = self.page.locator(element).first
+        found.evaluate("each => each.scrollIntoView({block: 'center'})")
+        at = found.bounding_box()
+        return at["x"] + at["width"] / 2, at["y"] + at["height"] / 2
+
+    def touch(self, element):
+        self.until(lambda: self.page.is_enabled(element) and self.page.is_visible(element), f"{element} enabled")
+        self.finger("touchStart", self.middle(element))
+
+    def lift(self):
+        self.finger("touchEnd")
+
+    def push(self):
+        """A finger that rests on the pad, and goes to the left."""
+        x, y = self.middle(".pad")
+        self.finger("touchStart", (x, y))
+        self.page.wait_for_timeout(300)
+        for step in range(6):
+            self.finger("touchMove", (x - 12 * (step + 1), y))
