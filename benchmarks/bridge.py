@@ -26,6 +26,7 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import statistics
 import sys
 import tempfile
@@ -43,8 +44,10 @@ from bridge_many import many  # noqa: E402
 from bridge_peers import (  # noqa: E402
     IMAGE,
     hear_agentlace,
+    hear_floor,
     raw_call,
     serve_agentlace,
+    serve_floor,
     serve_raw,
     upload_agentlace,
     upload_raw,
@@ -182,19 +185,40 @@ def upload(root: Path, count: int, rounds: int, agentlace: Path | None) -> dict[
     return result
 
 
-def publication(trainer: Child, stations: list[Child], size: int, rounds: int) -> float:
-    """Seconds from the publication until the last of the stations has it; the median. The first one only warms up."""
-    trials = []
+def processor_s(children: list[Child]) -> float:
+    """Of the cores, what these processes have had."""
+    fields = [Path(f"/proc/{child.process.pid}/stat").read_text().rpartition(")")[2].split() for child in children]
+    return sum(int(ticks) for each in fields for ticks in each[11:13]) / os.sysconf("SC_CLK_TCK")
+
+
+def publication(trainer: Child, stations: list[Child], size: int, rounds: int) -> tuple[float, float]:
+    """Seconds from the publication until the last of the stations has it, and of the cores, both ends' together; medians.
+
+    The first one only warms up. Of the trainer's, making the weights counts too, which is the same for all.
+    """
+    trials, used = [], []
     for _ in range(-1, rounds):
+        before = processor_s([trainer, *stations])
         trainer.pipe.send(size)
         began = trainer.pipe.recv()
         heard = [station.pipe.recv() for station in stations]
         assert all(size <= length < size + 1000 for length, _ in heard)
         trials.append(max(at for _, at in heard) - began)
-    return statistics.median(trials[1:])
+        used.append(processor_s([trainer, *stations]) - before)
+    return statistics.median(trials[1:]), statistics.median(used[1:])
 
 
-def publication_ours(root: Path, size: int, rounds: int, links: bool, base: int = 0) -> float:
+def publication_floor(how: str, size: int, rounds: int) -> tuple[float, float]:
+    """Of bytes alone."""
+    with contextlib.ExitStack() as children:
+        sending = children.enter_context(Child(serve_floor, how, HEARING))
+        port = sending.pipe.recv()
+        hearing = [children.enter_context(Child(hear_floor, how, port, size)) for _ in range(HEARING)]
+        assert all(station.pipe.recv() == "ready" for station in hearing)
+        return publication(sending, hearing, size, rounds)
+
+
+def publication_ours(root: Path, size: int, rounds: int, links: bool, base: int = 0) -> tuple[float, float]:
     """Of our policies, from one to eight."""
     with contextlib.ExitStack() as children:
         ours = children.enter_context(Child(serve_ours, root / "run", base))
@@ -207,18 +231,23 @@ def publication_ours(root: Path, size: int, rounds: int, links: bool, base: int 
 def weights(root: Path, size: int, rounds: int, agentlace: Path | None) -> dict[str, float]:
     """A policy from one to eight."""
     adapters = size // 40
-    result = {"weights_seconds_80mb": publication_ours(root / "linked", size, rounds, links=True),
-              "weights_seconds_80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
-              "weights_seconds_adapters": publication_ours(root / "adapters", adapters, rounds, False, size - adapters)}
+    found = {"80mb": publication_ours(root / "linked", size, rounds, links=True),
+             "80mb_sent": publication_ours(root / "sent", size, rounds, links=False),
+             "adapters": publication_ours(root / "adapters", adapters, rounds, False, size - adapters),
+             "80mb_grpc": publication_floor("grpc", size, rounds), "80mb_socket": publication_floor("socket", size, rounds)}
     if agentlace:
         with contextlib.ExitStack() as children:
             theirs = children.enter_context(Child(serve_agentlace, agentlace))
             ports = theirs.pipe.recv()
             hearing = [children.enter_context(Child(hear_agentlace, agentlace, ports)) for _ in range(HEARING)]
             _until_all_hear(theirs, hearing)
-            seconds = publication(theirs, hearing, size, rounds)
-            result |= {"weights_seconds_80mb_agentlace": seconds, **{
-                name.replace("seconds", "ratio_agentlace"): value / seconds for name, value in result.items()}}
+            found["80mb_agentlace"] = theirs_s = publication(theirs, hearing, size, rounds)
+    result = {f"weights_{what}_{name}": value for name, both in found.items()
+              for what, value in zip(("seconds", "processor_s"), both, strict=True)}
+    if agentlace:
+        for what, place in (("ratio", 0), ("processor_ratio", 1)):
+            result |= {f"weights_{what}_agentlace_{name}": both[place] / theirs_s[place]
+                       for name, both in found.items() if name != "80mb_agentlace"}
     return result
 
 

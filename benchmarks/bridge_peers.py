@@ -6,6 +6,7 @@ import contextlib
 import logging
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -17,7 +18,7 @@ import grpc
 import numpy as np
 
 IMAGE, STATE, ACTION = (128, 128, 3), 20, 7
-PART_BYTES, RAW = 1 << 19, "/raw.Stream/Put"
+PART_BYTES, RAW, RAW_GET = 1 << 19, "/raw.Stream/Put", "/raw.Stream/Get"
 
 
 def free_port() -> int:
@@ -132,3 +133,60 @@ def _parts(files: list[Path]) -> Iterator[bytes]:
         with open(file, "rb") as source:
             while data := source.read(PART_BYTES):
                 yield data
+
+
+def serve_floor(pipe: Connection, how: str, stations: int) -> None:
+    """A number that is sent goes as so many bytes to all, over gRPC or bare sockets; nothing is read, checked or kept."""
+    begin, sent = threading.Barrier(stations + 1), [b""]
+
+    def get(_: bytes, __: grpc.ServicerContext) -> Iterator[bytes]:
+        while True:
+            begin.wait()
+            for start in range(0, len(sent[0]), PART_BYTES):
+                yield sent[0][start:start + PART_BYTES]
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            return grpc.unary_stream_rpc_method_handler(get) if details.method == RAW_GET else None
+
+    def feed(connection: socket.socket) -> None:
+        while True:
+            begin.wait()
+            connection.sendall(sent[0])
+
+    def accept(listening: socket.socket) -> None:
+        for _ in range(stations):
+            threading.Thread(target=feed, args=(listening.accept()[0],), daemon=True).start()
+
+    if how == "grpc":
+        server = grpc.server(futures.ThreadPoolExecutor(stations), handlers=(Handler(),))
+        pipe.send(server.add_insecure_port("127.0.0.1:0"))
+        server.start()
+    else:
+        listening = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=accept, args=(listening,), daemon=True).start()
+        pipe.send(listening.getsockname()[1])
+    with contextlib.suppress(EOFError):
+        while size := pipe.recv():
+            sent[0] = np.random.default_rng(size).bytes(size)
+            pipe.send(time.monotonic())
+            begin.wait()
+
+
+def hear_floor(pipe: Connection, how: str, port: int, size: int) -> None:
+    """Says when so many bytes have come, each time."""
+    address = ("127.0.0.1", port)
+    if how == "grpc":
+        channel = grpc.insecure_channel(f"{address[0]}:{port}")
+        lengths = map(len, channel.unary_stream(RAW_GET)(b"all"))
+    else:
+        connection, buffer = socket.create_connection(address), bytearray(PART_BYTES)
+        lengths = iter(lambda: connection.recv_into(buffer), 0)
+    pipe.send("ready")
+    came = 0
+    with contextlib.suppress(BrokenPipeError, grpc.RpcError, ConnectionError):
+        for length in lengths:
+            came += length
+            if came == size:
+                pipe.send((came, time.monotonic()))
+                came = 0

@@ -2,6 +2,7 @@
 
 PORT = 50551  # where a trainer listens, unless its recipe says otherwise
 VERSION = 2   # of the protocol: the number in bridge.proto's package
+SERVICE = f"rlinf.bridge.v{VERSION}.Bridge"
 PART_BYTES = 1 << 19
 MAX_MESSAGE_BYTES = 1 << 20
 SERVED_AS = "trainer.rlinf"  # whom a trainer's certificate is for, whatever its address

@@ -12,8 +12,9 @@ from typing import Any
 import grpc
 
 from rlinf_core import __version__
-from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, STATION, VERSION, bridge_pb2_grpc
+from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, SERVICE, STATION, VERSION, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.by_hand import decoded
 from rlinf_core.bridge.fetching import Fetched, Got, is_here, put_together
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.episodes.checksums import SUMS, file_sha256, is_plain, verify
@@ -47,6 +48,7 @@ class BridgeClient:
         self._channel = (grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
                          if self.credentials else grpc.insecure_channel(address, options=OPTIONS))
         self._stub = bridge_pb2_grpc.BridgeStub(self._channel)
+        self._next_policy = self._channel.unary_stream(f"/{SERVICE}/NextPolicy", pb.PolicyRequest.SerializeToString, decoded)
         self._who = ((STATION, station), (INSTANCE, instance))
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
@@ -108,7 +110,7 @@ class BridgeClient:
     def _once(self, request: pb.PolicyRequest, base: Fetched | None, aside: Path) -> Got:
         left = LONGEST_FILE_S if request.file else request.wait_s + 60.0
         try:
-            return put_together(self._call(self._stub.NextPolicy, request, left), base, aside)
+            return put_together(self._call(self._next_policy, request, left), base, aside)
         except grpc.RpcError as error:
             raise self._error(error) from error
 

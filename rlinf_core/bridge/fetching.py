@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from rlinf_core.bridge import PART_BYTES
 from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.by_hand import Bytes
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.files import POLICIES, policy_version
 
@@ -47,19 +48,19 @@ def is_here(address: str) -> bool:
     return address.startswith(LOOPBACK)
 
 
-def put_together(parts: Iterable[pb.PolicyPart], base: Fetched | None, aside: Path) -> Got:
+def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, aside: Path) -> Got:
     """Write to ``aside`` what the trainer sends, and what it says to copy from ``base``; or link what it says to link."""
     got, sha = Got(), hashlib.sha256()
     aside.unlink(missing_ok=True)
     with contextlib.ExitStack() as files:
         out = None
-        for part in parts:
+        for part, sent in parts:
             got = Got(part.version, part.sha256, "", part.needs)
             if part.path:
                 return got._replace(found=_linked(Path(part.path), aside))
             out = out or files.enter_context(open(aside, "wb"))
             copy = copied(base.path, part.copy_offset, part.copy_size) if base and part.copy_size else ()
-            for data in (part.data, *copy):
+            for data in (sent, *copy):
                 out.write(data)
                 sha.update(data)
     return got._replace(found=sha.hexdigest())

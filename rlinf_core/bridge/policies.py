@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from rlinf_core.bridge import PART_BYTES
 from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.by_hand import Bytes, encoded
 from rlinf_core.bridge.differences import Tensor, base_of, ranges, tensors
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.adapters import base_name
@@ -78,12 +79,13 @@ class Policy:
         """Found once, in a thread, for the first station that has some of them."""
         return tensors(self.data)
 
-    def link(self) -> pb.PolicyPart:
+    def link(self) -> bytes:
         """As it goes to a station of this machine."""
-        return pb.PolicyPart(version=self.version, sha256=self.sha256, needs=self.needs, path=str(self.path.resolve()))
+        return encoded(pb.PolicyPart(version=self.version, sha256=self.sha256, needs=self.needs,
+                                     path=str(self.path.resolve())))
 
-    def parts(self, base: Mapping[bytes, int]) -> Iterator[pb.PolicyPart]:
-        """As it goes to a station that has the tensors ``base`` (digest: where they start in its file)."""
+    def parts(self, base: Mapping[bytes, int]) -> Iterator[bytes]:
+        """As it goes, in messages, to a station that has the tensors ``base`` (digest: where they start in its file)."""
         size = len(self.data)
         for start, end, copy in ranges(size, self.tensors if base else [], base):
             if copy is not None:
@@ -91,11 +93,11 @@ class Policy:
                 continue
             for begin in range(start, end, PART_BYTES):
                 until = min(begin + PART_BYTES, end)
-                yield self._part(until, data=self.data[begin:until])
+                yield self._part(until, memoryview(self.data)[begin:until])
 
-    def _part(self, end: int, **what: Any) -> pb.PolicyPart:
+    def _part(self, end: int, data: Bytes = b"", **what: Any) -> bytes:
         last: dict[str, Any] = {"sha256": self.sha256, "needs": self.needs} if end == len(self.data) else {}
-        return pb.PolicyPart(version=self.version, **what, **last)
+        return encoded(pb.PolicyPart(version=self.version, **what, **last), data)
 
 
 class Policies:
@@ -177,7 +179,7 @@ class Policies:
             found = await asyncio.to_thread(lambda: policy.tensors)
             _keep(self._known, policy.sha256, {tensor.digest: tensor.start for tensor in found}, KNOWN)
 
-    async def file(self, name: str, link: bool) -> AsyncIterator[pb.PolicyPart]:
+    async def file(self, name: str, link: bool) -> AsyncIterator[bytes]:
         """What a policy stands on, a piece at a time; nothing where there is no such file."""
         path = self.folder / name
         if not NEEDED.fullmatch(name) or not path.is_file():
@@ -185,15 +187,15 @@ class Policies:
         if link:
             if path not in self._hashes:
                 self._hashes[path] = await asyncio.to_thread(file_sha256, path)
-            yield pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve()))
+            yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve())))
             return
         sha = hashlib.sha256()
         with open(path, "rb") as source:
             while data := await asyncio.to_thread(source.read, FILE_BYTES):
                 await asyncio.to_thread(sha.update, data)
                 for begin in range(0, len(data), PART_BYTES):
-                    yield pb.PolicyPart(version=-1, data=data[begin:begin + PART_BYTES])
-        yield pb.PolicyPart(version=-1, sha256=sha.hexdigest())
+                    yield encoded(pb.PolicyPart(version=-1), memoryview(data)[begin:begin + PART_BYTES])
+        yield encoded(pb.PolicyPart(version=-1, sha256=sha.hexdigest()))
 
     async def _policy(self, version: int) -> Policy | None:
         """From memory, or from the disk; None where it is not in the folder."""

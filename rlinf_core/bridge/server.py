@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from rlinf_core.atomic_io import make_folder
-from rlinf_core.bridge import MAX_MESSAGE_BYTES, bridge_pb2_grpc
+from rlinf_core.bridge import MAX_MESSAGE_BYTES, SERVICE, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.admission import MOST, Admission, OtherVersions, Refusal
 from rlinf_core.bridge.event_loop import run, to_its_end
@@ -83,6 +83,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     async def _start(self, address: str) -> int:
         self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS)
         bridge_pb2_grpc.add_BridgeServicer_to_server(self, self._server)
+        in_bytes = grpc.unary_stream_rpc_method_handler(self.NextPolicy, pb.PolicyRequest.FromString)
+        self._server.add_registered_method_handlers(SERVICE, {"NextPolicy": in_bytes})  # instead of the generated one
         self._server.add_generic_rpc_handlers((OtherVersions(),))
         try:
             port = (self._server.add_secure_port(address, self.fleet.server_credentials()) if self.fleet else
@@ -164,7 +166,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
     # Policies down
     async def NextPolicy(self, request: pb.PolicyRequest, context: grpc.aio.ServicerContext  # noqa: N802
-                         ) -> AsyncIterator[pb.PolicyPart]:
+                         ) -> AsyncIterator[bytes]:
         station = await self._admit(context)
         link = request.may_link and context.peer().startswith(HERE)
         if request.file:

@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save, save_file
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.by_hand import encoded
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.differences import SMALLEST, Range, ranges, tensors
 from rlinf_core.bridge.fetching import Fetched, last_fetched
@@ -244,12 +245,12 @@ def test_what_cannot_be_linked_is_copied_or_sent(trainer, near, tmp_path, random
     if how == "another disk":
         monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError(18, "cross-device link")))
     elif how == "no such file":  # another machine, of which an SSH tunnel makes this one
-        monkeypatch.setattr("rlinf_core.bridge.policies.Policy.link", lambda self: pb.PolicyPart(
-            version=1, sha256=self.sha256, path="/nowhere/policy"))
+        monkeypatch.setattr("rlinf_core.bridge.policies.Policy.link", lambda self: encoded(pb.PolicyPart(
+            version=1, sha256=self.sha256, path="/nowhere/policy")))
     else:
         (other := tmp_path / "other").write_bytes(b"not it")
-        monkeypatch.setattr("rlinf_core.bridge.policies.Policy.link", lambda self: pb.PolicyPart(
-            version=1, sha256=self.sha256, path=str(other)))
+        monkeypatch.setattr("rlinf_core.bridge.policies.Policy.link", lambda self: encoded(pb.PolicyPart(
+            version=1, sha256=self.sha256, path=str(other))))
     fetched = near.next_policy(-1, tmp_path / "station")
     assert fetched.path.read_bytes() == path.read_bytes() and not fetched.path.samefile(path)
     assert [each.name for each in (tmp_path / "station").iterdir()] == [policy_name(1)]
