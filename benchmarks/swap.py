@@ -274,7 +274,7 @@ class Station:
             raise SystemExit(f"{self.mode}: the server had not taken version 2 before the episode's end")
         last = max(step.step_index for step in got["timestep"] if step.episode_id == got["id"])
         told = self.told(got, got["at"])
-        return {"speed": got["speed"], "at_step": float(got["step"]), "old_went_on": float(last - got["step"]),
+        return {"speed": got["speed"], "at": float(got["step"]), "old_went_on": float(last - got["step"]),
                 "others": told.others(1), "step": told.step, "asked": told.asked}
 
     def killed(self, name: str, seed: int) -> dict[str, float]:

@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     tiny = command(vla, "tiny", "cli.vla:tiny", "a tiny checkpoint of a published family, with random weights", (
         "Its architecture, key names, files and kind of tokenizer, in a few megabytes: what stands in for a published one "
         "where a recipe or a station is tried (docs/vla.md)."))
-    tiny.add_argument("family", help="pi0, pi05, smolvla, groot, openvla, openvla_oft or qwen_vl")
+    tiny.add_argument("family", help="pi0, dexbotic_pi0, pi05, smolvla, groot, openvla, openvla_oft or qwen_vl")
     tiny.add_argument("--out", dest="folder", type=Path, required=True, help="a new folder; nothing is overwritten")
     tiny.add_argument("--tokenizer", type=Path, metavar="FILE", help="a tokenizer.json, a published one for example "
                       "(default: a small one of the same kind that knows every byte)")

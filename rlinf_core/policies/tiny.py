@@ -32,6 +32,7 @@ class Family:
         words: the tokenizer is as Gemma's and Llama's, of pieces of words with bytes for what it does not know; or of bytes
             alone, as GPT-2's, Qwen's and SmolLM's.
         others: tokens with a meaning that the published tokenizer has besides.
+        layout: the module beside its network's that writes its folder.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Family:
     horizon: int = 0
     words: bool = False
     others: tuple[str, ...] = ()
+    layout: str = "network"
 
 
 def _paligemma(known: Known) -> dict[str, Any]:
@@ -69,6 +71,7 @@ _LLAMA: dict[str, Any] = {"needed": ("<s>", "</s>"), "said": _openvla, "words": 
 FAMILIES: dict[str, Family] = {
     "pi0": Family("pi0", **_PALIGEMMA),
     "pi05": Family("pi05", **_PALIGEMMA),
+    "dexbotic_pi0": Family("pi0", **_PALIGEMMA, layout="dexbotic"),
     "smolvla": Family("smolvla", (), lambda known: {"vlm_config": {"text_config": {"vocab_size": known[""]}}}, 50,
                       others=(*CHAT, "<fake_token_around_image>", "<image>", "<end_of_utterance>")),
     "groot": Family("groot", (*CHAT, "<img>", "</img>", "<IMG_CONTEXT>"), _groot, 50),
@@ -103,11 +106,12 @@ def write(family: str, folder: Path, network: Mapping[str, Any] | None = None, t
         raise PolicyFileError(f"{folder}: expected a new folder, or an empty one, found something. Nothing is overwritten")
     text = tokenizer or own_tokenizer(made)
     differing = _with(network or {}, made.said(_known(made, family, text)))
-    parts = importlib.import_module(f"rlinf_core.policies.{made.kind}.network")
+    parts, layout = (importlib.import_module(f"rlinf_core.policies.{made.kind}.{name}")
+                     for name in ("network", made.layout))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         fresh = parts.from_scratch(differing, *([horizon or made.horizon] if made.horizon else []))
-        parts.save_folder(fresh, FileTokenizer(text), folder)
+        layout.save_folder(fresh, FileTokenizer(text), folder)
         if family == OFT:
             from rlinf_core.policies.openvla import heads
 

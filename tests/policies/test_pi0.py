@@ -225,7 +225,7 @@ def test_a_checkpoint_with_missing_or_extra_tensors_is_refused_by_name(checkpoin
 def test_another_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma"}))
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(PolicyFileError, match="expected a model_type of pi0, got 'gemma'"):
+    with pytest.raises(PolicyFileError, match="expected a model_type of pi0 or dexbotic_pi0, got 'gemma'"):
         Pi0(SPEC, Config(horizon=4, checkpoint=str(tmp_path)))
 
 

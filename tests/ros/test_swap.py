@@ -17,4 +17,4 @@ def test_the_old_version_goes_on_or_the_arm_is_held_and_it_never_jumps(tmp_path,
     for name, row in rows.items():
         assert row["speed"] > 0.5 * SPEED and row["others"] == 0, name
         assert 0 < row["step"] <= row["allowed"] + 1e-8 and row["asked"] < 0.5 * SPEED, name
-    assert rows["swap"]["at_step"] + rows["swap"]["old_went_on"] == STEPS
+    assert rows["swap"]["at"] + rows["swap"]["old_went_on"] == STEPS

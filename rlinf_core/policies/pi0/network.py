@@ -9,14 +9,17 @@ from typing import Any
 
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
+from rlinf_core.policies.pi0 import dexbotic
 from rlinf_core.policies.pretrained import (
     BEGIN,
     FileTokenizer,
     Tokenizer,
     check_horizon,
+    filled,
     folder_config,
     over,
     refuse_differing,
+    weights_of,
 )
 
 IMAGE = BEGIN + 1  # of a network from scratch: a picture's place
@@ -64,7 +67,13 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[Any, Tokenizer]:
     require("vla", "policy.kind: pi0")
     from transformers import PI0Config, PI0ForConditionalGeneration
 
-    folder_config(folder, ("pi0",))
+    said = folder_config(folder, ("pi0", dexbotic.KIND))
+    text = (folder / "tokenizer.json").read_text()
+    if said["model_type"] == dexbotic.KIND:
+        theirs = dexbotic.architecture(folder, said)
+        check_horizon(folder, theirs["chunk_size"], horizon)
+        network = built(theirs)
+        return filled(network, dexbotic.ours(weights_of(folder), network.state_dict()), folder), FileTokenizer(text)
     try:
         config = PI0Config.from_pretrained(folder, local_files_only=True)
         loaded: Any = PI0ForConditionalGeneration.from_pretrained(
@@ -73,10 +82,10 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[Any, Tokenizer]:
     except Exception as error:
         raise PolicyFileError(f"policy.checkpoint {folder}: expected a pi0 that transformers can load, got: "
                               f"{error}") from error
-    network, said = loaded
+    network, found = loaded
     check_horizon(folder, config.chunk_size, horizon)
-    refuse_differing(folder, said["missing_keys"], said["unexpected_keys"], said["mismatched_keys"])
-    return network, FileTokenizer((folder / "tokenizer.json").read_text())
+    refuse_differing(folder, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
+    return network, FileTokenizer(text)
 
 
 def described(network: Any) -> Mapping[str, Any]:
