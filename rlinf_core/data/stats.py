@@ -28,7 +28,7 @@ def described(values: np.ndarray) -> Numbers:
 
 def histogram(images: np.ndarray) -> np.ndarray:
     """How often each value occurs in each channel of ``images`` (N, H, W, C) uint8: (C, 256)."""
-    pixels = images[::-(-len(images) // FRAMES) or 1, ::STEP, ::STEP]
+    pixels = images[::len(images) // FRAMES or 1, ::STEP, ::STEP]
     return np.stack([np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])])
 
 

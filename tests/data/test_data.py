@@ -215,6 +215,9 @@ def test_statistics_of_pixels_are_those_of_numpy(random):
                            "q50": np.quantile(pixels, 0.5, axis=0, method="inverted_cdf")}.items():
         assert told[name] == pytest.approx(expected), name
     assert Statistics().outcomes == []
+    long = np.repeat(np.arange(250, dtype=np.uint8)[:, None, None, None], 3, axis=3)
+    assert np.flatnonzero(histogram(long)[0]).tolist() == list(range(0, 250, 2)), "every second frame: 125 of 250"
+    assert histogram(long[:199]).sum() == 3 * 199, "up to 199 all of them"
 
 
 def test_none_of_it_needs_torch_or_ray(spool):
