@@ -44,7 +44,8 @@ def _start(context: LaunchContext) -> list:
     trains = trainer_process(run_dir)
     trainer = ExecuteProcess(cmd=trains.parameters["command"], name=trains.name, respawn=True, respawn_delay=1.0,
                              output="screen", sigterm_timeout=str(trains.stop_s))
-    refused = EmitEvent(event=Shutdown(reason="the trainer cannot go on; why, it has said above"))
+    why = "the trainer cannot go on; why, it has said above"
+    refused = [LogInfo(msg=why), EmitEvent(event=Shutdown(reason=why))]
     ends = RegisterEventHandler(OnProcessExit(  # within the delay, so that it is not started again
         target_action=trainer, on_exit=lambda event, context: refused if event.returncode == REFUSED else None))
     playing = {member.name for member in found}
