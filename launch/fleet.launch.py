@@ -1,6 +1,7 @@
 """A trainer and simulated stations, each in a ROS_DOMAIN_ID of its own: ros2 launch rlinf fleet.launch.py stations:=4
 
-Ends once every station is through its recipe. One that cannot go on is stopped alone, and named.
+Ends once every station is through its recipe, or the trainer has said why it cannot go on. A station that cannot is stopped
+alone, and named.
 """
 
 import sys
@@ -30,6 +31,7 @@ def generate_launch_description() -> LaunchDescription:
 
 
 def _start(context: LaunchContext) -> list:
+    from rlinf_core.errors import REFUSED
     from rlinf_core.launching.fleet import members
     from rlinf_core.launching.graph import trainer_process
     from rlinf_core.recipes import resolved
@@ -42,8 +44,12 @@ def _start(context: LaunchContext) -> list:
     trains = trainer_process(run_dir)
     trainer = ExecuteProcess(cmd=trains.parameters["command"], name=trains.name, respawn=True, respawn_delay=1.0,
                              output="screen", sigterm_timeout=str(trains.stop_s))
+    why = "the trainer cannot go on; why, it has said above"
+    refused = [LogInfo(msg=why), EmitEvent(event=Shutdown(reason=why))]
+    ends = RegisterEventHandler(OnProcessExit(  # within the delay, so that it is not started again
+        target_action=trainer, on_exit=lambda event, context: refused if event.returncode == REFUSED else None))
     playing = {member.name for member in found}
-    return [trainer, *(action for member, processes in prepared for action in _station(member, processes, playing)),
+    return [ends, trainer, *(action for member, processes in prepared for action in _station(member, processes, playing)),
             LogInfo(msg=f"how they are: rlinf fleet status {run_dir}")]
 
 

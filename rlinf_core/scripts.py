@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlinf_core.task import Channels, Task
 
 OURS = {name: f"sim_bridges.scripted.{name}:{name.title()}Operator"
-        for name in ("insertion", "pick", "push", "reach", "search")}
+        for name in ("insertion", "joints", "pick", "push", "reach", "search")}
 APART = 7919  # between the seeds of two arms' hands
 GIVEN = ("action", "noise", "seed")  # by whoever makes it; everything else is a parameter
 

@@ -191,7 +191,7 @@ def _tasks() -> list[str]:
 
 
 def _scenarios() -> list[str]:
-    lines = ["## Scenarios", "", "`configs/drill.yaml`, or a file of one's own (`python -m rlinf.drill --scenarios FILE`): "
+    lines = ["## Scenarios", "", "`configs/drill.yaml`, or a file of one's own (`rlinf drill --scenarios FILE`): "
              "a list of what goes wrong in the safety drill; `docs/scenarios.schema.json` is for editors.", "",
              *HEAD, *_rows(Scenario), "", "### Faults", "", "`inject` of a scenario, and what the fault injector is told "
              "on the topic `inject`.", "", *HEAD, *_rows(Fault, "inject."), ""]

@@ -228,5 +228,5 @@ def test_a_trainer_whose_port_is_taken_says_so_and_what_to_do(tmp_path):
         result = subprocess.run([sys.executable, "-m", "rlinf_core.cli.main", "train", "demo", "--out", str(tmp_path),
                                  "--set", f"bridge.port={port}"], capture_output=True, text=True, timeout=100)
     assert result.returncode == 1
-    assert "the port is in use" in result.stderr and "bridge.port=" in result.stderr
+    assert "in use. Stop the other trainer" in result.stderr and "bridge.port" in result.stderr
     assert "Traceback" not in result.stderr

@@ -1,6 +1,9 @@
 """What a machine lacks for its part in a recipe is said before a folder is made; what others need is not asked of it."""
 
 import math
+import re
+import socket
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +14,7 @@ from rlinf_core.cli.main import main
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RecipeError
 from rlinf_core.launching import preflight
-from rlinf_core.launching.preflight import check_policy_device, check_trainer
+from rlinf_core.launching.preflight import check_policy_device, check_report, check_trainer
 from rlinf_core.recipes import load_recipe
 from tests.messages import record
 
@@ -20,11 +23,16 @@ OF_THE_TRAINER = {
     "placement.learners=500": "500 learners are 500 processes; this machine has 2 CPUs, which are enough for 16",
     "placement.ingest=200": "200 processes of ingest are 200 processes; this machine has 2 CPUs",
     "placement={learners: 2, learner_gpus: 1.0}": "2 x 1 + 0 x 0 = 2 GPUs; this machine has 0",
+    "placement.learners=3": "sft.batch_size: expected a multiple of 3, since 3 processes (placement.learners) learn from "
+                            "as many rows each; got 256",
+    "placement={learners: 4} algorithm.batch_size=260": "algorithm.batch_size: expected a multiple of 8, since 4 processes "
+                                                        "(placement.learners) learn from as many rows each in each of two",
     "device=cuda:1": "device: expected auto, cpu, or one of the 0 GPUs of this machine, got 'cuda:1'",
     f"simulation.initial_policy={NOWHERE}": f"simulation.initial_policy: {NOWHERE}: expected a policy-*.safetensors",
     f"collect.recordings=[{NOWHERE}]": f"collect.recordings: expected recorded episodes (rosbag2 folders) in {NOWHERE}",
     f"bridge.fleet={NOWHERE}": f"bridge.fleet: expected the folder of a fleet, got {NOWHERE} without ca.crt"}
 OF_ANY = {
+    "evaluate.episodes=0": "'evaluate.episodes': expected",
     "placement.ray=nonsense": "'placement.ray': expected host:port, or nothing",
     "device=banana": "'device': expected auto, cpu, cuda",
     "station.device=banana": "'station.device': expected auto, cpu, cuda"}
@@ -32,6 +40,10 @@ OF_THE_STATION = {f"bridge.credentials={NOWHERE}": f"bridge.credentials: expecte
 OF_ITS_POLICY = {"station.device=cuda": "station.device: expected auto, cpu, or one of the 0 GPUs of this machine"}
 BY = {"demo": OF_THE_TRAINER | OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "train": OF_THE_TRAINER | OF_ANY,
       "up": OF_ANY | OF_THE_STATION | OF_ITS_POLICY, "collect": OF_ANY | OF_THE_STATION}
+
+
+def split(said):
+    return re.split(r"(?<=[}\d]) (?=\w+\.)", said)  # several overrides
 
 
 @pytest.fixture(autouse=True)
@@ -45,13 +57,35 @@ def small(monkeypatch):
 @pytest.mark.parametrize("command, said, told", [(command, *each) for command, every in BY.items()
                                                   for each in every.items()])
 def test_what_is_missing_here_is_refused_before_a_folder_is_made(command, said, told, tmp_path, capsys):
-    assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", said]) == 1
+    assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", *split(said)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("rlinf: ") and told in error and not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("command", ["demo", "train"])
+def test_a_port_in_use_is_refused_before_a_folder_is_made(command, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", f"bridge.port={port}"]) == 1
+    assert f"bridge: cannot listen on 127.0.0.1:{port}: Address already in use" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    with socket.create_server(("127.0.0.1", port)):  # one that listens to nobody needs none
+        check_trainer(load_recipe("sim_sac", [f"bridge.port={port}"]), tmp_path)
+
+
+@pytest.mark.parametrize("lacks, told", [
+    (["matplotlib"], "rlinf direct: expected matplotlib, for the report at its end, not installed here. Run: pip install"),
+    (["torch"], "expected torch, .*or film nothing: --set evaluate.filmed=0")])
+def test_what_its_report_lacks_is_told_before_a_run_is_directed(lacks, told, tmp_path, monkeypatch, capsys):
+    for each in lacks:
+        monkeypatch.setitem(sys.modules, each, None)
+    assert main(["direct", "demo", "--out", str(tmp_path / "run")]) == 1
+    assert re.search(told, capsys.readouterr().err) and not (tmp_path / "run").exists()
+    check_report(load_recipe("demo", ["collect.only=true"]), "rlinf direct")
+
+
 def test_a_station_is_not_asked_for_what_the_trainer_needs(tmp_path):
-    recipe = load_recipe("demo", [*OF_THE_TRAINER][2:])
+    recipe = load_recipe("demo", [each for said in [*OF_THE_TRAINER][2:] for each in split(said)])
     prepare(recipe, tmp_path / "run")
     check_policy_device(recipe)
     assert (tmp_path / "run/recipe.yaml").exists()
@@ -75,7 +109,7 @@ def test_what_is_there_is_enough(tmp_path, task):
 
 
 def test_a_cluster_elsewhere_is_asked_by_the_trainer_alone(tmp_path):
-    check_trainer(load_recipe("demo", ["placement={learners: 500, ray: '10.0.0.1:6379'}"]), tmp_path)
+    check_trainer(load_recipe("demo", ["placement={learners: 64, ray: '10.0.0.1:6379'}"]), tmp_path)
 
 
 def test_a_run_that_goes_on_has_read_its_recordings(tmp_path):

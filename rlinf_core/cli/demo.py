@@ -24,7 +24,7 @@ from rlinf_core.launching.graph import (
     write_plan,
 )
 from rlinf_core.launching.next_steps import next_steps
-from rlinf_core.launching.preflight import check_policy_device, check_trainer
+from rlinf_core.launching.preflight import check_policy_device, check_report, check_trainer
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.page.access import token_of
@@ -57,6 +57,7 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
 def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
     """Take a station that runs already through the phases of its recipe."""
     recipe = load_recipe(name, overrides)
+    check_report(recipe, "rlinf direct")
     prepare(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
         direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))

@@ -199,6 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     drill.add_argument("--only", default="", metavar="WORDS", help="scenarios of configs/drill.yaml by their name")
     drill.add_argument("--json", **JSON, help="write requirements_held, traps_held and each row there")
     drill.add_argument("--two-arms", action="store_true", help="at a station with two arms, configs/drill_two_arms.yaml")
+    drill.add_argument("--scenarios", type=Path, metavar="FILE", help="another list of scenarios; keys: docs/reference.md")
     drill.add_argument("--out", type=Path, help="run folder (default: runs/drill-<time>)")
     drill.add_argument("--domain", type=at_least(0, int, MAX_DOMAIN), default=42, help="ROS_DOMAIN_ID")
     own = command(commands, "calibrate", "cli.station:calibrate", "a real arm's box and home, as a hand guides it", (

@@ -80,8 +80,9 @@ def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on
     return subprocess.call(command, env=ros_environment(recipe.station.domain))
 
 
-def drill(only: str, json_file: Path | None, two_arms: bool, out: Path | None, domain: int) -> int:
+def drill(only: str, json_file: Path | None, two_arms: bool, scenarios: Path | None, out: Path | None, domain: int) -> int:
     """Run the safety drill (``rlinf.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
-    options = [f"--{name}={value}" for name, value in (("only", only), ("json", json_file), ("out", out)) if value]
+    said = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
+    options = [f"--{name}={value}" for name, value in said.items() if value]
     return subprocess.call([sys.executable, "-m", "rlinf.drill", *options, *(["--two-arms"] if two_arms else [])],
                            env=ros_environment(domain))

@@ -9,6 +9,7 @@ changes (the weights under adapters, a frozen model) is taken once.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
 from rlinf_core.distributed.learner_process import LearnerProcess, Made
 from rlinf_core.distributed.ray_cluster import connect, cpus_each, resources
-from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.errors import RlinfError
 from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.recipes.placement import check_shards
 
 KEEP = 16  # batches after which the state is taken; a rollout, which is large and rare, is repeated alone
 START_S = 180.0
@@ -71,10 +73,9 @@ class LearnerGroup:
         self.ray = connect()
         self.policy, self.config, self.size, self.restarts = policy, config, size, restarts
         self.learner = algorithm(kind).Learner
-        halves = config.half_demonstrations
-        self.multiple = size * (2 if halves else 1)
+        self.divides = partial(check_shards, learners=size, halves=config.half_demonstrations)
         if config.per_batch is not None:
-            self._check_divides("algorithm.batch_size", config.per_batch)
+            self.divides("algorithm.batch_size", config.per_batch)
         weights = {name: tensor.numpy(force=True) for name, tensor in policy.state_dict().items()}
         described = json.dumps(policy.describe())
         self.made = self.ray.put(
@@ -94,7 +95,7 @@ class LearnerGroup:
     def update(self, batch: dict[str, np.ndarray] | Rollout) -> dict[str, float]:
         """One update on a batch, each process on its shard; returns metrics of the whole batch."""
         if not isinstance(batch, Rollout):
-            self._check_divides("batch", len(next(iter(batch.values()))))
+            self.divides("batch", len(next(iter(batch.values()))))
         answers = self._call("update", self.ray.put(batch))
         self.updates = answers[0][1]
         if isinstance(batch, Rollout) or len(self.since) >= KEEP:
@@ -142,12 +143,6 @@ class LearnerGroup:
         for process in self.processes:
             self.ray.kill(process)
         self.processes = []
-
-    def _check_divides(self, name: str, rows: int) -> None:
-        if rows % self.multiple:
-            halves = " in each of two halves" if self.multiple > self.size else ""
-            raise RecipeError(f"{name}: expected a multiple of {self.multiple}, since {self.size} processes "
-                              f"(placement.learners) learn from as many rows each{halves}; got {rows}")
 
     def _call(self, name: str, *arguments: Any) -> list[Any]:
         """The answers of all processes; the call is remembered until the state that it leads to is kept."""

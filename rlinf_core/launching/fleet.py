@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
@@ -71,7 +70,6 @@ def members(name: str, overrides: list[str], stations: list[str], run_dir: Path)
         own = recipe.but(station=station, seed=(recipe.seed + number) % 2**31, bridge=_bridge(recipe.bridge, each),
                          collect=recipe.collect.but(episodes=share))
         found.append(Member(own, run_dir / FOLDER / each))
-    _check_port(recipe.bridge)
     return recipe, found
 
 
@@ -142,14 +140,3 @@ def free_mb() -> float:
     with suppress(OSError, ValueError):  # no container, or one without a limit
         free.append(float(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(free) / 1e6
-
-
-def _check_port(bridge: Bridge) -> None:
-    """BridgeError where another trainer listens already; ours would say so once the stations are up."""
-    host = bridge.host.strip("[]")
-    try:
-        socket.create_server((host, bridge.port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        why = str(error.strerror).partition(" (while")[0]  # Python names the address once more
-        raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
-                          "another address of this machine with bridge.host, or another bridge.port") from error

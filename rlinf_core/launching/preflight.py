@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
+from importlib.util import find_spec
 from pathlib import Path
 
+from rlinf_core import extras
 from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.devices import check_device, gpus
-from rlinf_core.errors import PolicyFileError, RecipeError
+from rlinf_core.errors import BridgeError, PolicyFileError, RecipeError, RlinfError
 from rlinf_core.policies.files import newest_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.exposure import fleet_of
-from rlinf_core.recipes.placement import check_placement
+from rlinf_core.recipes.placement import check_placement, check_shards
+from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.sources.recordings import recorded
 
 
 def check_trainer(recipe: Recipe, run_dir: Path) -> None:
-    """Of a trainer that is started here: its device, room for its processes, and what it reads.
+    """Of a trainer that is started here: its device, room for its processes, its address, and what it reads.
 
     Args:
         recipe: what it trains.
@@ -30,13 +34,34 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
     check_device("device", recipe.device)
     if recipe.placement.on_ray and not recipe.placement.ray:
         check_placement(recipe.placement, {"CPU": os.cpu_count() or 1, "GPU": gpus()})
-    if source_of(recipe) == STATIONS and (fleet := fleet_of(recipe.bridge)):
-        Fleet(fleet).check()
+    _check_batches(recipe)
+    if source_of(recipe) == STATIONS:
+        if fleet := fleet_of(recipe.bridge):
+            Fleet(fleet).check()
+        _check_port(recipe.bridge)
     if not checkpoints(run_dir / "checkpoints"):
         for _ in recorded(recipe.collect.recordings):
             pass
     if before := recipe.simulation.initial_policy:
         _check_policy(Path(before))
+
+
+def _check_batches(recipe: Recipe) -> None:
+    warm = recipe.algorithm.warm_start and not recipe.simulation.initial_policy
+    for key, config in (("sft", recipe.sft), ("algorithm", recipe.algorithm))[0 if warm else 1:]:
+        if recipe.placement.learners and config.per_batch is not None:
+            check_shards(f"{key}.batch_size", config.per_batch, recipe.placement.learners, config.half_demonstrations)
+
+
+def _check_port(bridge: Bridge) -> None:
+    """BridgeError where another trainer listens already; ours would say so once a folder is made and stations are up."""
+    host = bridge.host.strip("[]")
+    try:
+        socket.create_server((host, bridge.port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        why = str(error.strerror).partition(" (while")[0]  # Python names the address once more
+        raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
+                          "another address of this machine with bridge.host, or another bridge.port") from error
 
 
 def _check_policy(path: Path) -> None:
@@ -50,3 +75,13 @@ def check_policy_device(recipe: Recipe) -> None:
     """Of a station whose policy is started here, unless a server answers for it."""
     if recipe.station.policy.backend == "local":
         check_device("station.device", recipe.station.device)
+
+
+def check_report(recipe: Recipe, what: str) -> None:
+    """Of whoever writes a run's report: what draws and films it, which is needed hours later; RlinfError names it."""
+    filming = ["imageio", "torch"] if recipe.evaluate.filmed else []
+    if recipe.collect.only or not (lacking := [each for each in ("matplotlib", *filming) if find_spec(each) is None]):
+        return
+    without = "" if "matplotlib" in lacking else ", or film nothing: --set evaluate.filmed=0"
+    raise RlinfError(f"{what}: expected {', '.join(lacking)}, for the report at its end, not installed here. Run: "
+                     f"{extras.how_to_get('trainer')}{without}")

@@ -98,3 +98,21 @@ def check_placement(placement: Placement, resources: dict[str, float]) -> None:
                           f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
                           "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger cluster in "
                           "placement.ray")
+
+
+def check_shards(name: str, rows: int, learners: int, halves: bool) -> None:
+    """Whether each of several learners gets as many rows of a batch.
+
+    Args:
+        name: of the batch, in the message.
+        rows: it has.
+        learners: processes.
+        halves: of demonstrations and of what was played, each of which is divided.
+
+    Raises:
+        RecipeError: they do not divide.
+    """
+    multiple = learners * (2 if halves else 1)
+    if rows % multiple:
+        raise RecipeError(f"{name}: expected a multiple of {multiple}, since {learners} processes (placement.learners) "
+                          f"learn from as many rows each{' in each of two halves' if halves else ''}; got {rows}")

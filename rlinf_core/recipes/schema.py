@@ -162,7 +162,7 @@ class Online(Settings):
 class Evaluate(Settings):
     """Held-out episodes, before and after."""
 
-    episodes: int = Field(50, ge=0, description="how many")
+    episodes: int = Field(50, gt=0, description="how many")
     first_seed: int = Field(1_000_000, ge=0, description="of their scenes, apart from all others")
     filmed: int = Field(3, ge=0, description="how many of them the report films in simulation, side by side; 0: none")
 

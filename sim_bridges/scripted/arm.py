@@ -27,6 +27,7 @@ class ScriptedArm:
     """
 
     channels: tuple[str, ...] = ("current_pose", "object_pose")
+    unsteady = 3  # how many numbers of its action
 
     def __init__(self, action: ActionSpec, noise: float = 0.12, pause: Fraction = 0.08, seed: int = 0) -> None:
         self.action, self.noise, self.pause = action, noise, pause
@@ -38,9 +39,9 @@ class ScriptedArm:
         """Without noise again."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        self._noise = np.zeros(3)
+        self._noise = np.zeros(self.unsteady)
 
     def hesitates(self) -> bool:
         """One step on in the noise; whether it hesitates."""
-        self._noise = 0.6 * self._noise + self.noise * self._random.normal(size=3)
+        self._noise = 0.6 * self._noise + self.noise * self._random.normal(size=self.unsteady)
         return bool(self._random.random() < self.pause)

@@ -154,3 +154,16 @@ def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign,
         if name in ("sim", "collect"):
             heard = ros.ros2("topic echo --once --no-daemon /station_a/safety rlinf_msgs/msg/SafetyState", domain)
             assert "state: " in heard and "limits_hash" in heard
+
+
+def test_a_trainer_that_says_why_it_cannot_go_on_ends_the_fleet_and_is_not_started_again(ros, tmp_path):
+    checkpoint = tmp_path / "run/checkpoints/00000001-updates-1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "state.json").write_text("{}")
+    ran = subprocess.run(
+        ["ros2", "launch", "rlinf", "fleet.launch.py", "recipe:=demo_tiny", "stations:=1", f"run_dir:={tmp_path}/run",
+         "set:=station.domain_id=142 bridge.port=50781"], cwd=ROOT, env=ros.environment | {"ROS_DOMAIN_ID": "142"},
+        capture_output=True, text=True, timeout=200)
+    said = ran.stdout + ran.stderr
+    assert "the trainer cannot go on; why, it has said above" in said and "rlinf: " in said, said[-3000:]
+    assert len(re.findall(r"\[trainer-\d+\]: process started", said)) == 1

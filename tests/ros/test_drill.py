@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -84,10 +85,13 @@ def drill(tmp_path, domain, *options):
     return json.loads(path.read_text()), result
 
 
-def test_the_drill_prints_bound_measured_and_verdict(tmp_path):
-    measured, result = drill(tmp_path, 74, "--only", "NaN")
+def test_the_drill_prints_bound_measured_and_verdict_also_of_a_list_of_ones_own(tmp_path):
+    ours = [each for each in yaml.safe_load(Path("configs/drill.yaml").read_text()) if "NaN" in each["name"]]
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump([each | {"name": f"mine: {each['name']}"} for each in ours]))
+    measured, result = drill(tmp_path, 74, "--scenarios", str(mine), "--only", "NaN")
     rows = measured["rows"]
-    assert [row["name"] for row in rows] == ["actions are NaN", "the measured pose is NaN"]
+    assert [row["name"] for row in rows] == ["mine: actions are NaN", "mine: the measured pose is NaN"]
     assert all("never" not in row["measured"] and "then 0 mm by itself" in row["measured"] for row in rows), rows
     assert result.returncode == (1 if measured["not_held"] else 0), "a loaded machine may take longer than a bound"
     assert "measured: HOLD invalid_command after" in result.stdout

@@ -1,6 +1,9 @@
 """A UR5e's station beside its twin, which speaks ur_robot_driver: what stops a robot, and how a person brings it back."""
 
+import json
 import math
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -213,3 +216,13 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
     station.peer.spin(lambda: station.fault() == "" and station.clear("robot:safeguard_stop").success, 90,
                       lambda: f"the reset: {station.fault()}")
     station.moves()
+
+
+def test_episodes_of_the_whole_station_by_the_scripted_operator_with_nobody_there(tmp_path):
+    """In a ROS domain of its own: the command's processes are those of a real station, and the twin."""
+    command = [sys.executable, "-m", "rlinf_core.cli.main", "up", "ur5e_twin", "--episodes", "2",
+               "--json", str(tmp_path / "station.json"), "--out", str(tmp_path / "run")]
+    ran = subprocess.run([*command, "--set", "station.domain_id=146"], text=True, capture_output=True, timeout=170)
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    told = json.loads((tmp_path / "station.json").read_text())
+    assert (told["episodes"], told["interlock_faults"]) == (2, 0) and told["successes"] >= 1, told
