@@ -11,7 +11,7 @@ from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import NS
 from rlinf_core.errors import RlinfError, printable
 from rlinf_core.interface import BLACK_BOX, SESSION
-from rlinf_core.reports.recordings import DAMAGED, SEALED, Line, draw, look, recordings, topics
+from rlinf_core.reports.recordings import DAMAGED, SEALED, Line, draw, look, missed, recordings, topics
 
 WIDTH = 200  # where there is no terminal
 COLUMNS = [field.name for field in fields(Line) if field.name != "note"]
@@ -56,6 +56,8 @@ def _describe(folder: Path) -> None:
         rate = f"{(len(stamps) - 1) / (ends[1] - ends[0]) * NS:.1f}" if ends and ends[1] > ends[0] else ""
         rows.append([name, kind, str(len(stamps)), rate, *(f"{(stamp - every[0]) / NS:.2f}" for stamp in ends)])
     print_table(["topic", "type", "messages", "Hz", "first [s]", "last [s]"], rows)
+    for topic, count in missed(folder).items():
+        print(f"{count} time steps without a new image of {topic}")
     size = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
     print(f"{len(every)} messages, {size / 1e6:.2f} MB in {folder}")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rlinf_core.episodes.ring import Message, Ring
@@ -16,6 +17,7 @@ GRACE_S = 0.5
 EARLY, EARLY_BYTES, EARLY_S = 64, 64 << 20, 1.0  # the way home, before a scene is ready, is no part of the episode
 WAITING_BYTES = 256 << 20
 LOOK_S = 0.05
+MISSED = "missed "  # and the topic of a camera: how many time steps came without a new image of it
 HELD = "the interlock applied no action: nobody commanded the arm, or it was held all along"
 
 
@@ -26,10 +28,14 @@ class Recording:
         spool: where episodes go.
         tell: called with CLOSED or ABORTED, the episode's id, its last event and why.
         arms: how many of them apply each action.
+        cameras: full names of the topics of which each time step comes with an image; what is missed is counted.
     """
 
-    def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None], arms: int = 1) -> None:
-        self.spool, self.tell, self.arms = spool, tell, arms
+    def __init__(self, spool: Spool, tell: Callable[[int, str, Any, str], None], arms: int = 1,
+                 cameras: Sequence[str] = ()) -> None:
+        self.spool, self.tell, self.arms, self.cameras = spool, tell, arms, cameras
+        self.held = False  # by whoever has the last time step, and hands it over later: no grace ends meanwhile
+        self.images, self.missed = Counter[str](), 0  # of this episode, by topic; of all that were closed
         self.early = Ring(EARLY_BYTES, EARLY, EARLY_S)  # topics are not ordered: data may beat STARTED
         self.writer: EpisodeWriter | None = None
         self.ended: Any = None
@@ -53,7 +59,7 @@ class Recording:
 
     def look(self, now_ns: int) -> None:
         """Some actions were never applied (the arm held); a short grace, then close with what there is."""
-        if self.ended is None or now_ns - self.ended_ns <= GRACE_S * 1e9:
+        if self.held or self.ended is None or now_ns - self.ended_ns <= GRACE_S * 1e9:
             return
         if self.steps <= self.ended.steps:
             self.abort(f"expected {self.ended.steps + 1} time steps, got {self.steps}; messages were lost")
@@ -77,6 +83,7 @@ class Recording:
     def _open(self, episode_id: str) -> None:
         self.abort("the next episode began before this one ended")
         self.steps = self.applied = 0
+        self.images.clear()
         try:
             self.writer = self.spool.open_episode(episode_id)
         except SpoolError as error:
@@ -90,6 +97,7 @@ class Recording:
             return
         self.steps += message.kind.endswith("/TimeStep")
         self.applied += message.kind.endswith("/Applied")
+        self.images[message.topic.removesuffix("/compressed")] += message.kind.endswith("Image")
         try:
             self.writer.write(message.topic, message.kind, message.at_ns, message.raw)
         except SpoolError as error:
@@ -107,12 +115,15 @@ class Recording:
         self.early.clear()
         if writer is None:
             return
+        missed = {topic: max(0, self.steps - self.images[topic]) for topic in self.cameras}
+        writer.note({f"{MISSED}{topic}": str(count) for topic, count in missed.items()})
         try:
             writer.close()
         except SpoolError as error:
             self.writer = writer
             self.abort(str(error))
             return
+        self.missed += sum(missed.values())
         self.tell(CLOSED, writer.episode_id, event, "")
 
 

@@ -155,6 +155,11 @@ class EpisodeWriter:
                 self._connections[topic] = self._bag.add_topic(topic, message_type, typestore(), offered_qos(topic))
             self._bag.write(self._connections[topic], stamp_ns, raw)
 
+    def note(self, said: dict[str, str]) -> None:
+        """To be said in its metadata (``custom_data`` of rosbag2's) once it is closed."""
+        for name, value in said.items():
+            self._bag.set_custom_data(name, value)
+
     def close(self) -> Path:
         """Finish, seal, fsync and move to ``closed/``; after this the episode survives the death of anything."""
         folder = self.spool.root / "open" / self.episode_id

@@ -44,8 +44,8 @@ def _compressed(message: Message) -> Message:
     if image.encoding not in ("rgb8", "bgr8") or image.step != 3 * image.width:
         return message
     pixels = image.data.reshape(image.height, image.width, 3)
-    _, jpeg = cv2.imencode(".jpg", pixels if image.encoding == "bgr8" else pixels[:, :, ::-1],
-                           [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    bgr = pixels if image.encoding == "bgr8" else cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)  # half as long as of a view
+    _, jpeg = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     made = store.types[COMPRESSED](header=image.header, format=f"{image.encoding}; jpeg compressed bgr8", data=jpeg.ravel())
     return Message(f"{message.topic}/compressed", COMPRESSED, message.at_ns, bytes(store.serialize_cdr(made, COMPRESSED)))
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 from rlinf_core.atomic_io import REASON
 from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.messages import NS, PACKAGE
 from rlinf_core.episodes.reading import read_episode, recorded
+from rlinf_core.episodes.recording import MISSED
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.episodes.types import Episode
 from rlinf_core.errors import EpisodeError, RlinfError, printable
@@ -120,6 +122,13 @@ def topics(folder: Path) -> dict[str, tuple[str, list[int]]]:
         for connection, stamp_ns, _ in reader.messages():
             found[connection.topic][1].append(stamp_ns)
     return found
+
+
+def missed(folder: Path) -> dict[str, str]:
+    """How many time steps came without a new image, by the camera's topic, as the recorder has counted."""
+    told = yaml.safe_load((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    said = told.get("custom_data") or {}
+    return {name.removeprefix(MISSED): value for name, value in sorted(said.items()) if name.startswith(MISSED)}
 
 
 def draw(episode: Episode, file: Path) -> None:

@@ -19,14 +19,14 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import ParameterEvent
 from rclpy.qos import qos_profile_parameter_events
 from rclpy.serialization import deserialize_message
-from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from rlinf_msgs.msg import EpisodeEvent, SafetyState, TimeStep
 from std_msgs.msg import String
 
 from rlinf.arms import arms_of
 from rlinf.black_box import BlackBox
-from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
+from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.qos import OVERHEARD, publisher, subscription, witnessed
-from rlinf.sampled import Sampled, sampled
+from rlinf.sampled import Sampled, sampled, step_type
 from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf.transforms import Transforms
 from rlinf_core import interface
@@ -40,6 +40,7 @@ from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
 
 SAMPLED, OVER = "sampled", "over"  # items that are no message: what was sampled, and that no more comes
 SESSION_GB = 1.0
+LATE_S, LOOK_S = 0.4, 0.02  # so long the last time step of an episode waits for its images; how often they are looked for
 PATIENCE_S = 1.0  # at the end: so long an episode that has ended is waited for before the session is closed
 RECORDED = {kept: [topic.name for topic in TOPICS if topic.recorded == kept] for kept in (EPISODE, BLACK_BOX)}
 OF_SESSION = [topic.name for topic in TOPICS if topic.session is not None]
@@ -62,14 +63,19 @@ class Recorder(StationNode):
         arms = arms_of(self)
         self.box = BlackBox(self.spool.root.parent / "faults")
         self.faults: dict[str, str] = {}  # by the topic that told of it
-        self.recording = Recording(self.spool, self._tell, max(len(arms), 1))
+        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
+        self.sampled = Sampled(self, sampled(arms, cameras))
+        self.recording = Recording(self.spool, self._tell, max(len(arms), 1),
+                                   [self.resolve_topic_name(f"camera/{name}/image") for name in cameras])
+        self.last: Message | None = None  # time step of an episode, that waits for its images
+        self.waits = self.create_timer(LOOK_S, self._on_late)
+        self.waits.cancel()
+        self.refused = self.refused_before = 0
         self.losing, self.lost, self.trouble, self.asked_s = False, 0, "", 0.0
         self.session = Session(self.spool.root.parent / "sessions", self.station,
                                self.declare_parameter("session_gb", SESSION_GB).value, self._attachments, self._on_session)
         self.diagnostics = Diagnostics(self, self._health)
         self.worker = Worker(self._handle, self._look, self._complain)
-        cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
-        self.sampled = Sampled(self, sampled(arms, cameras))
         self.description: Message | None = None  # said once, recorded with each episode
         self.describing = self._describe(self.declare_parameter("urdf", "").value)
         self.transforms = Transforms(self, arms, self.declare_parameter("tool_frame", TOOL).value,
@@ -114,9 +120,32 @@ class Recorder(StationNode):
 
     def _on_raw(self, topic: str, name: str, kind: str, raw: bytes) -> None:
         message = Message(name, kind, time.time_ns(), bytes(raw))
+        if topic == "timestep":
+            self._go_on()
+            if step_type(message.raw) == TimeStep.LAST and self.sampled.behind(message.raw):
+                self.last, self.recording.held = message, True
+                self.waits.reset()
+                return
+        self._put(topic, message)
+
+    def _on_late(self) -> None:
+        last = self.last
+        if last is None or time.time_ns() - last.at_ns > LATE_S * 1e9 or not self.sampled.behind(last.raw):
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """What waited for images need not, or will not, any longer."""
+        self.waits.cancel()
+        last, self.last = self.last, None
+        if last is not None:
+            self._put("timestep", last)
+            self.recording.held = False
+
+    def _put(self, topic: str, message: Message) -> None:
         if topic == "timestep":  # before it: the last one may close the episode
             shown = list(self.sampled.at(message.raw, message.at_ns))
-            self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown))
+            if not self.worker.put((SAMPLED, shown), sum(len(each.raw) for _, each in shown)):
+                self.refused += len(shown)
         taken = self.worker.put((topic, message), len(message.raw), anyway=topic == "episode")
         if interface.topic(topic).recorded != EPISODE:
             return
@@ -128,8 +157,15 @@ class Recorder(StationNode):
         self.worker.put((name, Message(name, OF_ROS[name], time.time_ns(), bytes(raw))), len(raw))
 
     def _health(self) -> Health:
-        values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost}
-        return Health(ERROR, self.trouble, values) if self.trouble else Health(OK, "records", values)
+        refused, before = self.refused + self.sampled.overflown, self.refused_before
+        self.refused_before = refused
+        values = {"waiting_mb": self.worker.bytes >> 20, "lost_episodes": self.lost, "missed_images": self.recording.missed,
+                  "refused_messages": refused}
+        if self.trouble:
+            return Health(ERROR, self.trouble, values)
+        if refused > before:
+            return Health(WARN, "does not keep up: images or states of time steps were left out", values)
+        return Health(OK, "records", values)
 
     # In the thread that writes
     def _handle(self, item: tuple[str, Any]) -> None:

@@ -16,7 +16,8 @@ from rlinf.stamps import NS
 from rlinf_core.episodes.ring import Message
 from rlinf_core.interface import TOPICS, of_arms, topic
 
-KEPT, KEPT_IMAGES = 50, 12  # messages, while the recorder is late
+KEPT, KEPT_IMAGES = 50, 60  # messages, while the recorder is late: two seconds of images
+LATE_S = 0.5                 # from a time step's coming on: so long its images are waited for
 HEADER = 12                # bytes: CDR's own four, and a stamp
 BEGINNING = 64             # of a time step, with its stamp
 
@@ -38,26 +39,51 @@ class Sampled:
             self.node, name, _ignore, quality=overheard(_kept(name)), at=owner.resolve_topic_name(name), raw=True)
             for name in topics}
         self.waiting: dict[str, deque[bytes]] = {name: deque(maxlen=_kept(name)) for name in topics}
+        self.images = [name for name in topics if _is_image(name)]
         self.before: tuple[bytes, int] | None = None  # the last time step, and when it came
+        self.late: deque[tuple[bytes, int]] = deque()  # time steps whose images may be on their way
+        self.seen: set[str] = set()  # topics of which the last time step had a message
+        self.overflown = 0           # messages that were too many to wait
 
     def at(self, step: bytes, at_ns: int) -> Iterator[tuple[str, Message]]:
-        """Of the time step before this one, whose messages have had the time to come; of an episode's last, at once."""
-        kind = step_type(step)
-        if self.before is not None and kind != TimeStep.FIRST:  # or it was of an episode that never ended
-            yield from self.of(*self.before)
-        self.before = (step[:BEGINNING], at_ns)
-        if kind == TimeStep.LAST:
-            yield from self.of(*self.before)
-            self.before = None
+        """Of the time step before this one, whose messages have had the time to come; of an episode's last, at once.
 
-    def of(self, step: bytes, at_ns: int) -> Iterator[tuple[str, Message]]:
+        Images, which may come later than that, are waited for, LATE_S at most.
+        """
+        kind = step_type(step)
+        if kind == TimeStep.FIRST:  # what is left is of an episode that never ended
+            self.before = None
+            self.late.clear()
+        others = [name for name in self.waiting if name not in self.images]
+        if self.before is not None:
+            yield from self.of(*self.before, others)
+        self.before = (step[:BEGINNING], at_ns)
+        self.late.append(self.before)
+        if kind == TimeStep.LAST:
+            yield from self.of(*self.before, others)
+            self.before = None
+        while self.late and (kind == TimeStep.LAST or at_ns - self.late[0][1] > LATE_S * NS
+                             or (len(self.late) > 1 and not self.behind(self.late[0][0]))):
+            yield from self.of(*self.late.popleft(), self.images)
+
+    def behind(self, step: bytes) -> bool:
+        """Whether a camera that had an image before has brought none of a time step's time or later: it may yet come."""
+        until_ns = stamp_ns(step)
+        for name in self.seen.intersection(self.images):
+            self._take(name)
+            if not self.waiting[name] or stamp_ns(self.waiting[name][-1]) < until_ns:
+                return True
+        return False
+
+    def of(self, step: bytes, at_ns: int, names: Sequence[str]) -> Iterator[tuple[str, Message]]:
         """Of each topic the newest message that is no later than a time step, once, with the topic's name."""
         until_ns = stamp_ns(step)
-        for name, waiting in self.waiting.items():
+        for name in names:
             self._take(name)
-            newest = None
+            waiting, newest = self.waiting[name], None
             while waiting and stamp_ns(waiting[0]) <= until_ns:
                 newest = waiting.popleft()
+            (self.seen.add if newest is not None else self.seen.discard)(name)
             if newest is not None:
                 yield name, Message(self.subscriptions[name].topic_name, topic(name).type, at_ns, newest)
 
@@ -68,6 +94,7 @@ class Sampled:
                 taken = subscription.handle.take_message(subscription.msg_type, True)
                 if taken is None:
                     return
+                self.overflown += len(self.waiting[name]) == _kept(name)
                 self.waiting[name].append(bytes(taken[0]))
 
 
@@ -89,7 +116,11 @@ def step_type(step: bytes) -> int:
 
 
 def _kept(name: str) -> int:
-    return KEPT_IMAGES if topic(name).type.endswith("/Image") else KEPT
+    return KEPT_IMAGES if _is_image(name) else KEPT
+
+
+def _is_image(name: str) -> bool:
+    return topic(name).type.endswith("/Image")
 
 
 def _ignore(_: Any) -> None:

@@ -1,0 +1,115 @@
+"""No image is missed where the recorder was late, or the image was; one that never came is counted and told."""
+
+import signal
+import threading
+import time
+
+import pytest
+import yaml
+from diagnostic_msgs.msg import DiagnosticArray
+from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep
+from rosbags.rosbag2 import Reader
+from sensor_msgs.msg import Image
+
+from rlinf.qos import publisher
+from rlinf_core.cli.main import main
+from rlinf_core.episodes.messages import to_ns, typestore
+from tests.ros.stand import listen, start
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+HZ = 30
+
+
+class Station:
+    """An environment with a camera of 64x64."""
+
+    def __init__(self, peer):
+        self.peer = peer
+        self.say = {name: publisher(peer.node, name) for name in ("safety", "episode", "timestep", "applied",
+                                                                  "camera/front/image")}
+        self.events, self.health = listen(peer, EpisodeEvent, "episode"), []
+        peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda array: self.health.extend(
+            {each.key: each.value for each in status.values} for status in array.status
+            if status.name == "station_a/recorder"), 10)
+        peer.node.create_timer(0.1, lambda: self.say["safety"].publish(SafetyState(state=SafetyState.ARMED)))
+        start(peer, "recorder", cameras=["front"], lockstep=False)
+        peer.spin(lambda: all(each.get_subscription_count() >= 1 + (name == "episode") for name, each in self.say.items()),
+                  what=lambda: {name: each.get_subscription_count() for name, each in self.say.items()})
+        for _ in range(20):  # whom the camera has met need not have met the camera
+            self.see(peer.node.get_clock().now().to_msg())
+            peer.for_s(0.05)
+
+    def see(self, stamp):
+        image = Image(height=64, width=64, encoding="rgb8", step=192, data=bytes(3 * 64 * 64))
+        image.header.stamp = stamp
+        self.say["camera/front/image"].publish(image)
+
+    def play(self, name, steps, without=(), late_s=0.0, at=lambda step: None):
+        """An episode; the last image comes so late; ``at`` is called before each time step. Its folder, once closed."""
+        self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=name, station="station_a"))
+        for k in range(steps + 1):
+            at(k)
+            stamp = self.peer.node.get_clock().now().to_msg()
+            last = k == steps
+            if k not in without and not (last and late_s):
+                self.see(stamp)
+            time.sleep(0.005)
+            step = TimeStep(step_index=k, episode_id=name, discount=1.0,
+                            step_type=TimeStep.LAST if last else TimeStep.MID if k else TimeStep.FIRST)
+            step.header.stamp = stamp
+            self.say["timestep"].publish(step)
+            if not last:
+                self.say["applied"].publish(Applied(source="operator", seq=k + 1, requested=[0.0], executed=[0.0]))
+            elif late_s:
+                time.sleep(late_s)
+                self.see(stamp)
+            time.sleep(1 / HZ)
+        self.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.ENDED, episode_id=name, steps=steps))
+        self.peer.spin(lambda: any(e.kind == EpisodeEvent.CLOSED and e.episode_id == name for e in self.events), 30,
+                       lambda: [(e.kind, e.detail) for e in self.events])
+        return self.peer.supervisor.run_dir / "spool/closed" / name
+
+
+def recorded(folder):
+    """How many images there are, and how many are said to be missed."""
+    told = yaml.safe_load((folder / "metadata.yaml").read_text())["rosbag2_bagfile_information"]
+    counts = {each["topic_metadata"]["name"]: each["message_count"] for each in told["topics_with_message_count"]}
+    return counts["/station_a/camera/front/image/compressed"], told["custom_data"], without(folder)
+
+
+def without(folder):
+    """Numbers of the time steps of whose time there is no image."""
+    stamps, images = {}, set()
+    with Reader(folder) as reader:
+        for each, _, raw in reader.messages():
+            if each.topic.endswith(("/timestep", "/compressed")):
+                message = typestore().deserialize_cdr(raw, each.msgtype)
+                if each.topic.endswith("/timestep"):
+                    stamps[message.step_index] = to_ns(message.header.stamp)
+                else:
+                    images.add(to_ns(message.header.stamp))
+    return [step for step, stamp in sorted(stamps.items()) if stamp not in images]
+
+
+@pytest.mark.domain(221)
+def test_no_image_is_missed_by_a_recorder_that_stood_still_and_what_never_came_is_told(peer, capsys):
+    station = Station(peer)
+    topic = "missed /station_a/camera/front/image"
+    recorder = peer.supervisor.children["recorder"].popen
+    timer = threading.Timer(1.2, recorder.send_signal, [signal.SIGCONT])
+
+    def stand_still(step):
+        if step == 10:  # from then on for 1.2 s, 36 images
+            recorder.send_signal(signal.SIGSTOP)
+            timer.start()
+
+    assert recorded(station.play("stood", 70, at=stand_still)) == (71, {topic: "0"}, [])
+    timer.join()
+    assert recorded(station.play("late", 20, late_s=0.03)) == (21, {topic: "0"}, []), "the last image is waited for"
+    folder = station.play("gap", 20, without=(7, 12))
+    assert recorded(folder) == (19, {topic: "2"}, [7, 12])
+    station.health.clear()
+    peer.spin(lambda: station.health, 30, "its word")
+    assert station.health[-1]["missed_images"] == "2" and station.health[-1]["refused_messages"] == "0"
+    assert main(["show", str(folder)]) == 0
+    assert "2 time steps without a new image of /station_a/camera/front/image" in capsys.readouterr().out
