@@ -1,8 +1,9 @@
-"""Whether a camera sees what it saw before: by how much its picture has moved and turned. Pure."""
+"""Whether a camera sees what it saw before: by how much its picture has moved and turned."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -40,6 +41,22 @@ class Moved:
             return f"aligned: within {STILL_PIXELS:g} pixel ({self.right:+.1f} right, {self.down:+.1f} down)"
         return (f"what it sees lies {self.right:+.1f} pixels to the right, {self.down:+.1f} down, "
                 f"{np.degrees(self.turned):+.2f} degrees clockwise of where it was")
+
+
+def place(robot: Path, camera: str) -> Path:
+    """Where the reference of a camera is kept, in its robot's folder."""
+    return robot / f"views/{camera}.png"
+
+
+def read(path: Path, take: str) -> np.ndarray:
+    """A reference (H, W, 3) uint8; RlinfError where there is none, with how to ``take`` one."""
+    import cv2
+
+    if not path.exists():
+        raise RlinfError(f"no reference: expected {path}. When the camera is where it shall be: {take}")
+    if (found := cv2.imread(str(path))) is None:
+        raise RlinfError(f"{path}: expected a picture, got something else. Take it anew: {take}")
+    return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))
 
 
 def moved(reference: np.ndarray, now: np.ndarray) -> Moved:

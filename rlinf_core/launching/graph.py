@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.alignment import place as reference
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
@@ -22,7 +23,7 @@ from rlinf_core.qos_overrides import parameters as qos_parameters
 from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.station import station_robot, station_task, task_file
-from rlinf_core.robot import Robot
+from rlinf_core.robot import Robot, robot_folder
 from rlinf_core.scripts import make_script
 from rlinf_core.specs import ActionSpec
 
@@ -167,9 +168,11 @@ def _with_stop(recipe: Recipe) -> Robot:
 def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     station, web = recipe.station, recipe.station.web
     cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
+    folder = robot_folder(recipe.station.robot).resolve()
     token = str(Path(web.token_file).expanduser().resolve()) if web.token_file else ""
     return _node(recipe, "page", "rlinf.page", task_file=str(task_file(recipe)), run_dir=str(run_dir), port=web.port,
                  host=web.host, token_file=token, cameras=list(cameras) or [""],
+                 references=[str(reference(folder, camera)) for camera in cameras] or [""],
                  limits=[str(path) for path in robot.interlocks.values()],
                  first_seeds=[recipe.scene(recipe.collect.first_seed), recipe.scene(recipe.online.first_seed),
                               recipe.evaluate.first_seed])

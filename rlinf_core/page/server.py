@@ -23,6 +23,7 @@ from aiohttp import ClientError, WSMsgType, web
 from rlinf_core.errors import RlinfError, printable
 from rlinf_core.page.access import Access
 from rlinf_core.page.controls import ANYBODYS, Ask, Controls, Hand, read
+from rlinf_core.page.views import Views
 
 STATIC = Path(__file__).with_name("static")
 BEAT_S, AGAIN_S = 0.05, 2.0
@@ -94,16 +95,19 @@ class Server:
 
     Args:
         station: whom it asks.
+        views: of its cameras, to compare with.
         log: a line for people.
     """
 
-    def __init__(self, station: Station, access: Access, host: str, port: int, log: Any) -> None:
-        self.station, self.access, self.address, self.log = station, access, (host, port), log
+    def __init__(self, station: Station, views: Views, access: Access, host: str, port: int, log: Any) -> None:
+        self.station, self.views, self.access, self.address, self.log = station, views, access, (host, port), log
         self.controls, self.pages, self.numbers = Controls(), dict[int, Page](), count(1)
         self.stopped, self.kept = False, dict[str, str]()
         self.loop = asyncio.new_event_loop()
         self.application = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
         self.application.add_routes([web.get("/", self._index), web.get("/live", self._live), web.post("/stop", self._stop),
+                                     web.get(r"/reference/{camera:\d{1,3}}", self._reference),
+                                     web.get(r"/alignment/{camera:\d{1,3}}", self._alignment),
                                      web.static("/static", STATIC)])
         threading.Thread(target=self._serve, name="page", daemon=True).start()
 
@@ -192,6 +196,15 @@ class Server:
         self.station.beat(True)
         self.log(f"stop: pressed on the page, from {request.remote}")
         return web.json_response({"stopped": True})
+
+    async def _reference(self, request: web.Request) -> web.StreamResponse:
+        try:
+            return web.Response(body=self.views.reference(int(request.match_info["camera"])), content_type="image/png")
+        except RlinfError as error:
+            return web.Response(status=404, text=f"rlinf: {error}\n")
+
+    async def _alignment(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response(finite(await self.views.alignment(int(request.match_info["camera"]))))
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         if len(self.pages) >= MOST_PAGES:

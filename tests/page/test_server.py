@@ -12,9 +12,11 @@ import pytest
 from rlinf_core.errors import RlinfError
 from rlinf_core.page.access import Access
 from rlinf_core.page.server import MOST_PAGES, MOST_WORDS, Server
+from rlinf_core.page.views import Views
 
 pytestmark = pytest.mark.timed
 
+NONE = Views([], lambda camera: None)
 TOKEN = "0123456789abcdef0123456789abcdef"
 
 
@@ -38,12 +40,12 @@ class Station:
         return f"done: {ask.what}"
 
 
-def serve(token=""):
+def serve(token="", views=NONE):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     station, log = Station(), []
-    server = Server(station, Access("station_a", token), "127.0.0.1", port, log.append)
+    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append)
     server.url, server.lines, server.kept_station = f"http://127.0.0.1:{port}", log, station
     return server
 
@@ -252,7 +254,7 @@ def test_too_many_pages_and_a_missing_file_are_said(server):
 
 def test_a_taken_port_is_said_and_tried_again(server):
     async def steps():
-        other = Server(Station(), Access("b", ""), *server.address, lines.append)
+        other = Server(Station(), NONE, Access("b", ""), *server.address, lines.append)
         await until(lambda: lines)
         other.close()
 

@@ -1,4 +1,5 @@
 // The page: shows what the station says, and asks for what is pressed.
+import {Alignment} from "./align.js";
 import {Hands} from "./hands.js";
 import {Link} from "./link.js";
 import {Box, Cameras, curve} from "./views.js";
@@ -10,7 +11,8 @@ const PHASES = {start: "starting", collect: "collecting demonstrations", sft: "f
   online: "improving online", drain: "the learner catches up", evaluate_after: "evaluating after", done: "done"};
 let last = null, curves = null, lease = null, alarm = "", cut = "", drawnAt = 0;
 
-const cameras = new Cameras($("cameras"), () => link.say({kind: "seen"}));
+const alignment = new Alignment($("align"), $("views"));
+const cameras = new Cameras($("views"), () => link.say({kind: "seen"}), (figure, place) => alignment.open(figure, place));
 const box = new Box($("box"));
 const link = new Link({
   you: () => {},
@@ -18,6 +20,7 @@ const link = new Link({
     document.title = said.station;
     $("name").textContent = said.station;
     lease = said.lease;
+    alignment.close();
     cameras.fit(said.cameras);
     box.fit(said.boxes);
     hands.fit(said.axes);

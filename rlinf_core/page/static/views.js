@@ -16,16 +16,19 @@ function surface(canvas) {
 }
 
 export class Cameras {
-  constructor(section, drawn) { Object.assign(this, {section, drawn, shown: []}); }
+  // drawn: called for each frame; align: for a camera that is to be compared with what it saw before.
+  constructor(section, drawn, align) { Object.assign(this, {section, drawn, align, shown: []}); }
 
   fit(names) {
     document.body.classList.toggle("blind", !names.length);
     this.section.style.setProperty("--cameras", names.length);
-    this.section.replaceChildren(...names.map(name => {
+    this.section.replaceChildren(...names.map((name, place) => {
       const figure = document.createElement("figure"), canvas = document.createElement("canvas");
       const caption = Object.assign(document.createElement("figcaption"), {textContent: name});
       figure.dataset.camera = name;
-      figure.append(canvas, caption);
+      const button = Object.assign(document.createElement("button"), {textContent: "Align", onclick: () => this.align(figure, place)});
+      button.title = `Is ${name} where it was?`;
+      figure.append(canvas, button, caption);
       return figure;
     }));
     this.shown = names.map((_, place) => ({figure: this.section.children[place], times: []}));

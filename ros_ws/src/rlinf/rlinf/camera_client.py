@@ -27,7 +27,7 @@ from rlinf.conversions import from_image
 from rlinf.qos import OVERHEARD, subscription
 from rlinf.stamps import to_ns
 from rlinf.whereabouts import nothing_heard
-from rlinf_core.alignment import moved, shown
+from rlinf_core.alignment import moved, place, read, shown
 from rlinf_core.calibration import publish, rewritten
 from rlinf_core.errors import RlinfError
 from rlinf_core.hand_eye import LEAST, View, board_in, save, solve
@@ -134,8 +134,8 @@ def locate(looker: Looker, said: argparse.Namespace) -> None:
         return
     save(path, looker.camera, mount)
     if looker.robot.hand_eye is None:
-        place = folder / "robot.yaml"
-        publish(place, rewritten(place.read_text(), {"hand_eye": FILE}))
+        written = folder / "robot.yaml"
+        publish(written, rewritten(written.read_text(), {"hand_eye": FILE}))
     print(f"written: {path}")
 
 
@@ -152,17 +152,13 @@ def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: 
 def align(looker: Looker, said: argparse.Namespace) -> None:
     """Until a person is done: how the picture lies to its reference; or the reference, the first time."""
     looker.meet(pose=False)
-    path = said.reference or robot_folder(looker.recipe.station.robot) / f"views/{looker.camera}.png"
-    if not path.exists() or said.write:
-        if not said.write:
-            raise RlinfError(f"no reference: expected {path}. When the camera is where it shall be: the same with --write")
+    path = said.reference or place(robot_folder(looker.recipe.station.robot), looker.camera)
+    if said.write:
         path.parent.mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(path), np.ascontiguousarray(looker.newest[..., ::-1]))
         print(f"written: {path}, the view to come back to")
         return
-    if (read := cv2.imread(str(path))) is None:
-        raise RlinfError(f"{path}: expected a picture, got something else. Take it anew: --write")
-    reference = cv2.cvtColor(read, cv2.COLOR_BGR2RGB)
+    reference = read(path, "the same with --write")
     print(f"{said.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
     for word in looker.lines():
         how = moved(reference, looker.newest)

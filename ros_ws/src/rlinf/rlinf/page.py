@@ -34,6 +34,7 @@ from rlinf_core.page.access import Access, token_of
 from rlinf_core.page.causes import why
 from rlinf_core.page.history import History
 from rlinf_core.page.server import Server
+from rlinf_core.page.views import Views
 from rlinf_core.recipes.schema import Web
 from rlinf_core.task import load_task
 
@@ -67,7 +68,9 @@ class Page(Node):
         self.overhears: Any = subscription(self, "timestep", self._on_timestep, quality=OVERHEARD)
         web = Web(host=self._said("host", "127.0.0.1"), port=self.declare_parameter("port", 0).value,
                   token_file=self._said("token_file"))
-        self.server = Server(self.asks, Access(self.station, token_of(web)), web.host, web.port, self.get_logger().info)
+        views = Views([Path(each) for each in self.declare_parameter("references", [""]).value if each], self._newest)
+        access, log = Access(self.station, token_of(web)), self.get_logger().info
+        self.server = Server(self.asks, views, access, web.host, web.port, log)
         self.server.tell("station", self._introduction(), keep=True)
         self.server.tell("history", self.history.curves(), keep=True)
         for seconds, do in ((STATE_S, self._tell), (FRAME_S, self._show), (LOOK_S, self._look)):
@@ -164,6 +167,10 @@ class Page(Node):
                 self.shown[topic] = stamp_ns
                 pixels = np.ascontiguousarray(self.latest.channels[topic])
                 self.server.show(place, cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), QUALITY)[1].tobytes())
+
+    def _newest(self, camera: int) -> np.ndarray | None:
+        """Of a camera by its place, as the station publishes it."""
+        return self.latest.channels.get([*self.images][camera])
 
     def finish(self) -> bool:
         """Asked to end: its silence would be an e-stop, so it disarms first."""

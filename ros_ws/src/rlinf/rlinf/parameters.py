@@ -53,6 +53,7 @@ MEANINGS: dict[str, str] = {
     "port": "of the page",
     "priority": "real-time priority (SCHED_FIFO); 0 for none",
     "real_time_factor": "lockstep: no faster than so many simulated seconds a second; 0 as fast as it goes",
+    "references": "pictures of before, one of each camera",
     "remote": "settings of a policy that a server plays, as JSON",
     "retries": "so many episodes may fail in a row",
     "routes": "topics that a fault injector stands between: from:to:type",
