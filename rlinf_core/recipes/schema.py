@@ -22,7 +22,7 @@ from rlinf_core.qos_overrides import Said, check_all
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.release import Release
 from rlinf_core.ros import MAX_DOMAIN, shell_domain
-from rlinf_core.settings.base import Count, Discriminated, Settings
+from rlinf_core.settings.base import Count, Discriminated, Name, Settings
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
 POLICY = Discriminated("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
@@ -259,7 +259,7 @@ class Recipe(Settings):
         "interlock: gym: and the id of one of Gymnasium's (gym:Pendulum-v1), or a simulator that steps a batch of them at "
         "once and its task (maniskill:PickCube-v1, isaaclab:Isaac-Reach-Franka-v0)")
     station: Station = Station()
-    embodiments: dict[Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]{0,63}$")], Embodiment] = Field(
+    embodiments: dict[Name, Embodiment] = Field(
         {}, description="robots that share one policy, by name, where the trainer is to learn for several: {one: {robot: "
         "franka_sim, task: reach}, two: {robot: two_franka_sim, task: reach_both}}; a station of each names its own in "
         "station.robot and station.task")
