@@ -16,6 +16,7 @@ from rlinf_core.policies.tanh_gaussian.config import Config
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.station import learned_spec, longest_episode
 from rlinf_core.replay import ReplayBuffer
+from rlinf_core.serving.weights import Weights
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.task import load_task
 from rlinf_core.trainer.train import train
@@ -110,6 +111,8 @@ def test_a_station_takes_from_the_file_what_is_its_own_robots(explore, tmp_path,
         assert (chunk.log_probs is None) == (not explore) and (not explore or torch.equal(chunk.log_probs, whole.log_probs))
     with pytest.raises(SpecError, match="does not fit this station:\nnearest is robot 'one': control_hz: 10.0 against 7.0"):
         load_policy(path, replace(ONE, control_hz=7.0))
+    with pytest.raises(SpecError, match="expected one of a single robot, got one of one"):
+        Weights(path)
 
 
 def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more(random):
