@@ -161,6 +161,19 @@ class StationSpec:
         data.pop("instruction")
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
+    def member(self, spec_hash: str) -> StationSpec | None:
+        """The specs of that hash, where they are these, or those of one of these robots (``embodiments``)."""
+        return self if spec_hash == self.hash else None
+
+    def with_others(self, own: StationSpec, vectors: np.ndarray, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Vectors (..., V) and actions (..., A) of the robot whose specs are ``own``, among those of all robots."""
+        return vectors, actions
+
+    @property
+    def said(self) -> str:
+        """For people: the hash, or each robot's."""
+        return self.hash
+
     def difference(self, other: StationSpec) -> str:
         """Say in one line each what differs from ``other``; empty when they agree."""
         lines = []

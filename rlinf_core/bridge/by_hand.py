@@ -1,8 +1,7 @@
 """Parts of a policy as protobuf has them on the wire, their data copied once instead of three times.
 
-What is sent is one message after the other as anybody's protobuf reads and writes it: of two messages that follow each other
-the fields are taken together (protobuf.dev, Encoding, "Last One Wins"), so a part without its data may be encoded by the
-library, and the data be put behind it.
+What is sent is what anybody's protobuf reads and writes: of messages that follow each other the fields are taken together
+(protobuf.dev, Encoding, "Last One Wins"), so a part without its data is encoded by the library, and the data put behind it.
 """
 
 from __future__ import annotations

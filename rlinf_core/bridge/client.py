@@ -48,7 +48,8 @@ class BridgeClient:
         self._channel = (grpc.secure_channel(address, self.credentials.channel_credentials(), options=OPTIONS)
                          if self.credentials else grpc.insecure_channel(address, options=OPTIONS))
         self._stub = bridge_pb2_grpc.BridgeStub(self._channel)
-        self._next_policy = self._channel.unary_stream(f"/{SERVICE}/NextPolicy", pb.PolicyRequest.SerializeToString, decoded)
+        next_policy = f"/{SERVICE}/NextPolicy"
+        self._next_policy = self._channel.unary_stream(next_policy, pb.PolicyRequest.SerializeToString, decoded)
         self._who = ((STATION, station), (INSTANCE, instance))
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:

@@ -54,9 +54,9 @@ class Registered:
         return why
 
     def _difference(self, specs: StationSpec) -> str:
-        if self.specs is None or self.specs.hash == specs.hash:
+        if self.specs is None or self.specs.member(specs.hash) is not None:
             return ""
-        return (f"specs: expected those that this trainer learns for ({self.specs.hash}) against what this station has "
+        return (f"specs: expected those that this trainer learns for ({self.specs.said}) against what this station has "
                 f"({specs.hash}): {self.specs.difference(specs)}. Start both with the same task, cameras and image size")
 
     def why_not(self, station: str) -> str:

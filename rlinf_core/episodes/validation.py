@@ -21,18 +21,19 @@ def check_episode(episode: Episode, spec: StationSpec, longest: int) -> None:
 
     Args:
         episode: as read.
-        spec: of the stations that are trained for.
+        spec: of the stations that are trained for; of several robots, an episode is of one of them.
         longest: transitions that the replay can hold.
     """
+    own = spec.member(episode.spec_hash) or spec
     faults = list(_of_the_whole(episode, spec, longest)) or [
-        *_of_observations(episode, spec), *_of_actions(episode, spec), *_of_rewards(episode), *_of_chunks(episode)]
+        *_of_observations(episode, own), *_of_actions(episode, own), *_of_rewards(episode), *_of_chunks(episode)]
     if faults:
         raise EpisodeError(f"episode {episode.id}: {'; '.join(faults)}. It is not trained on")
 
 
 def _of_the_whole(episode: Episode, spec: StationSpec, longest: int) -> Iterator[str]:
-    if episode.spec_hash != spec.hash:
-        yield (f"was recorded with specs {episode.spec_hash}, this trainer serves {spec.hash}. Start station and trainer "
+    if spec.member(episode.spec_hash) is None:
+        yield (f"was recorded with specs {episode.spec_hash}, this trainer serves {spec.said}. Start station and trainer "
                "with the same recipe")
     if episode.mode not in MODES:
         yield f"mode: expected one of {', '.join(MODES)}, got '{episode.mode}'"

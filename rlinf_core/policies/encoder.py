@@ -26,7 +26,7 @@ class Encoder(Normalisation):
     """
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:
-        super().__init__(spec.vector_size)
+        super().__init__(spec)
         self.fine = config.fine
         looked_at = spec.images if config.image_features else ()
         self.image_names = [image.name for image in looked_at]

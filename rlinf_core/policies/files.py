@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.atomic_io import publish_file
+from rlinf_core.embodiments import spec_of
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import adapters
 from rlinf_core.specs import StationSpec
@@ -63,6 +64,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
     from safetensors import SafetensorError, safe_open
 
     from rlinf_core.policies import policy_kind
+    from rlinf_core.policies.one_robot import OneRobot
 
     try:
         with safe_open(path, framework="pt") as file:
@@ -80,7 +82,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
         weights, metadata = weights | frozen, metadata | said
     described = {key: json.loads(value) for key, value in metadata.items() if key not in ("format", "config", "base")}
     config = _config(path, metadata["config"])
-    actor = policy_kind(config.kind).Policy.rebuilt(StationSpec.from_dict(described["spec"]), config, described)
+    actor = policy_kind(config.kind).Policy.rebuilt(spec_of(described["spec"]), config, described)
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:
@@ -91,10 +93,12 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
     actor.load_state_dict(weights)
     if not all(torch.isfinite(tensor).all() for tensor in weights.values()):
         raise PolicyFileError(f"policy {path}: expected finite weights, got NaN or Inf; the run that wrote it diverged")
-    if station is not None and actor.spec.hash != station.hash:
+    if station is None or actor.spec.hash == station.hash:
+        return actor.eval()
+    if actor.spec.member(station.hash) is None:
         raise SpecError(f"policy {path} does not fit this station:\n{actor.spec.difference(station)}\n"
                         "Train it with this station's task, or start the station with the policy's task")
-    return actor.eval()
+    return OneRobot(actor, station).eval()
 
 
 def _config(path: str | Path, text: str) -> PolicySettings:

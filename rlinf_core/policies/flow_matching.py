@@ -55,7 +55,7 @@ class FlowMatching(OnPolicyActor):
         if network is None:
             network, tokenizer = self.first()
         self.network, self.tokenizer = network, tokenizer or tokenizer_of("")
-        self.normalisation = Normalisation(spec.vector_size)
+        self.normalisation = Normalisation(spec)
         self.measure()
         self._fits()
         inject(self.network, config.lora)

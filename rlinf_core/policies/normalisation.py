@@ -6,27 +6,49 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.embodiments import JointSpec
+from rlinf_core.specs import StationSpec
+
 
 class Normalisation(nn.Module):
-    """Mean and deviation of vectors (B, V); what a learner sets in every module that has them."""
+    """Mean and deviation of vectors (B, V); what a learner sets in every module that has them.
+
+    Of a policy of R robots (``rlinf_core.embodiments``) each number has those of the robot whose it is, and is 0 in what
+    another one observes; the first R, which say which one it is, stay as they are.
+    """
 
     mean: Tensor
     std: Tensor
+    whose: Tensor | None
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, spec: StationSpec) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(size))
-        self.register_buffer("std", torch.ones(size))
+        self.register_buffer("mean", torch.zeros(spec.vector_size))
+        self.register_buffer("std", torch.ones(spec.vector_size))
+        several = torch.from_numpy(spec.whose[0]) if isinstance(spec, JointSpec) else None
+        self.register_buffer("whose", several, persistent=False)
 
     def normalised(self, vectors: Tensor) -> Tensor:
         """Vectors (B, V) as deviations from their mean, clipped."""
-        return ((vectors - self.mean) / self.std).clamp(-5.0, 5.0)
+        values = ((vectors - self.mean) / self.std).clamp(-5.0, 5.0)
+        return values if self.whose is None else values * (vectors[:, :len(self.whose)] @ self.whose)
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
         """Take mean and standard deviation from (N, V) vectors; a floor keeps constants from exploding."""
-        self.normalise(vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 0.05 * np.abs(vectors).max(axis=0)))
+        if self.whose is None:
+            return self.normalise(*_moments(vectors))
+        mean, std, robots = np.zeros(vectors.shape[1]), np.ones(vectors.shape[1]), len(self.whose)
+        for number, own in enumerate(self.whose.numpy(force=True) > 0):
+            own[:robots] = False
+            if (seen := vectors[vectors[:, number] > 0][:, own]).size:
+                mean[own], std[own] = _moments(seen)
+        self.normalise(mean, std)
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         """Set mean and deviation (V,)."""
         self.mean.copy_(torch.from_numpy(np.asarray(mean)))
         self.std.copy_(torch.from_numpy(np.asarray(std + 1e-4)))
+
+
+def _moments(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 0.05 * np.abs(vectors).max(axis=0))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.embodiments import JointSpec
 from rlinf_core.errors import SpecError
 from rlinf_core.policies import instructions
 from rlinf_core.policies.continuation import Continuation
@@ -195,6 +196,13 @@ class NetworkPolicy(nn.Module):
     def executed_size(self) -> int:
         """Leading numbers of what is drawn that are played before the next chunk: critics see these."""
         return self.latent_size or self.spec.action.dim * self.config.executed
+
+    def own(self, batch: Batch) -> Tensor | None:
+        """Which numbers of a chunk are the robot's own, of several, as 0 and 1 (B, H A); None of one alone."""
+        if not isinstance(self.spec, JointSpec):
+            return None
+        rows = torch.as_tensor(self.spec.whose[1], device=self.device)
+        return (batch["vectors"][:, :len(rows)] @ rows).repeat(1, self.config.horizon)
 
     def draws(self, explore: bool) -> bool:
         """Whether it draws its actions rather than taking the most likely ones."""

@@ -22,7 +22,7 @@ from rlinf_core.qos_overrides import Said, check_all
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.release import Release
 from rlinf_core.ros import MAX_DOMAIN, shell_domain
-from rlinf_core.settings.base import Count, Discriminated, Settings
+from rlinf_core.settings.base import Count, Discriminated, Name, Settings
 
 ALGORITHM = Discriminated("name", lambda name: algorithm(name).Config, algorithms, "rlpd")
 POLICY = Discriminated("kind", lambda kind: policy_kind(kind).Config, kinds, "tanh_gaussian")
@@ -122,10 +122,18 @@ class Station(Settings):
         return shell_domain() if self.domain_id is None else self.domain_id
 
 
+class Embodiment(Settings):
+    """One of several robots that share a policy (docs/fleet.md)."""
+
+    robot: str = Field(min_length=1, description="as station.robot")
+    task: str = Field(min_length=1, description="as station.task")
+    options: dict[str, Any] = Field({}, description="as station.options")
+
+
 class Collect(Settings):
     """Demonstrations."""
 
-    episodes: int = Field(20, ge=0, description="successful ones that are needed")
+    episodes: int = Field(20, ge=0, description="successful ones that are needed; of embodiments, of each")
     first_seed: int = Field(10_000, ge=0, description="of the scenes, where the recipe's seed is 0")
     only: bool = Field(False, description="a station records so many, successful or not, and that is all")
     recordings: tuple[str, ...] = Field(
@@ -253,6 +261,10 @@ class Recipe(Settings):
         "interlock: gym: and the id of one of Gymnasium's (gym:Pendulum-v1), or a simulator that steps a batch of them at "
         "once and its task (maniskill:PickCube-v1, isaaclab:Isaac-Reach-Franka-v0)")
     station: Station = Station()
+    embodiments: dict[Name, Embodiment] = Field(
+        {}, description="robots that share one policy, by name, where the trainer is to learn for several: {one: {robot: "
+        "franka_sim, task: reach}, two: {robot: two_franka_sim, task: reach_both}}; a station of each names its own in "
+        "station.robot and station.task")
     collect: Collect = Collect()
     policy: Annotated[PolicySettings, POLICY] = TanhGaussian()
     sft: SFT = SFT()

@@ -41,6 +41,7 @@ def check_source(recipe: Recipe) -> None:
     if algorithm.learns_from == ROLLOUTS and policy.no_density:
         raise RecipeError(f"{policy.no_density}. {algorithm.name} learns from log-probabilities of what was drawn")
     _check_env(recipe)
+    _check_embodiments(recipe)
     source = source_of(recipe)
     for each in (source, *([RECORDINGS] if recipe.collect.recordings else [])):
         if reason := why_not(algorithm, each):
@@ -73,6 +74,23 @@ def check_source(recipe: Recipe) -> None:
     if size % group:
         raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
                           f"{size}")
+
+
+def _check_embodiments(recipe: Recipe) -> None:
+    """What several robots share is cloned from demonstrations of each."""
+    known = recipe.embodiments
+    if not known:
+        return
+    if len(known) < 2 or recipe.env:
+        raise RecipeError(f"embodiments: expected two or more, and no env, got {', '.join(known)}"
+                          f"{f' and env {recipe.env}' * bool(recipe.env)}. A recipe of one robot names it in station.robot")
+    if (recipe.algorithm.name, recipe.policy.kind) != ("sft", "tanh_gaussian"):
+        raise RecipeError("embodiments: expected algorithm.name sft and policy.kind tanh_gaussian, got "
+                          f"{recipe.algorithm.name} and {recipe.policy.kind}: several robots learn from demonstrations "
+                          "alone so far. Set those, or leave embodiments out")
+    if recipe.placement.learners:
+        raise RecipeError("embodiments: expected placement.learners 0, got "
+                          f"{recipe.placement.learners}: several robots are learned in one process so far")
 
 
 def _check_env(recipe: Recipe) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinf_core import plugins
-from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.embodiments import joined
+from rlinf_core.errors import RecipeError, SpecError, nearest
 from rlinf_core.interface import arm_of, topic
 from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.paths import shared
-from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.schema import Embodiment, Recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.robot import Robot, load_robot
+from rlinf_core.specs import StationSpec
 from rlinf_core.task import Task, load_task
 
 LONGEST = 1000  # time steps of an episode, where it is not known
@@ -31,6 +33,8 @@ def check_recipe(recipe: Recipe) -> None:
     check_source(recipe)
     if recipe.env:
         return
+    for one in robots_of(recipe).values():
+        check_recipe(one)
     for limits in station_robot(recipe).interlocks.values():
         load_limits(limits)
     station_task(recipe)
@@ -58,8 +62,29 @@ def station_task(recipe: Recipe) -> Task:
     return task.with_images(dict.fromkeys(station.observe_cameras, station.image_size))
 
 
+def robots_of(recipe: Recipe) -> dict[str, Recipe]:
+    """Of a recipe with embodiments: that of each robot alone, by name."""
+    def alone(one: Embodiment) -> Recipe:
+        station = recipe.station.model_copy(update={"robot": one.robot, "task": one.task, "options": one.options})
+        return recipe.model_copy(update={"embodiments": {}, "station": station})
+
+    return {name: alone(one) for name, one in recipe.embodiments.items()}
+
+
+def learned_spec(recipe: Recipe) -> StationSpec:
+    """What a trainer learns for: the specs of the recipe's station, or of its embodiments together."""
+    if not recipe.embodiments:
+        return station_task(recipe).spec
+    try:
+        return joined({name: station_task(one).spec for name, one in robots_of(recipe).items()})
+    except SpecError as error:
+        raise RecipeError(str(error)) from error
+
+
 def longest_episode(recipe: Recipe) -> int:
     """Time steps of an episode that nothing ends before its time."""
+    if recipe.embodiments:
+        return max(map(longest_episode, robots_of(recipe).values()))
     return LONGEST if recipe.env else station_task(recipe).max_steps
 
 

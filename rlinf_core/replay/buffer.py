@@ -44,6 +44,7 @@ class ReplayBuffer:
         self.inserted_of = np.zeros(256, np.int64)  # the same of what may be sampled
         self._valid: np.ndarray | None = None
         self._of: tuple[np.ndarray, np.ndarray] | None = None
+        self._fair: np.ndarray | None = None
 
     def __len__(self) -> int:
         return int(self._arrays["starts"].sum())
@@ -90,7 +91,7 @@ class ReplayBuffer:
         self.inserted += length
         self.inserted_of[min(origin, 255)] += length if counts is None else int(np.sum(counts))
         self.episodes += 1
-        self._valid = self._of = None
+        self._valid = self._of = self._fair = None
         return length
 
     def _check(self, arrays: Arrays, length: int) -> None:
@@ -157,6 +158,22 @@ class ReplayBuffer:
         """Transitions that may be sampled now, by origin (256,)."""
         return np.bincount(self._arrays["origin"][self._arrays["starts"]], minlength=256)
 
+    def fair(self, robots: int) -> np.ndarray:
+        """Weights (256,) of origins by which each of so many robots is drawn alike, and each origin of a robot.
+
+        The first numbers of the vectors say which robot it is (``rlinf_core.embodiments``).
+        """
+        if self._fair is None:
+            starts = np.flatnonzero(self._arrays["starts"])
+            of = np.zeros((256, robots))
+            of[self._arrays["origin"][starts], self._arrays["vectors"][starts, :robots].argmax(axis=1)] = 1.0
+            self._fair = (of / np.maximum(of.sum(axis=0), 1.0)).sum(axis=1)
+        return self._fair
+
+    def episodes_of(self, robots: int) -> np.ndarray:
+        """Episodes (R,) of each of so many robots."""
+        return self._arrays["vectors"][self._arrays["final"], :robots].sum(axis=0)
+
     def _left(self, index: np.ndarray) -> np.ndarray:
         """Transitions from each slot to the end of its episode."""
         ends = np.flatnonzero(self._arrays["final"])
@@ -185,7 +202,7 @@ class ReplayBuffer:
             self._arrays[name][: len(values)] = values
         self._next, self.inserted, self.episodes = state["next"], state["inserted"], state["episodes"]
         self.sampled = np.array(state["sampled"])
-        self._valid = self._of = None
+        self._valid = self._of = self._fair = None
         self.inserted_of = np.array(state["inserted_of"] if "inserted_of" in state else self.present())
 
 

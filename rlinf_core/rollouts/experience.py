@@ -76,6 +76,10 @@ class Source(Protocol):
     asynchronous: bool
     report: dict[str, Any]
 
+    def demonstrate(self) -> Experience:
+        """The recipe's demonstrations, where it can make them."""
+        return Experience()
+
     def take(self, updates: int, order: Amount) -> Experience:
         """What there is by now; of what can be asked for something, as much as that."""
         ...

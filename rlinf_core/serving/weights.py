@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlinf_core.embodiments import JointSpec
 from rlinf_core.errors import PolicyFileError, RlinfError, SpecError
 from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.files import load_policy, newest_policy, policy_version
@@ -126,6 +127,9 @@ class Weights:
 
     def _load(self, file: tuple[Path, int]) -> Version:
         loaded = load_policy(file[0]).to(self.device)
+        if isinstance(loaded.spec, JointSpec):
+            raise SpecError(f"policy {file[0]}: expected one of a single robot, got one of {loaded.spec.said}: what is "
+                            "served is not taken apart. Let each station play it by itself (station.policy.backend=local)")
         policy: Policy = self.through(loaded) if self.through else loaded
         generator = torch.Generator(policy.device).manual_seed(0)
         named = re.fullmatch(r"policy-\d+", file[0].stem)

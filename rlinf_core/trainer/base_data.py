@@ -10,6 +10,7 @@ import numpy as np
 
 from rlinf_core.algorithms.common.learner import Learner
 from rlinf_core.algorithms.common.settings import AlgorithmSettings, Amount
+from rlinf_core.embodiments import JointSpec
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer
@@ -102,9 +103,21 @@ class Data(ABC):
         """Vectors (N, V) that observations are normalised by before the first update; None to wait for more."""
         return self.demonstrations.vectors() if self.demonstrations.episodes else None
 
+    @property
+    def shown(self) -> int:
+        """Demonstrations that there are; of several robots, of the one that has fewest."""
+        robots = self._robots
+        return int(self.demonstrations.episodes_of(robots).min()) if robots else self.demonstrations.episodes
+
+    @property
+    def _robots(self) -> int:
+        """That share the policy; 0 of one alone."""
+        return len(self.policy.spec.robots) if isinstance(self.policy.spec, JointSpec) else 0
+
     def demonstrated(self, size: int) -> Arrays:
-        """A batch of demonstrations."""
-        return self._sampled(self.demonstrations, size)
+        """A batch of demonstrations; of several robots as many of each, and of each of its stations."""
+        weights = self.demonstrations.fair(self._robots) if self._robots else None
+        return self._sampled(self.demonstrations, size, weights)
 
     def _sampled(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
         chunk = self.policy.config

@@ -32,7 +32,6 @@ from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import read_recordings
-from rlinf_core.trainer.sources.simulators import Simulators
 
 GROUP = 16  # updates between two looks at the world
 REPORT_S = 0.25
@@ -107,7 +106,7 @@ class Run:
     def _ready(self) -> bool:
         """Whether as many demonstrations have come as the recipe asks for."""
         wanted = 1 if self.recipe.collect.recordings else self.recipe.collect.episodes
-        return not self.config.needs_demonstrations or self.data.demonstrations.episodes >= wanted
+        return not self.config.needs_demonstrations or self.data.shown >= wanted
 
     # Beginning
     def start(self, source: Source) -> None:
@@ -124,7 +123,7 @@ class Run:
         self._enter(0)
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
-        elif isinstance(source, Simulators) and not self._ready():
+        elif not self._ready():
             for trajectory in source.demonstrate().trajectories:
                 self.insert(trajectory)
         if self.before and self.before.is_dir():
@@ -252,7 +251,8 @@ class Run:
         self.publish()
         entry = {**evaluation(outcomes, self.steps, self.updates, self.seconds + seconds, self.version),
                  "steps_per_second": (self.steps - self.began) / seconds,
-                 **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics}
+                 **{f"seconds_{part}": value for part, value in self.clock.seconds.items()}, **self.progress.metrics,
+                 **self.source.counts()}
         self.progress.evaluated(entry)
         self.save()
         self.tell(self, entry)

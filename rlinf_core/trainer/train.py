@@ -15,10 +15,11 @@ from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.errors import RecipeError
 from rlinf_core.interrupts import answered, held_back
-from rlinf_core.recipes import Recipe, resolved, station_robot, station_task
+from rlinf_core.recipes import Recipe, resolved, station_robot
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
+from rlinf_core.recipes.station import learned_spec, robots_of
 from rlinf_core.rollouts.evaluation import evaluate
 from rlinf_core.rollouts.experience import Source
 from rlinf_core.rollouts.simulated import stations
@@ -27,6 +28,7 @@ from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings
+from rlinf_core.trainer.sources.robots import Robots
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
 
@@ -64,21 +66,13 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         connect(recipe.placement.ray)
         ending.callback(disconnect)
         check_placement(recipe.placement, resources())
-    env: VectorEnv | None = None
-    held_out: VectorEnv | None = None
-    if simulation.environments and not recipe.placement.workers:
-        env = held_out = make(recipe, simulation.environments)
-        ending.callback(env.close)
-    if isinstance(env, InArrays) and env.tensors.alone:
-        check_alone(recipe)
-    elif came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
-        held_out = make(recipe, min(simulation.environments or 1, 8))
-        ending.callback(held_out.close)
-        env = env or held_out
-    run = Run(recipe, run_dir, env.spec if env else station_task(recipe).spec, tell)
+    robots = Robots(recipe, make) if came_from != STATIONS and _simulated(recipe) else None
+    env, held_out = (None, None) if recipe.embodiments else _environments(recipe, came_from, make, ending)
+    known = robots or env
+    run = Run(recipe, run_dir, known.spec if known else learned_spec(recipe), tell)
     ending.callback(run.progress.close)
+    scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
     if held_out:
-        scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
         run.evaluator = partial(evaluate, held_out, run.shipped, scenes)
     source: Source = Recordings()
     if env and came_from == SIMULATORS:
@@ -88,11 +82,38 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
         if recipe.bridge.metrics_port:
             ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
+    elif robots:
+        source = robots
+        run.evaluator = partial(robots.evaluate, run.shipped, scenes)
     ending.callback(source.close)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     run.start(source)
     ending.callback(lambda: run.learner.close())
     return run
+
+
+def _simulated(recipe: Recipe) -> bool:
+    """Whether it has several robots, each of which is a simulator."""
+    robots = robots_of(recipe).values()
+    return bool(robots) and all(station_robot(one).driver == "simulator" for one in robots)
+
+
+def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
+                  ) -> tuple[VectorEnv | None, VectorEnv | None]:
+    """Those that are trained in, and those that policies are judged in, where there are any."""
+    env: VectorEnv | None = None
+    held_out: VectorEnv | None = None
+    simulation = recipe.simulation
+    if simulation.environments and not recipe.placement.workers:
+        env = held_out = make(recipe, simulation.environments)
+        ending.callback(env.close)
+    if isinstance(env, InArrays) and env.tensors.alone:
+        check_alone(recipe)
+    elif came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
+        held_out = make(recipe, min(simulation.environments or 1, 8))
+        ending.callback(held_out.close)
+        env = env or held_out
+    return env, held_out
 
 
 def check_alone(recipe: Recipe) -> None:

@@ -52,10 +52,14 @@ def test_what_is_on_its_way_lies_hidden_in_the_inbox(spool, task, trainer, arriv
 
 
 def test_a_client_looks_for_its_trainer_every_two_seconds_at_least_and_notices_when_it_is_gone(monkeypatch):
-    made = []
-    monkeypatch.setattr(grpc, "insecure_channel", lambda address, options: made.append((address, dict(options))))
-    monkeypatch.setattr("rlinf_core.bridge.bridge_pb2_grpc.BridgeStub", lambda channel: None)
-    BridgeClient("trainer:1", "a")
+    made, channel = [], grpc.insecure_channel
+
+    def make(address, options):
+        made.append((address, dict(options)))
+        return channel(address, options)
+
+    monkeypatch.setattr(grpc, "insecure_channel", make)
+    BridgeClient("trainer:1", "a").close()
     ((address, options),) = made
     assert address == "trainer:1" and options["grpc.max_reconnect_backoff_ms"] == 2000
     assert options["grpc.keepalive_time_ms"] == 20_000 and options["grpc.keepalive_timeout_ms"] == 10_000

@@ -66,7 +66,7 @@ class OpenVLA(ActionTokens):
         self.register_buffer("gain", gain)
         self.action_head = heads.ActionHead(width, spec.action.dim) if self.config.decoding == "regression" else None
         self.proprio_projector = heads.ProprioProjector(spec.vector_size, width) if self.config.state else None
-        self.normalisation = Normalisation(spec.vector_size) if self.config.state and not said else None
+        self.normalisation = Normalisation(spec) if self.config.state and not said else None
         if self.config.state and said:
             names = tuple(name for item in spec.vectors for name in [item.name] * item.size)
             offset, gain = bounds(known, said, "proprio", names, np.ones(spec.vector_size, np.float32))

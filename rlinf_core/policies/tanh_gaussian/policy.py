@@ -41,7 +41,7 @@ class Actor(NetworkPolicy):
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """A reparameterised action (B, H A), and the log-probability (B,) of what is played of it."""
         mean, log_std = self(batch)
-        return squashed(mean, log_std, generator, self.executed_size)
+        return squashed(mean, log_std, generator, self.executed_size, self.own(batch))
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
@@ -53,26 +53,32 @@ class Actor(NetworkPolicy):
 
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """-E log pi(a | s) of demonstrated actions (B, H A)."""
-        return imitation(actions, *self(batch))
+        mean, log_std = self(batch)
+        return imitation(actions, mean, log_std, self.own(batch))
 
 
 def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
-             executed: int | None = None) -> tuple[Tensor, Tensor]:
+             executed: int | None = None, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``executed``."""
     raw = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
-    return torch.tanh(raw), log_prob(raw[:, :executed], mean[:, :executed], log_std[:, :executed])
+    counted = own if own is None else own[:, :executed]
+    return torch.tanh(raw), log_prob(raw[:, :executed], mean[:, :executed], log_std[:, :executed], counted)
 
 
-def imitation(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+def imitation(actions: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = None) -> Tensor:
     """-E log pi(a | s) of actions (B, A), clipped just inside the tanh's range."""
-    return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std).mean()
+    return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, own).mean()
 
 
-def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log-density (B,) of tanh(raw) under the tanh-Gaussian, in the numerically stable form."""
+def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = None) -> Tensor:
+    """Log-density (B,) of tanh(raw) under the tanh-Gaussian, in the numerically stable form.
+
+    Of numbers that are not the robot's ``own`` (B, A), of 0 and 1, nothing is said.
+    """
     gaussian = -0.5 * (((raw - mean) / log_std.exp()) ** 2 + 2.0 * log_std + np.log(2.0 * np.pi))
     squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
-    return (gaussian - squash).sum(dim=-1)
+    density = gaussian - squash
+    return (density if own is None else density * own).sum(dim=-1)
 
 
 Policy = Actor

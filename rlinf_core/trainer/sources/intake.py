@@ -125,18 +125,21 @@ def checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episo
 def trajectory_of(episode: Episode, spec: StationSpec, use_executed: bool = False,
                   rollouts_of: PolicySettings | None = None) -> Trajectory:
     """A recorded episode as learners take it; arguments as of ``Intake``."""
-    names = [item.name for item in spec.vectors]
+    own = spec.member(episode.spec_hash) or spec
+    names = [item.name for item in own.vectors]
     observations = {"vectors": np.concatenate([episode.observations[name] for name in names], axis=1).astype(np.float32)}
-    observations |= {image.name: episode.observations[image.name] for image in spec.images}
+    observations |= {image.name: episode.observations[image.name] for image in own.images}
     observations[instructions.NAME] = instructions.encoded(episode.instructions)
     si = episode.executed if use_executed else episode.requested
+    actions = np.clip(own.action.from_si(si), -1.0, 1.0)
+    observations["vectors"], actions = spec.with_others(own, observations["vectors"], actions)
     chunks, length, rollout = episode.chunks, len(episode), None
     if rollouts_of and episode.mode == TRAIN and "policy" in episode.sources:
         from rlinf_core.rollouts.recorded import rollout_of
 
         rollout = rollout_of(episode, spec, rollouts_of)
     return Trajectory(
-        observations, np.clip(spec.action.from_si(si), -1.0, 1.0), episode.rewards, episode.discounts, episode.success,
+        observations, actions, episode.rewards, episode.discounts, episode.success,
         episode.mode, episode.sources, episode.policy_version, chunks.decided(length) if chunks else None,
         chunks.latents(length) if chunks else None, rollout if rollout and len(rollout.mask) else None, episode.id,
         episode.station, in_the_way(episode))

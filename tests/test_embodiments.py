@@ -1,0 +1,175 @@
+"""Several robots in one policy: their specs together, the network that they share, and that both learn."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.embodiments import joined, spec_of
+from rlinf_core.errors import RecipeError, SpecError
+from rlinf_core.policies import make_policy
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.policy import Observation
+from rlinf_core.policies.tanh_gaussian.config import Config
+from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.recipes.station import learned_spec, longest_episode
+from rlinf_core.replay import ReplayBuffer
+from rlinf_core.serving.weights import Weights
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
+from rlinf_core.task import load_task
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import SPEC, Points
+
+ONE, TWO = (load_task(f"configs/tasks/{name}.yaml").spec for name in ("reach", "reach_both"))
+BOTH = joined({"one": ONE, "two": TWO})
+
+
+def batch_of(spec, size, random):
+    """What a robot sees and does, among what all do."""
+    numbers = random.normal(size=(size, spec.vector_size)).astype(np.float32)
+    vectors, actions = BOTH.with_others(spec, numbers, random.uniform(-1, 1, (size, spec.action.dim)).astype(np.float32))
+    return {"vectors": torch.from_numpy(vectors)}, torch.from_numpy(actions)
+
+
+def test_specs_together_have_a_place_for_every_number_of_each_and_say_whose_it_is(random):
+    assert (BOTH.vector_size, BOTH.action.dim) == (2 + ONE.vector_size + TWO.vector_size, ONE.action.dim + TWO.action.dim)
+    seen, done = random.normal(size=(5, 18)).astype(np.float32), random.normal(size=(5, 6)).astype(np.float32)
+    vectors, actions = BOTH.with_others(TWO, seen, done)
+    assert np.array_equal(vectors, np.hstack([np.tile([0, 1], (5, 1)), np.zeros((5, 9)), seen]).astype(np.float32))
+    assert np.array_equal(actions, np.hstack([np.zeros((5, 3)), done]).astype(np.float32))
+    numbers, rows = BOTH.whose
+    assert numbers.tolist() == [[1, 1] + 9 * [1] + 18 * [0], [1, 1] + 9 * [0] + 18 * [1]]
+    assert rows.tolist() == [3 * [1] + 6 * [0], 3 * [0] + 6 * [1]]
+
+
+def test_specs_together_are_read_as_they_were_said_and_know_their_members():
+    again = spec_of(json.loads(json.dumps(BOTH.to_dict())))
+    assert again == BOTH and again.hash == BOTH.hash and spec_of(ONE.to_dict()) == ONE
+    assert BOTH.hash == joined({"one": replace(ONE, instruction="in other words"), "two": TWO}).hash
+    assert len({BOTH.hash, joined({"two": TWO, "one": ONE}).hash, joined({"a": ONE, "b": TWO}).hash, ONE.hash}) == 4
+    assert BOTH.member(ONE.hash) == ONE and BOTH.member(TWO.hash) == TWO and BOTH.member(BOTH.hash) is BOTH
+    assert BOTH.member("beef") is None and ONE.member(TWO.hash) is None and ONE.member(ONE.hash) is ONE
+    with pytest.raises(SpecError, match=r"one of one \w{12}, two \w{12}. nearest is robot 'one': control_hz: 10.0"):
+        BOTH.place(replace(ONE, control_hz=7.0))
+
+
+def test_robots_that_are_the_same_or_look_through_other_cameras_are_refused():
+    with pytest.raises(SpecError, match="'twin': expected other specs than those of 'one', got the same"):
+        joined({"one": ONE, "twin": ONE})
+    seeing = load_task("configs/tasks/reach_both.yaml").with_images({"front": (8, 8)}).spec
+    with pytest.raises(SpecError, match=r"'two': expected the images of 'one', none, since .*got {'front': \(8, 8, 3\)}"):
+        joined({"one": ONE, "two": seeing})
+
+
+@pytest.mark.parametrize("mine, others", [(ONE, TWO), (TWO, ONE)], ids=["one", "two"])
+def test_what_one_robot_shows_changes_the_trunk_and_nothing_of_the_others(mine, others, random):
+    torch.manual_seed(0)
+    policy = make_policy(BOTH, Config(hidden=(16, 16), horizon=2, fine=20.0))
+    policy.encoder.fit_normalisation(np.vstack([batch_of(spec, 50, random)[0]["vectors"] for spec in (ONE, TWO)]))
+    seen, actions = batch_of(mine, 8, random)
+    policy.imitation_loss(seen, actions.repeat(1, 2)).backward()
+    (number, place, rows), (their_number, theirs, their_rows) = BOTH.place(mine), BOTH.place(others)
+    first = policy.trunk[0].weight.grad.reshape(16, 2, BOTH.vector_size)  # the numbers, and once more, fine
+    assert (first[:, :, theirs] == 0).all() and (first[:, :, their_number] == 0).all()
+    assert (first[:, :, place].abs().sum(dim=(0, 1)) > 0).all() and (first[:, 0, number] != 0).any()
+    head = policy.head.weight.grad.reshape(4, BOTH.action.dim, 16)  # two actions' means, and what their deviations are of
+    assert (head[:, their_rows] == 0).all() and (head[:, rows].abs().sum(dim=-1) > 0).all()
+    assert (policy.trunk[3].weight.grad != 0).any()
+
+
+def test_each_robots_numbers_are_normalised_as_if_it_were_alone(random):
+    alone, policy = make_policy(TWO, Config()), make_policy(BOTH, Config())
+    seen = {spec.hash: random.normal(3, 2, (200, spec.vector_size)).astype(np.float32) for spec in (ONE, TWO)}
+    policy.encoder.fit_normalisation(np.vstack([
+        BOTH.with_others(spec, seen[spec.hash], np.zeros((200, spec.action.dim)))[0] for spec in (ONE, TWO)]))
+    alone.encoder.fit_normalisation(seen[TWO.hash])
+    vectors = torch.from_numpy(BOTH.with_others(TWO, seen[TWO.hash], np.zeros((200, 6)))[0])
+    found = policy.encoder.normalised(vectors)
+    theirs = alone.encoder.normalised(torch.from_numpy(seen[TWO.hash]))
+    assert torch.allclose(found[:, BOTH.place(TWO)[1]], theirs, atol=1e-4)
+    assert torch.allclose(found[:, :2], torch.tensor([0.0, 1.0]), atol=1e-3), "they say which one it is"
+    assert (found[:, BOTH.place(ONE)[1]] == 0).all()
+
+
+@pytest.mark.parametrize("explore", [False, True])
+def test_a_station_takes_from_the_file_what_is_its_own_robots(explore, tmp_path, random):
+    torch.manual_seed(0)
+    policy = make_policy(BOTH, Config(hidden=(16,), horizon=3, execute=2))
+    path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    assert load_policy(path).spec == BOTH
+    for spec in (ONE, TWO):
+        own = load_policy(path, spec)
+        seen = random.normal(size=(4, spec.vector_size)).astype(np.float32)
+        chunk = own.act(Observation(torch.from_numpy(seen)), explore, torch.Generator().manual_seed(1))
+        among = torch.from_numpy(BOTH.with_others(spec, seen, np.zeros((4, spec.action.dim)))[0])
+        whole = policy.act(Observation(among), explore, torch.Generator().manual_seed(1))
+        assert own.spec == spec and chunk.actions.shape == (4, 3, spec.action.dim) and chunk.execute == 2
+        assert torch.equal(chunk.actions, whole.actions[..., BOTH.place(spec)[2]])
+        assert torch.equal(chunk.drawn.reshape(4, 3, -1), chunk.actions)
+        assert (chunk.log_probs is None) == (not explore) and (not explore or torch.equal(chunk.log_probs, whole.log_probs))
+    with pytest.raises(SpecError, match="does not fit this station:\nnearest is robot 'one': control_hz: 10.0 against 7.0"):
+        load_policy(path, replace(ONE, control_hz=7.0))
+    with pytest.raises(SpecError, match="expected one of a single robot, got one of one"):
+        Weights(path)
+
+
+def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more(random):
+    buffer = ReplayBuffer(BOTH, 1000)
+    for origin, spec, episodes in ((1, ONE, 30), (2, ONE, 2), (3, TWO, 1)):
+        for _ in range(episodes):
+            seen, done = np.full((11, spec.vector_size), origin), np.zeros((11, spec.action.dim))
+            vectors, actions = BOTH.with_others(spec, seen, done)
+            buffer.insert_episode({"vectors": vectors}, actions[:-1].astype(np.float32), np.zeros(10), np.ones(10),
+                                  origin=origin)
+    assert buffer.episodes_of(2).tolist() == [32, 1]
+    assert buffer.fair(2)[:5].tolist() == [0, 0.5, 0.5, 1, 0]
+    buffer.sample(40_000, random, weights=buffer.fair(2))
+    assert buffer.sampled[1:4] / 40_000 == pytest.approx([0.25, 0.25, 0.5], abs=0.02)
+
+
+@pytest.mark.parametrize("change, says", [
+    (["algorithm.name=rlpd"], "embodiments: expected algorithm.name sft and policy.kind tanh_gaussian, got rlpd and tanh"),
+    (["policy.kind=flow"], "got sft and flow"), (["~embodiments.two"], "expected two or more, and no env, got one"),
+    (["embodiments.two.robot=franka_sim"], "expected one arm, without a name"),
+    (["embodiments.two={robot: franka_sim, task: reach}"], "embodiments: 'two': expected other specs than those of 'one'")])
+def test_recipes_that_cannot_be_are_refused_in_words(change, says):
+    with pytest.raises(RecipeError) as error:
+        recipe = load_recipe("sim_embodiments", change)
+        check_recipe(recipe)
+        learned_spec(recipe)
+    assert says in str(error.value)
+
+
+CIRCLE = -np.eye(3)[[1, 2, 0]]  # the second one's world moves each number by the action of another, and backwards
+SPACE = StationSpec((ArraySpec("where", (3,)), ), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0)
+
+
+def toys(recipe, size):
+    return Points(size) if recipe.station.task == "reach" else Points(size, spec=SPACE, turn=CIRCLE)
+
+
+def test_one_policy_learns_two_robots_that_it_fails_with_before(tmp_path):
+    recipe = load_recipe("sim_embodiments", ["collect.episodes=60", "simulation.evaluate_episodes=40",
+                                             "policy.hidden=[64, 64]"])
+    told = []
+    tell = lambda run, entry: entry and told.append(dict(run.source.success))  # noqa: E731
+    last = train(recipe, tmp_path, toys, tell)
+    assert max(told[0].values()) <= 0.2 and min(told[-1].values()) >= 0.9, told
+    assert last["episodes"] == 80 and last["success"] == pytest.approx(np.mean(list(told[-1].values())))
+    file = max((tmp_path / "policies").iterdir())
+    for spec in (SPEC, SPACE):
+        assert load_policy(file, spec).spec == spec, "a station of either takes its own of the file"
+    progress = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [{name: line[f"{name}/success"] for name in ("one", "two")} for line in progress] == told
+
+
+@pytest.mark.slow
+def test_one_policy_learns_one_arm_and_two_arms(tmp_path):
+    """In the simulators, behind their interlocks: minutes."""
+    recipe = load_recipe("sim_embodiments", ["simulation.evaluate_episodes=10"])
+    assert learned_spec(recipe).hash == BOTH.hash and longest_episode(recipe) == 40
+    told = []
+    train(recipe, tmp_path, tell=lambda run, entry: entry and told.append(dict(run.source.success)))
+    assert max(told[0].values()) <= 0.2 and min(told[-1].values()) >= 0.8, told

@@ -1,0 +1,84 @@
+"""Stations of different robots feed one policy over the real bridge, and each plays its own part of it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from rlinf_core.bridge.client import BridgeClient
+from rlinf_core.policies.files import load_policy
+from rlinf_core.policies.policy import Observation
+from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.station import robots_of
+from rlinf_core.task import load_task
+from tests.messages import record
+from tests.trainer.test_stations import Station, free_port
+
+pytestmark = pytest.mark.timed
+TASKS = {name: load_task(f"configs/tasks/{name}.yaml") for name in ("reach", "reach_both", "push")}
+
+
+def of_station(name, spec):
+    """Episodes as that station's recorder writes them."""
+    def change(topic, number, message):
+        if topic == "episode":
+            message.station = name
+        if topic == "applied":
+            message.requested = message.executed = np.full(spec.action.dim, 0.01)
+
+    return change
+
+
+@pytest.mark.timeout(240)
+def test_stations_of_two_robots_feed_one_policy_and_of_a_third_one_are_refused(tmp_path):
+    recipe = load_recipe("sim_embodiments", [
+        "simulation.environments=0", "collect.episodes=2", "algorithm.steps=64", "algorithm.batch_size=8",
+        "policy.hidden=[16]", f"bridge.port={free_port()}"])
+    one, two, third = (TASKS[name].spec for name in ("reach", "reach_both", "push"))
+    clients = {name: BridgeClient(recipe.bridge.address, name) for name in ("b", "c")}
+
+    def act(station):
+        station.wait(lambda r: True)
+        assert station.client.register(json.dumps(one.to_dict()), "beef") == ""
+        assert clients["b"].register(json.dumps(two.to_dict()), "beef") == ""
+        why = clients["c"].register(json.dumps(third.to_dict()), "beef")
+        assert why.startswith("station 'c': specs: expected those that this trainer learns for "
+                              f"(one {one.hash}, two {two.hash}) against what this station has ({third.hash}): "
+                              "nearest is robot 'one': ")
+        assert "observation 'gripper': absent against float32[1]" in why and "Start both with the same task" in why
+        station.spec = one
+        for number in range(3):
+            station.send(f"one-{number}", mode="demonstration")
+        report = station.wait(lambda r: r.metrics.get("demonstrations") == 3)
+        assert report.phase == "waiting", "nothing of the other robot has been shown"
+        for number in range(2):
+            clients["b"].upload(record(station.spool, two, f"two-{number}", mode="demonstration",
+                                       change=of_station("b", two)).close())
+        told = clients["c"].report(0, 0)
+        assert told.message == why and not told.accepting
+        clients["c"].upload(record(station.spool, third, "third", change=of_station("c", third)).close())
+        station.wait(lambda r: r.metrics.get("refused") == 1)
+        report = station.wait(lambda r: r.policy_version >= 1 and r.metrics["sft_left"] == 0)
+        assert (report.metrics["a/episodes"], report.metrics["demonstrations"]) == (3, 5)
+        sampled = [report.metrics["a/sampled"], clients["b"].report(0, 0).metrics["b/sampled"]]
+        assert sum(sampled) == 64 * 8 and sampled[0] == pytest.approx(256, abs=35), "as many of each robot"
+        assert clients["c"].next_policy(-1, tmp_path / "c", wait_s=0.2) is None
+        for client, spec, number in ((station.client, one, 0), (clients["b"], two, 1)):
+            file = client.next_policy(-1, tmp_path / str(number), wait_s=20.0).path
+            policy = load_policy(file, spec)
+            chunk = policy.act(Observation(torch.zeros(1, spec.vector_size)), explore=True)
+            assert policy.spec == spec and chunk.actions.shape == (1, 1, spec.action.dim)
+            assert np.isfinite(chunk.actions.numpy()).all()
+
+    Station(recipe, TASKS["reach"], tmp_path / "a", act).feed(tmp_path / "run")
+    for client in clients.values():
+        client.close()
+    refused = next((tmp_path / "run/refused").glob("*.txt")).read_text()
+    assert f"was recorded with specs {third.hash}, this trainer serves one {one.hash}, two {two.hash}" in refused
+
+
+def test_a_station_of_a_robot_has_its_robot_and_its_task():
+    both = robots_of(load_recipe("sim_embodiments", []))
+    assert {name: (one.station.robot, one.station.task, one.embodiments) for name, one in both.items()} == {
+        "one": ("franka_sim", "reach", {}), "two": ("two_franka_sim", "reach_both", {})}
