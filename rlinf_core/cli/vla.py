@@ -21,5 +21,5 @@ def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, action
         keys["horizon"] = horizon or FAMILIES[family].horizon
     if family == OFT:
         keys |= {"decoding": "regression", "state": "true"}
-    print(f"{folder}: a {family} of {size:.1f} MB with random weights. It is used by\n"
+    print(f"{folder}: {family}, {size:.1f} MB, random weights. It is used by\n"
           f"  --set 'policy={{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}'")
