@@ -10,7 +10,7 @@ STEPS = 60
 
 
 @pytest.mark.domain(92)
-@pytest.mark.parametrize("mode", ["local", "real_time"])
+@pytest.mark.parametrize("mode", ["local", pytest.param("real_time", marks=pytest.mark.slow)])
 def test_the_old_version_goes_on_or_the_arm_is_held_and_it_never_jumps(tmp_path, mode):
     rows = measured(tmp_path / mode, mode, 92, STEPS, Quick)
     assert list(rows) == ["swap", *([] if mode == "local" else ["server killed"]), "policy killed"]
