@@ -260,7 +260,7 @@ class Run:
 
     def counts(self) -> dict[str, float]:
         """Of everything that came, in all and by station."""
-        return {"refused": float(self.intake.refused), **self.data.counts(), **self.source.counts()}
+        return {**self.intake.counts(), **self.data.counts(), **self.source.counts()}
 
     def report(self) -> dict[str, Any]:
         """What stations hear."""

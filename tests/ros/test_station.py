@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.checksums import seal
+from rlinf_core.launching.graph import trainer_process
 from tests.ros.runs import Run, check_nothing_lost, free_port, online
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
@@ -31,6 +33,24 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
     dt = {round(float(b - a)) for a, b in zip(trained.stamps_ns, trained.stamps_ns[1:], strict=False)}
     assert dt == {100_000_000}, "lockstep: every step is exactly one period"
     assert not [event for event in run.supervisor.events if "started again" in event]
+
+
+@pytest.mark.lockstep
+def test_another_demonstration_is_recorded_for_one_that_the_trainer_refuses(tmp_path):
+    """Else the trainer waits for one that never comes."""
+    with Run(tmp_path, "collect.episodes=2", domain=222, trains=False) as run:
+        run.wait(lambda: len(run.events("episode")) == 2, 150, "two demonstrations")
+        damaged = tmp_path / "spool/closed" / run.events("episode")[0]["id"]
+        [recording] = damaged.glob("*.mcap")
+        recording.write_bytes(recording.read_bytes()[:-200])
+        seal(damaged)
+        run.supervisor.start(trainer_process(tmp_path))
+        run.wait(lambda: any(event["mode"] == "evaluate" for event in run.events("episode")), 150, "the first policy")
+    assert [event["name"] for event in run.events("phase")][:5] == ["collect", "sft", "collect", "sft", "evaluate_before"]
+    assert [event["mode"] for event in run.events("episode")][:4] == ["demonstration"] * 3 + ["evaluate"]
+    seeds = [event["seed"] for event in run.events("episode")][:3]
+    assert len(set(seeds)) == 3 and (tmp_path / "refused" / damaged.name).exists()
+    assert "the trainer refused 1 episodes" in run.events("warning")[0]["detail"]
 
 
 def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):

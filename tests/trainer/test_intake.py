@@ -111,7 +111,7 @@ def test_what_may_not_be_learned_from_is_refused_by_name_set_aside_and_logged(sp
     assert line.keys() == {"id", "status", "time"} and line["id"] == "a-1"
     assert line["status"].startswith("refused: episode") and line["status"] in reason and "a-1" in capsys.readouterr().out
     assert (tmp_path / "run/refused/a-1/a-1.mcap").is_file() and not folder.exists(), "kept, and out of the way"
-    assert run.refused == 1 and not taken
+    assert run.counts()["refused"] == 1 and not taken
     assert re.search(said, reason), reason
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_take
         run.take(folder, Taken())
     statuses = [json.loads(line)["status"] for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
     assert [status.split(":")[0] for status in statuses] == ["refused"] * 5 + ["online"] + ["refused"]
-    assert "MemoryError: of another kind" in statuses[4] and run.refused == 6
+    assert "MemoryError: of another kind" in statuses[4] and run.counts()["refused"] == 6
     assert sorted(path.name for path in (tmp_path / "run/refused").glob("*/")) == [f"e{n}" for n in range(5)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,11 @@ class Intake:
         self.readers: Readers | None = None  # on Ray
         self.ids: dict[str, str] = {}  # of episodes, to what became of them: those of a checkpoint, and since
 
-    @property
-    def refused(self) -> int:
-        """How many may not be learned from."""
-        return sum(status.startswith(REFUSED) for status in self.ids.values())
+    def counts(self) -> dict[str, float]:
+        """How many may not be learned from, and how many of each station: ``refused``, ``<station>/refused``."""
+        refused = [name for name, status in self.ids.items() if status.startswith(REFUSED)]
+        of_each = Counter(f"{station}/{REFUSED}" for name in refused if (station := self.journal.station(name)))
+        return {REFUSED: float(len(refused)), **{name: float(count) for name, count in of_each.items()}}
 
     def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
         """Insert one episode; returns what became of it, and never raises for its sake. A second time changes nothing.

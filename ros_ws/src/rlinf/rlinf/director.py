@@ -20,7 +20,7 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
-from rlinf.director_status import OperatorHealth, Recent, told
+from rlinf.director_status import AskedToEnd, OperatorHealth, Recent, RunStopped, refused, told
 from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
@@ -34,27 +34,20 @@ RECENT = 50      # training episodes whose success is shown
 EVALUATIONS = 3  # before giving up to have one in one version
 
 
-class RunStopped(Exception):
-    """The run cannot go on; the message says why and what to do."""
-
-
-class AskedToEnd(Exception):
-    """By SIGINT or SIGTERM, before the run was through."""
-
-
 class Director(StationNode):
     """Client of one station; see the module's docstring."""
 
     def __init__(self) -> None:
         super().__init__("director")
-        self.plan: dict[str, Any] = json.loads(Path(self._parameter("plan_file")).read_text())
-        self.run_dir = Path(self._parameter("run_dir"))
+        self.plan: dict[str, Any] = json.loads(Path(self.declare_parameter("plan_file", "").value).read_text())
+        self.run_dir = Path(self.declare_parameter("run_dir", "").value)
         self.look = f"Look at the logs in {self.run_dir / 'logs'}"
         self.trainer, self.policy, self.safety = TrainerStatus(accepting=True), PolicyStatus(version=-1), SafetyState()
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
         self._seen: set[str] = set()
         self._safe: list[EpisodeEvent] = []  # closed since the last question
+        self.station, self.refused = self.get_namespace().strip("/"), -1  # by the trainer; -1 before it is heard
         self.active_at = self.moved_at = time.time()
         self.request: Any = None  # of what was asked for
         self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
@@ -66,12 +59,10 @@ class Director(StationNode):
         hear_safety(self, arms, self._on_safety)
         self.create_timer(0.5, self._write_status)
 
-    def _parameter(self, name: str) -> str:
-        return self.declare_parameter(name, "").get_parameter_value().string_value
-
     # What the station says
     def _on_trainer(self, message: TrainerStatus) -> None:
         self.trainer = message
+        self.refused = refused(message, self.station) if self.refused < 0 else self.refused
 
     def _on_policy(self, message: PolicyStatus) -> None:
         if message.version != self.policy.version:
@@ -118,11 +109,10 @@ class Director(StationNode):
         if plan["collect"]["only"]:
             self._episodes(plan["collect"]["episodes"], "demonstration", plan["collect"]["first_seed"])
             return
-        self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
+        seed = self._demonstrations(plan["collect"]["episodes"], plan["collect"]["first_seed"])
         if plan["collect"].get("ends"):
             return
-        self._enter("sft", 0)
-        self._first_policy()
+        self._first_policy(seed)
         before = self._evaluate("before")
         ended = self._online(plan["online"])
         after = self._evaluate("after")
@@ -131,10 +121,18 @@ class Director(StationNode):
                   minutes=(time.time() - self.started) / 60)
         self._write_status()
 
-    def _first_policy(self) -> None:
-        """However long the trainer takes, as long as there is one."""
+    def _first_policy(self, seed: int) -> None:
+        """However long the trainer takes, as long as there is one; for each episode that it refuses, it gets another."""
+        self._enter("sft", 0)
         heard_at = time.time()
         while self.policy.version < 1:
+            if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
+                self.refused = max(self.refused, 0) + again
+                self._log("warning", detail=f"the trainer refused {again} episodes (the reasons are beside them, in its "
+                                            "folder refused/ or the spool's); others are recorded in their place")
+                self._enter("collect", again)
+                seed = self._demonstrations(again, seed)
+                self._enter("sft", 0)
             self._turn(0.1)
             heard_at = time.time() if self.trainer.connected else heard_at
             if time.time() - heard_at > TRAINER_PATIENCE_S:
@@ -143,8 +141,8 @@ class Director(StationNode):
             if self.policy.error:
                 raise RunStopped(f"the trainer's policy cannot be used: {self.policy.error}")
 
-    def _demonstrations(self, wanted: int, seed: int) -> None:
-        """Until as many have succeeded; a failed one is recorded, but not learned from."""
+    def _demonstrations(self, wanted: int, seed: int) -> int:
+        """Until as many have succeeded; a failed one is recorded, but not learned from. Returns the next seed."""
         tries = 5 * wanted
         while self.successes < wanted:
             if self.done >= tries and not self.plan["collect"].get("person"):
@@ -153,6 +151,7 @@ class Director(StationNode):
             count = wanted - self.successes
             self._episodes(count, "demonstration", seed)
             seed += count + self.discarded
+        return seed
 
     def _evaluate(self, name: str) -> dict[str, Any]:
         """Held-out episodes, all played by one version of the policy; again, if that changed on the way."""
@@ -254,8 +253,8 @@ class Director(StationNode):
 
     # What others may read
     def _enter(self, phase: str, total: int) -> None:
-        self.phase, self.total, self.done, self.successes, self.phase_started = phase, total, 0, 0, time.time()
-        self.dropped = 0
+        self.phase, self.total, self.phase_started = phase, total, time.time()
+        self.done = self.successes = self.dropped = 0
         self._log("phase", name=phase)
 
     def _log(self, event: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the director has heard of the others, for ``status.json`` and whoever shows it."""
+"""What the director has heard of the others, for ``status.json`` and whoever shows it, and how it ends before its end."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +14,14 @@ from rlinf.arms import hear
 from rlinf.qos import subscription
 from rlinf_core.interlock.takeover import takeover
 from rlinf_core.interlock.types import OPERATOR, Mode
+
+
+class RunStopped(Exception):
+    """The run cannot go on; the message says why and what to do."""
+
+
+class AskedToEnd(Exception):
+    """By SIGINT or SIGTERM, before the run was through."""
 
 
 class OperatorHealth:
@@ -68,6 +76,11 @@ class Recent:
 
     def _last(self, episodes: int) -> list[tuple[bool, float]]:
         return list(self.ended)[-episodes:] or [(False, 0.0)]
+
+
+def refused(trainer: TrainerStatus, station: str) -> int:
+    """Episodes of a station that its trainer did not take, at the door or when it read them."""
+    return trainer.set_aside + int(dict(zip(trainer.names, trainer.values, strict=False)).get(f"{station}/refused", 0))
 
 
 def told(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:
