@@ -222,6 +222,6 @@ def test_one_machine_runs_a_station_once(tmp_path):
 def test_a_task_that_nobody_can_show_needs_a_person(tmp_path):
     task = tmp_path / "task.yaml"
     task.write_text(re.sub("(?m)^script: .*$", "", Path("configs/tasks/peg_insertion.yaml").read_text()))
-    with pytest.raises(RecipeError, match="script: expected in the task's file 'script: .*', one of insertion, pick"):
+    with pytest.raises(RecipeError, match="script: expected in the task's file 'script: .*', one of insertion, joints"):
         graph(tmp_path, f"station.task={task}")
     assert "operator" not in graph(tmp_path, f"station.task={task}", KEYBOARD)

@@ -19,6 +19,7 @@ from rlinf_core.policies import kinds, policy_kind
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.policies.tanh_gaussian.config import Config as TanhGaussian
 from rlinf_core.qos_overrides import Said, check_all
+from rlinf_core.recipes.embodiment import Embodiment
 from rlinf_core.recipes.placement import Placement
 from rlinf_core.recipes.release import Release
 from rlinf_core.ros import MAX_DOMAIN, shell_domain
@@ -120,14 +121,6 @@ class Station(Settings):
     def domain(self) -> int:
         """The ROS_DOMAIN_ID in force."""
         return shell_domain() if self.domain_id is None else self.domain_id
-
-
-class Embodiment(Settings):
-    """One of several robots that share a policy (docs/fleet.md)."""
-
-    robot: str = Field(min_length=1, description="as station.robot")
-    task: str = Field(min_length=1, description="as station.task")
-    options: dict[str, Any] = Field({}, description="as station.options")
 
 
 class Collect(Settings):

@@ -10,7 +10,8 @@ from rlinf_core.errors import RecipeError, SpecError, nearest
 from rlinf_core.interface import arm_of, topic
 from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.paths import shared
-from rlinf_core.recipes.schema import Embodiment, Recipe
+from rlinf_core.recipes.embodiment import Embodiment
+from rlinf_core.recipes.schema import Recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.robot import Robot, load_robot
 from rlinf_core.specs import StationSpec
