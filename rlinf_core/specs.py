@@ -141,6 +141,9 @@ class StationSpec:
         """A JSON-able description; infinities are spelled as strings."""
         data = asdict(self)
         data.pop("_by_name")
+        data["control_hz"] = float(self.control_hz)  # 10 is 10.0: the hash is of numbers, not of how they were written
+        for numbers, names in ((data["action"], ("scale",)), *((item, ("low", "high")) for item in data["observation"])):
+            numbers.update({name: tuple(map(float, numbers[name])) for name in names})
         return json.loads(json.dumps(data).replace("-Infinity", '"-inf"').replace("Infinity", '"inf"'))
 
     @classmethod

@@ -4,12 +4,21 @@ import numpy as np
 import pytest
 
 from rlinf_core.errors import SpecError
-from rlinf_core.specs import ArraySpec, StationSpec
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 
 def test_a_spec_survives_json_and_keeps_its_hash(task):
     again = StationSpec.from_dict(json.loads(json.dumps(task.spec.to_dict())))
     assert again == task.spec and again.hash == task.spec.hash and not again.difference(task.spec)
+
+
+def test_the_hash_is_of_numbers_not_of_how_they_were_written():
+    def spec(one):
+        seen = ArraySpec("at", (2,), low=(-one,), high=(one,))
+        return StationSpec((seen,), ActionSpec("tcp_delta", ("dx",), (one,), ("m",)), 10 * one)
+
+    assert spec(1) == spec(1.0) and spec(1).hash == spec(1.0).hash == StationSpec.from_dict(spec(1).to_dict()).hash
+    assert spec(1).hash != spec(1.5).hash
 
 
 def test_the_hash_ignores_wording_and_nothing_else(task):
