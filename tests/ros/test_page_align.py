@@ -52,6 +52,15 @@ def tab(station):
         assert not tab.wrong
 
 
+@pytest.fixture(autouse=True)
+def neither_open_nor_taken(tab, station):
+    """Also where a test is run again."""
+    shutil.rmtree(station.folder / "views", ignore_errors=True)
+    if tab.page.is_visible("#align"):
+        tab.click("#aligned")
+        tab.until(lambda: not tab.page.is_visible("#align"), "both cameras")
+
+
 def test_without_a_picture_of_before_the_page_says_how_to_take_one(tab, station):
     tab.click(f"{FRONT} button")
     tab.sees("#align output", r"no reference: expected .*views/front.png.*rlinf camera align, with --write")
