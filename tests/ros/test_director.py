@@ -6,10 +6,10 @@ from unittest.mock import MagicMock
 
 import builtin_interfaces.msg
 import pytest
-from rlinf_msgs.msg import Applied, EpisodeEvent
+from rlinf_msgs.msg import Applied, EpisodeEvent, TrainerStatus
 
 from rlinf.director import Director
-from rlinf.director_status import Recent
+from rlinf.director_status import Recent, RunStopped, refused
 from rlinf_core.cli.compare import compare
 from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
@@ -28,6 +28,29 @@ def test_it_says_why_training_ends(recent, steps, minutes, why):
     online = {"stop_at_success": 0.8, "stop_episodes": 5, "max_env_steps": 500, "max_minutes": 3.0}
     assert director._why_to_end(online, time.time() + 60 * minutes) == why
     assert director.recent.success(2) == pytest.approx(sum(recent[-2:]) / max(len(recent[-2:]), 1))
+
+
+@pytest.mark.parametrize("set_aside, read, count", [(0, 0.0, 0), (2, 1.0, 3), (1, float("nan"), 1), (0, float("inf"), 0)])
+def test_what_the_trainer_refused_of_a_station_is_counted_whatever_it_says(set_aside, read, count):
+    said = TrainerStatus(set_aside=set_aside, names=["other/refused", "station_a/refused"], values=[7.0, read])
+    assert refused(said, "station_a") == count
+
+
+def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkeypatch):
+    director = Director.__new__(Director)  # without ROS
+    director.run_dir, director.plan, director.station, director.refused = tmp_path, {"collect": {"episodes": 2}}, "a", 0
+    director.policy, director.trainer = MagicMock(version=0, error=""), TrainerStatus(connected=True)
+    asked = []
+
+    def recorded(count, seed):
+        asked.append((count, seed))
+        return seed + count
+
+    monkeypatch.setattr(director, "_demonstrations", recorded)
+    monkeypatch.setattr(director, "_turn", lambda _: setattr(director.trainer, "set_aside", director.trainer.set_aside + 1))
+    with pytest.raises(RunStopped, match="the trainer refused 3 episodes .*expected at most 2"):
+        director._first_policy(7)
+    assert asked == [(1, 7), (1, 8)]
 
 
 def test_its_evaluation_is_a_trainers_record_that_every_reader_of_evaluations_takes(tmp_path, monkeypatch):

@@ -124,12 +124,14 @@ class Director(StationNode):
     def _first_policy(self, seed: int) -> None:
         """However long the trainer takes, as long as there is one; for each episode that it refuses, it gets another."""
         self._enter("sft", 0)
-        heard_at = time.time()
+        heard_at, wanted, anew = time.time(), self.plan["collect"]["episodes"], 0
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
-                self.refused = max(self.refused, 0) + again
-                self._log("warning", detail=f"the trainer refused {again} episodes (the reasons are beside them, in its "
-                                            "folder refused/ or the spool's); others are recorded in their place")
+                self.refused, anew = max(self.refused, 0) + again, anew + again
+                why = f"the trainer refused {anew} episodes (why: beside them, in its folder refused/ or the spool's)"
+                if anew > wanted:
+                    raise RunStopped(f"{why}; expected at most {wanted}, as many as it needs demonstrations")
+                self._log("warning", detail=f"{why}; others are recorded in their place")
                 self._enter("collect", again)
                 seed = self._demonstrations(again, seed)
                 self._enter("sft", 0)
@@ -270,8 +272,7 @@ class Director(StationNode):
             "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps,
             "waiting_for": self.lookout.said or still or self.operator.prompt, "dropped": self.dropped,
             **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
-        aside = self.run_dir / ".status.json"
-        aside.write_text(json.dumps(status))
+        (aside := self.run_dir / ".status.json").write_text(json.dumps(status))
         os.replace(aside, self.run_dir / "status.json")
 
 

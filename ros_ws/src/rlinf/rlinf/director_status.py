@@ -1,5 +1,6 @@
 """What the director has heard of the others, for ``status.json`` and whoever shows it, and how it ends before its end."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from statistics import fmean
@@ -80,7 +81,8 @@ class Recent:
 
 def refused(trainer: TrainerStatus, station: str) -> int:
     """Episodes of a station that its trainer did not take, at the door or when it read them."""
-    return trainer.set_aside + int(dict(zip(trainer.names, trainer.values, strict=False)).get(f"{station}/refused", 0))
+    read = dict(zip(trainer.names, trainer.values, strict=False)).get(f"{station}/refused", 0.0)
+    return trainer.set_aside + (int(read) if math.isfinite(read) else 0)
 
 
 def told(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:
