@@ -17,10 +17,22 @@ from std_msgs.msg import Bool
 from rlinf.conversions import action_chunk
 from rlinf.qos import profile
 from rlinf_core.recipes import load_recipe, station_task
+from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 
 NODES = ("sim_bridge", "interlock", "recorder", "environment", "operator", "page")
 TASK = "configs/tasks/reach.yaml"
+
+
+@contextlib.contextmanager
+def paged(folder, *said, domain):
+    """Such a station, up, in a domain of its own."""
+    with peer_in(folder, domain) as peer:
+        station = Paged(peer, folder, *said)
+        with visitor(station):  # it is up
+            pass
+        yield station
+        station.close()
 
 
 class Paged:

@@ -12,8 +12,7 @@ import pytest
 
 from rlinf_core.robot import robot_folder
 from tests.ros.browsing import Tab, chromium, needs_browser
-from tests.ros.conftest import peer_in
-from tests.ros.paged import Paged, visitor
+from tests.ros.paged import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 FRONT = "[data-camera=front]"
@@ -34,13 +33,9 @@ def station(tmp_path_factory):
         (folder / path.relative_to(robots)).parent.mkdir(exist_ok=True)
         shutil.copy(path, folder / path.relative_to(robots))
     said = [f"station.robot={folder}/franka_sim", "station.image_size=[120,160]"]
-    with peer_in(folder, 145) as peer:
-        station = Paged(peer, folder, *said)
+    with paged(folder, *said, domain=145) as station:
         station.folder, station.said = folder / "franka_sim", said
-        with visitor(station):  # it is up
-            pass
         yield station
-        station.close()
 
 
 @pytest.fixture(scope="module")

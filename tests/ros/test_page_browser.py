@@ -6,21 +6,15 @@ import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 
 from tests.ros.browsing import Tab, chromium, needs_browser
-from tests.ros.conftest import peer_in
-from tests.ros.paged import Paged, visitor
+from tests.ros.paged import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 
 
 @pytest.fixture(scope="module")
 def station(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("paged")
-    with peer_in(folder, 67) as peer:
-        station = Paged(peer, folder)
-        with visitor(station):  # it is up
-            pass
+    with paged(tmp_path_factory.mktemp("paged"), domain=67) as station:
         yield station
-        station.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ import pytest
 from rlinf_msgs.msg import SafetyState
 
 from tests.ros.browsing import Phone, chromium, needs_browser
-from tests.ros.conftest import peer_in
-from tests.ros.paged import Paged, visitor
+from tests.ros.paged import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
 SIZES = {"small phone": (360, 640), "phone": (390, 844), "large phone": (430, 932), "phone on its side": (844, 390),
@@ -52,13 +51,8 @@ STOP = """() => {
 
 @pytest.fixture(scope="module")
 def station(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("phoned")
-    with peer_in(folder, 143) as peer:
-        station = Paged(peer, folder)
-        with visitor(station):  # it is up
-            pass
+    with paged(tmp_path_factory.mktemp("phoned"), domain=143) as station:
         yield station
-        station.close()
 
 
 @pytest.fixture(scope="module")
