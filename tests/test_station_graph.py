@@ -87,9 +87,11 @@ def test_a_station_that_calls_beyond_this_machine_has_credentials_of_its_own_nam
     Fleet(tmp_path / "fleet").enroll("station_b", tmp_path / "b")
     with pytest.raises(RlinfError, match="expected the certificate of station 'station_a' .* got that of 'station_b'"):
         graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}")
-    processes = graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}", "station.name=station_b", "station.spool_gb=3.0")
+    processes = graph(tmp_path, f"bridge.credentials={tmp_path / 'b'}", "station.name=station_b", "station.spool_gb=3.0",
+                      "station.policies_gb=4.0")
     assert processes["uplink"].parameters["credentials"] == str(tmp_path / "b")
     assert processes["uplink"].parameters["spool_gb"] == processes["recorder"].parameters["spool_gb"] == 3.0
+    assert processes["uplink"].parameters["policies_gb"] == 4.0
 
 
 def test_every_process_names_an_executable_of_the_package_and_a_module(tmp_path):

@@ -86,6 +86,17 @@ def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
             size -= len(data)
 
 
+def forget(folder: Path, max_gb: float, *versions: int) -> None:
+    """Remove older policies while all take more; never the first, to which a report compares, nor any of ``versions``."""
+    kept = {path: path.stat().st_size for path in sorted(folder.glob(POLICIES))}
+    left = sum(kept.values()) - max_gb * 1e9
+    for path in [path for path in [*kept][1:] if policy_version(path) not in versions]:
+        if left <= 0:
+            return
+        path.unlink(missing_ok=True)
+        left -= kept[path]
+
+
 def last_fetched(folder: Path) -> Fetched | None:
     """The newest policy that an earlier start of this station has left; None where there is none."""
     newest = max(folder.glob(POLICIES), key=lambda path: path.name, default=None)

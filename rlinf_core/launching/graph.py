@@ -111,8 +111,8 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               attached=[f"recipe.yaml={run_dir / 'recipe.yaml'}",
                         *(f"{f'{arm}_' if arm else ''}limits.yaml={path}" for arm, path in robot.interlocks.items())]),
         _node(recipe, "uplink", "rlinf.uplink", station=station.name, spool=spool, spool_gb=station.spool_gb,
-              policies=policies, address=recipe.bridge.address, credentials=str(credentials or ""),
-              specs=json.dumps(spec.to_dict()),
+              policies=policies, policies_gb=station.policies_gb, address=recipe.bridge.address,
+              credentials=str(credentials or ""), specs=json.dumps(spec.to_dict()),
               limits_hash="+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))),
         *([_page(recipe, robot, run_dir)] if web.port else []),
     ]

@@ -89,6 +89,8 @@ class Station(Settings):
                                   "shell's, as in all of ROS")
     spool_gb: float = Field(20.0, gt=0, description="episodes that wait, or were set aside, may take so much of its disk; "
                             "then it plays and records none until they are sent")
+    policies_gb: float = Field(20.0, gt=0, description="the trainer's policies may take so much of its disk, then older "
+                               "ones are removed; never the first, the newest, or the one that plays")
     session_gb: float = Field(1.0, ge=0, description="what is recorded beside episodes may take so much of its disk, then "
                               "the oldest is removed; 0 records none (docs/data.md)")
     operator: Annotated[Any, OPERATOR] = Field(

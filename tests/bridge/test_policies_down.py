@@ -11,7 +11,7 @@ from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.by_hand import encoded
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.bridge.differences import SMALLEST, Range, ranges, tensors
-from rlinf_core.bridge.fetching import Fetched, last_fetched
+from rlinf_core.bridge.fetching import Fetched, forget, last_fetched
 from rlinf_core.bridge.policies import IN_MEMORY, NewestForAll, Policies
 from rlinf_core.policies.files import policy_name
 from tests.bridge.conftest import serve
@@ -99,6 +99,24 @@ def test_nothing_is_sent_again_to_a_station_that_was_started_again(trainer, clie
     assert left.version == 7 and sent(client, left)[0] < 200
     assert client.next_policy(-1, tmp_path / "station", base=left) == left, "and it hears which one to play"
     assert last_fetched(tmp_path / "nowhere") is None
+
+
+def test_older_policies_make_room_but_not_the_first_the_newest_or_the_one_that_plays(trainer, client, tmp_path, random):
+    folder, have = tmp_path / "station", -1
+    for version in range(6):
+        publish(trainer, version, weights(random))
+        have = client.next_policy(have, folder).version
+    (folder / "base-0123456789abcdef.safetensors").write_bytes(bytes(100))
+    size = (folder / policy_name(0)).stat().st_size
+    forget(folder, 6 * size / 1e9, 5, 2)
+    assert len([*folder.glob("policy-*")]) == 6
+    forget(folder, 5 * size / 1e9, 5, 2)
+    assert [path.name for path in sorted(folder.glob("policy-*"))] == [policy_name(version) for version in (0, 2, 3, 4, 5)]
+    forget(folder, 1e-9, 5, 2)
+    assert [path.name for path in sorted(folder.iterdir())][1:] == [policy_name(version) for version in (0, 2, 5)]
+    trainer.choice.version_for, trainer.choice.revision = lambda station, newest: 3, 1
+    assert client.next_policy(5, folder).path.name == policy_name(3), "one that was removed is sent again"
+    forget(tmp_path / "nowhere", 1.0)
 
 
 @pytest.mark.parametrize("harm", [

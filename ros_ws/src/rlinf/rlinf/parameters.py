@@ -49,6 +49,7 @@ MEANINGS: dict[str, str] = {
     "person": "a person is asked before some episodes",
     "plan_file": "what the director goes through",
     "policies": "folder of the policies at this station",
+    "policies_gb": "so much of the disk they may take [GB]",
     "policy_file": "a policy to begin with; empty for the trainer's",
     "port": "of the page",
     "priority": "real-time priority (SCHED_FIFO); 0 for none",
@@ -80,7 +81,7 @@ MEANINGS: dict[str, str] = {
 RANGES: dict[str, tuple[float, float]] = {
     "camera_hz": (0.1, 1000.0), "control_hz": (0.1, 1000.0), "gain": (0.0, 100.0), "horizon_s": (0.0, 10.0),
     "lockstep_guard_s": (0.001, 60.0), "min_free_mb": (0.0, 1e9), "noise": (0.0, 10.0),
-    "patience_s": (0.0, 3600.0), "port": (0, 65535), "priority": (0, 99),
+    "patience_s": (0.0, 3600.0), "policies_gb": (0.0, 1e6), "port": (0, 65535), "priority": (0, 99),
     "real_time_factor": (0.0, 1e6), "retries": (0, 1_000_000), "seed": (0, LARGEST), "session_gb": (0.0, 1e6),
     "spool_gb": (0.0, 1e6),
     "takes_over": (0, 1_000_000_000),

@@ -11,7 +11,7 @@ from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.qos import publisher, subscription
 from rlinf.spinning import BACKGROUND, StationNode, run
 from rlinf_core.bridge.client import BridgeClient
-from rlinf_core.bridge.fetching import last_fetched
+from rlinf_core.bridge.fetching import forget, last_fetched
 from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.spool import MAX_GB, Spool
 from rlinf_core.errors import BridgeError
@@ -30,6 +30,7 @@ class Uplink(StationNode):
         self.spool = Spool(self.declare_parameter("spool", "spool").value,
                            max_gb=self.declare_parameter("spool_gb", MAX_GB).value)
         self.policies = Path(self.declare_parameter("policies", "policies").value)
+        self.policies_gb = self.declare_parameter("policies_gb", MAX_GB).value
         address = self.declare_parameter("address", "127.0.0.1:50551").value
         folder = self.declare_parameter("credentials", "").value
         credentials = Path(folder) if folder else None
@@ -69,6 +70,8 @@ class Uplink(StationNode):
         while not self.stopping.is_set():
             try:
                 fetched = self.reporter.next_policy(self.version, self.policies, base=base)
+                if fetched is not None:
+                    forget(self.policies, self.policies_gb, fetched.version, self.policy.version)
             except (BridgeError, OSError) as error:
                 self._complain(str(error))
                 continue
