@@ -15,6 +15,7 @@ from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.cli.fleet_up import GONE, PLAYING, THROUGH, Station
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.journal import ARRIVED
+from rlinf_core.errors import RecipeError
 from rlinf_core.launching import fleet
 from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process
 
@@ -78,6 +79,20 @@ def test_each_station_has_its_own_name_domain_scenes_and_credentials_and_its_sha
         assert uplink["spool"] == str(tmp_path / "run/stations" / member.name / "spool")
         assert json.loads((member.folder / "plan.json").read_text())["collect"]["episodes"] == 7
     assert list(by_name)[-1] == "director" and by_name["director"].namespace == "/hall"
+
+
+def test_of_several_embodiments_stations_are_one_and_the_next_in_turn_and_no_fewer(tmp_path, free_port):
+    said = [f"bridge.port={free_port}", "simulation.environments=0", "collect.episodes=21", "station.domain_id=40"]
+    _, found = fleet.members("sim_embodiments", said, ["a", "b", "c"], tmp_path / "run")
+    own = [member.recipe for member in found]
+    assert [(each.station.robot, each.station.task, each.collect.episodes) for each in own] == [
+        ("franka_sim", "reach", 11), ("two_franka_sim", "reach_both", 21), ("franka_sim", "reach", 11)]
+    assert [sum(process.executable == "interlock" for process in member.prepare()) for member in found] == [1, 2, 1]
+    with pytest.raises(RecipeError, match="--stations: expected 2 or more, one of each of one, two, whose .*, got 1"):
+        fleet.members("sim_embodiments", said, ["a"], tmp_path / "run")
+    with pytest.raises(RecipeError, match="embodiments.two.robot: expected one of a simulator, .*got 'franka_fr3'"):
+        fleet.members("sim_embodiments", [*said, "embodiments.two={robot: franka_fr3, task: peg_insertion}"], ["2"],
+                      tmp_path / "run")
 
 
 class Scripted:

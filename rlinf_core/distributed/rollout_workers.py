@@ -24,15 +24,16 @@ from rlinf_core.rollouts.rollouts import Rollouts
 from rlinf_core.rollouts.vector_env import VectorEnv
 
 Make = Callable[[Recipe, int], VectorEnv]
+Weights = dict[str, np.ndarray]
 SCENE_STRIDE = 10_000_000  # between the scenes of two workers
 RESTARTS = 3  # of workers that died, in a run
 
 
 @dataclass
 class Order:
-    """What workers are sent: the policy's weights by name, its version, and how much to play."""
+    """What workers are sent: the policy's weights by name but what stays, its version, and how much to play."""
 
-    weights: dict[str, np.ndarray]
+    weights: Weights
     version: int
     amount: Amount
 
@@ -46,14 +47,23 @@ class Worker:
         device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
         self.policy = make_policy(self.env.spec, recipe.policy).to(device)
         self.rollouts = kind(self.env, self.policy, seed, first_scene)
+        self.edition = 0
 
     def pid(self) -> int:
         """Of its process."""
         return os.getpid()
 
-    def play(self, order: Order) -> tuple[Experience, float, float]:
-        """What was ordered, and the seconds spent to simulate and in all."""
-        self.policy.load_state_dict({name: torch.tensor(values) for name, values in order.weights.items()})
+    def play(self, order: Order, stays: Weights, edition: int) -> tuple[Experience, float, float]:
+        """What was ordered, and the seconds spent to simulate and in all.
+
+        Args:
+            order: with the weights that learn.
+            stays: the others; Ray's store on this machine has them.
+            edition: of these, another one after each change.
+        """
+        new = order.weights | (stays if edition != self.edition else {})
+        self.policy.load_state_dict({name: torch.tensor(values) for name, values in new.items()}, strict=not stays)
+        self.edition = edition
         self.rollouts.version = order.version
         before, started = self.rollouts.simulate_s, time.perf_counter()
         brought = self.rollouts.play(**order.amount)
@@ -71,6 +81,7 @@ class OnRay:
         self.made = (recipe, make, kind)
         self.workers = [self._worker(index) for index in range(placement.workers)]
         self.pending: list[Any] = []
+        self.stays, self.edition = self.ray.put({}), 0
 
     def _worker(self, index: int) -> Any:
         number = index + self.died * self.recipe.placement.workers
@@ -78,10 +89,16 @@ class OnRay:
             *self.made, self.recipe.seed + number, self.recipe.scene(number * SCENE_STRIDE))
 
     def start(self, version: int, amount: Amount) -> None:
-        """Send every worker the policy as it is now."""
-        weights = {name: tensor.numpy(force=True).copy() for name, tensor in self.policy.state_dict().items()}
+        """Send every worker the policy as it is now; what stays in it (``NetworkPolicy.stays``) where it has changed."""
+        weights = {name: tensor.numpy(force=True) for name, tensor in self.policy.state_dict().items()}
+        stays = {name: weights.pop(name) for name in [*weights] if self.policy.stays(name)}
+        if not _same(stays, self.ray.get(self.stays)):
+            self.stays, self.edition = self.ray.put(stays), self.edition + 1
         self.order = self.ray.put(Order(weights, version, amount))
-        self.pending = [worker.play.remote(self.order) for worker in self.workers]
+        self.pending = [self._begin(worker) for worker in self.workers]
+
+    def _begin(self, worker: Any) -> Any:
+        return worker.play.remote(self.order, self.stays, self.edition)
 
     def take(self) -> tuple[list[Experience], dict[str, float]]:
         """What every worker brought, and seconds by part: means over them."""
@@ -108,12 +125,16 @@ class OnRay:
                                      "is good; fewer environments need less memory") from error
                 print(f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}", flush=True)
                 self.workers[index] = self._worker(index)
-                self.pending[index] = self.workers[index].play.remote(self.order)
+                self.pending[index] = self._begin(self.workers[index])
 
     def close(self) -> None:
         """End the workers."""
         for worker in self.workers:
             self.ray.kill(worker)
+
+
+def _same(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def _each(rollout: Rollout, tensors: bool) -> Rollout:

@@ -19,6 +19,7 @@ from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved, stat
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
+from rlinf_core.recipes.station import robots_of
 from rlinf_core.ros import MAX_DOMAIN
 
 TRAINER_MB, STATION_MB = 700, 1100  # of the demo, as docs/fleet.md says
@@ -54,7 +55,8 @@ class Member:
 def members(name: str, overrides: list[str], stations: list[str], run_dir: Path) -> tuple[Recipe, list[Member]]:
     """The trainer's recipe, and its stations: so many, or these names. RlinfError says why they cannot be.
 
-    Each has a ROS_DOMAIN_ID of its own, from the recipe's on, scenes of its own, and its share of the demonstrations.
+    Each has a ROS_DOMAIN_ID of its own, from the recipe's on, scenes of its own, and its share of the demonstrations. Of
+    several embodiments they are one and the next in turn.
     """
     recipe = load_recipe(name, overrides)
     check_recipe(recipe)
@@ -63,12 +65,17 @@ def members(name: str, overrides: list[str], stations: list[str], run_dir: Path)
     _check_simulated(recipe, name)
     names = _names(stations, recipe.station.domain)
     check_memory(len(names))
-    share = math.ceil(recipe.collect.episodes / len(names))
+    kinds = [*robots_of(recipe).values()] or [recipe]
+    if len(names) < len(kinds):
+        raise RecipeError(f"--stations: expected {len(kinds)} or more, one of each of {', '.join(recipe.embodiments)}, "
+                          f"whose demonstrations are learned from together, got {len(names)}")
     found = []
     for number, each in enumerate(names):
-        station = recipe.station.but(name=each, domain_id=recipe.station.domain + number)
-        own = recipe.but(station=station, seed=(recipe.seed + number) % 2**31, bridge=_bridge(recipe.bridge, each),
-                         collect=recipe.collect.but(episodes=share))
+        kind, alike = kinds[number % len(kinds)], len(range(number % len(kinds), len(names), len(kinds)))
+        share = math.ceil(recipe.collect.episodes / alike)
+        station = kind.station.but(name=each, domain_id=recipe.station.domain + number)
+        own = kind.but(station=station, seed=(recipe.seed + number) % 2**31, bridge=_bridge(recipe.bridge, each),
+                       collect=recipe.collect.but(episodes=share))
         found.append(Member(own, run_dir / FOLDER / each))
     return recipe, found
 
@@ -79,9 +86,11 @@ def _check_simulated(recipe: Recipe, name: str) -> None:
     if source_of(recipe) != STATIONS:
         raise RecipeError(f"recipe {recipe.name}: expected one that stations feed, got one that learns from "
                           f"{source_of(recipe)}. Run `rlinf train {name}`")
-    if not station_robot(recipe).without_hardware:
-        raise RecipeError(f"station.robot: expected one of a simulator, of which there may be many, got '{station.robot}'. "
-                          "Start each real station by rlinf up, on its own PC")
+    kinds = {f"embodiments.{key}": kind for key, kind in robots_of(recipe).items()} or {"station": recipe}
+    for key, kind in kinds.items():
+        if not station_robot(kind).without_hardware:
+            raise RecipeError(f"{key}.robot: expected one of a simulator, of which there may be many, got "
+                              f"'{kind.station.robot}'. Start each real station by rlinf up, on its own PC")
     if station.operator.kind != SCRIPTED:
         raise RecipeError(f"station.operator.kind: expected {SCRIPTED}, since nobody sits at these stations, got "
                           f"{station.operator.kind}. A station with a person is started by rlinf up, beside the fleet")

@@ -8,10 +8,13 @@ import pytest
 import ray
 import torch
 
-from rlinf_core.distributed.ray_cluster import disconnect
+from rlinf_core.distributed.ray_cluster import connect, disconnect
+from rlinf_core.distributed.rollout_workers import OnRay, Order, Worker
 from rlinf_core.errors import RecipeError
+from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.rollouts.rollouts import EpisodeRollouts
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import SPEC, Points
 from tests.trainer.test_simulators import recipe_of
@@ -71,6 +74,36 @@ def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, ca
     assert killed and last["env_steps"] == 200 and last["updates"] == 100
     assert "a rollout worker died and is replaced (1 of 3)" in capsys.readouterr().out
     assert np.isfinite(weights(tmp_path)).all()
+
+
+def test_what_stays_in_a_policy_is_sent_to_a_rollout_worker_when_it_changed_and_to_its_successor():
+    """It plays what one plays that is given everything each time."""
+    recipe = recipe_of("sac", "placement.workers=1", "simulation.environments=1", "policy.hidden=[16]")
+    policy = make_policy(SPEC, recipe.policy)
+    policy.stays = lambda name: name.startswith(("encoder.", "trunk."))
+    connect(num_cpus=2)
+    players, here = OnRay(recipe, points, EpisodeRollouts, policy), Worker(recipe, points, EpisodeRollouts, recipe.seed,
+                                                                         recipe.scene(0))
+
+    def played(version):
+        players.start(version, {"steps": 40})
+        brought, _ = players.take()
+        whole = {name: tensor.numpy().copy() for name, tensor in policy.state_dict().items()}
+        expected, _, _ = here.play(Order(whole, version, {"steps": 40}), {}, 0)
+        assert brought[0].trajectories
+        for one, other in zip(brought[0].trajectories, expected.trajectories, strict=True):
+            np.testing.assert_array_equal(one.actions, other.actions)
+        return players.edition, {name.partition(".")[0] for name in ray.get(players.order).weights}
+
+    assert played(0) == (1, {"head"})
+    torch.nn.init.normal_(policy.head.weight)
+    assert played(1) == (1, {"head"})
+    torch.nn.init.normal_(policy.trunk[0].weight)
+    assert played(2) == (2, {"head"})
+    os.kill(ray.get(players.workers[0].pid.remote()), signal.SIGKILL)
+    players.start(3, {"steps": 40})
+    assert players.take()[0][0].steps == 40 and players.died == 1, "by one that was sent everything"
+    players.close()
 
 
 def test_a_placement_that_this_machine_lacks_is_refused_before_a_folder_is_made(tmp_path):
