@@ -20,8 +20,8 @@ from rlinf_core.paths import built_messages, message_packages
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = Path(sys.prefix) / "ros2/setup.sh"
 SETUP = os.environ.get("RLINF_ROS_SETUP", "") or (str(BESIDE) if BESIDE.exists() else "")
-DOMAIN, MARK = 208, "RLINF_TEST_LAUNCH"
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.skipif(
+DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), pytest.mark.skipif(
     not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, let RLINF_ROS_SETUP name its setup.sh, or run "
     "scripts/ros2_tools.sh")]
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}

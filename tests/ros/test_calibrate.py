@@ -13,7 +13,7 @@ from rlinf_msgs.msg import SafetyState
 from rlinf.qos import profile
 from rlinf_core.cli.main import main
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), pytest.mark.domain(207)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), pytest.mark.domain(207)]
 FR3 = Path("robots/franka_fr3/limits.yaml").resolve()
 ENDS = [(0.35, -0.2, 0.05), (0.64, 0.2, 0.05), (0.5, 0.0, 0.39), (0.5, 0.05, 0.3)]
 

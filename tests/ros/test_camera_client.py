@@ -14,7 +14,7 @@ from rlinf.conversions import camera_info, to_image
 from rlinf.qos import publisher
 from tests.cameras.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120), pytest.mark.domain(129)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(120), pytest.mark.domain(129)]
 
 
 class Lab:

@@ -18,7 +18,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.ros import ros_environment
 from tests.ros.stand import start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 
 @contextlib.contextmanager

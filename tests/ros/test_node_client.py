@@ -8,7 +8,7 @@ from rlinf_core.recipes import load_recipe, station_robot
 from tests.ros.stand import listen, start
 from tests.ros.test_station_client import rlinf
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 
 @pytest.mark.domain(58)

@@ -8,7 +8,7 @@ from rlinf.qos import profile
 from rlinf_core.robot import load_robot
 from tests.ros.stand import Arm, start
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 
 def rlinf(peer, *words, domain):

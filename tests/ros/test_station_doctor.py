@@ -15,7 +15,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.robot import load_robot
 from tests.ros.test_controller import UR5E, Driver
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(autouse=True)
