@@ -1,6 +1,6 @@
 """Whether the machine stood still while a test ran: what a station in real time shows of itself then is about the machine.
 
-A process of its own, as a node has one, sleeps 10 ms at a time and says when it was woken late, and so does a thread of the
+A process of its own, as a node has one, sleeps 20 ms at a time and says when it was woken late, and so does a thread of the
 test's own process; as does whatever stands in for an arm or a pendant (``Peer.every``), which must not pause either. A test
 of the mark ``ros`` or ``timed`` that failed while one of them was late is run again, at most twice, and counted as such at
 the end; one that failed on a machine that kept time has failed.
@@ -14,7 +14,7 @@ import threading
 import time
 
 LATE_S = 0.05   # the shortest time after which an interlock calls an arm silent
-NAP_S = 0.01
+NAP_S = 0.02
 AGAIN = 2       # times
 WORD = struct.Struct("d")
 
@@ -63,7 +63,7 @@ WATCH = Watch()
 
 
 def naps(note, go_on=lambda: True):
-    """Of 10 ms each; how late one ended is noted."""
+    """Of 20 ms each; how late one ended is noted."""
     while go_on():
         before = time.monotonic()
         time.sleep(NAP_S)
