@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 import socket
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from typing import Any
 from rlinf_core.errors import RlinfError
 
 _folder: Path | None = None  # of the cluster that this process started
+
+
+def connected() -> bool:
+    """Whether this process is in a cluster."""
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
 def connect(address: str = "", **options: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from rlinf_core import prometheus
 from rlinf_core.algorithms.common.settings import ROLLOUTS
-from rlinf_core.distributed.ray_cluster import connect, disconnect, resources
+from rlinf_core.distributed.ray_cluster import connect, connected, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.errors import RecipeError
 from rlinf_core.interrupts import answered, held_back
@@ -63,8 +63,9 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     came_from, simulation = source_of(recipe), recipe.simulation
     fleet = fleet_of(recipe.bridge) if came_from == STATIONS else None
     if recipe.placement.on_ray:
+        if not connected():  # else whoever was before goes on
+            ending.callback(disconnect)
         connect(recipe.placement.ray)
-        ending.callback(disconnect)
         check_placement(recipe.placement, resources())
     robots = Robots(recipe, make) if came_from != STATIONS and _simulated(recipe) else None
     env, held_out = (None, None) if recipe.embodiments else _environments(recipe, came_from, make, ending)

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 import pytest
 import ray
 import torch
 
-from rlinf_core.distributed.ray_cluster import connect, disconnect
+from rlinf_core.distributed.ray_cluster import connect, connected, disconnect
 from rlinf_core.distributed.rollout_workers import OnRay, Order, Worker
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies import make_policy
@@ -25,7 +26,9 @@ RLPD = ("algorithm={name: rlpd, batch_size: 16, critic_hidden: [16], critics: 2,
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_ray_afterwards():
+def cluster():
+    """One for all of this file: runs leave it as they found it."""
+    connect(num_cpus=2)
     yield
     disconnect()
 
@@ -52,6 +55,11 @@ def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(
 
     placed = train(recipe_of("sac", *RLPD, "placement={learners: 2}"), tmp_path / "placed", points, tell)
     assert killed and placed["updates"] == alone["updates"] == 10
+    assert connected(), "it ends what it began, and no more"
+    end = time.monotonic() + 60
+    while ray.available_resources().get("CPU") != 2:
+        assert time.monotonic() < end
+        time.sleep(0.1)
     assert torch.allclose(weights(tmp_path / "alone"), weights(tmp_path / "placed"), atol=1e-5)
     for one, two in zip(*(read_evaluations(tmp_path / name) for name in ("alone", "placed")), strict=True):
         assert one["return"] == pytest.approx(two["return"], abs=1e-4)
@@ -81,7 +89,6 @@ def test_what_stays_in_a_policy_is_sent_to_a_rollout_worker_when_it_changed_and_
     recipe = recipe_of("sac", "placement.workers=1", "simulation.environments=1", "policy.hidden=[16]")
     policy = make_policy(SPEC, recipe.policy)
     policy.stays = lambda name: name.startswith(("encoder.", "trunk."))
-    connect(num_cpus=2)
     players, here = OnRay(recipe, points, EpisodeRollouts, policy), Worker(recipe, points, EpisodeRollouts, recipe.seed,
                                                                          recipe.scene(0))
 
