@@ -16,6 +16,7 @@ from std_msgs.msg import Bool
 
 from rlinf.conversions import action_chunk
 from rlinf.qos import profile
+from rlinf.workarounds import single_threaded
 from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
@@ -54,7 +55,7 @@ class Paged:
         self.spec = station_task(load_recipe("demo", said)).spec
         self.policy = self.node.create_publisher(ActionChunk, "policy/action", profile("policy/action"))
         self.node.create_subscription(TimeStep, "timestep", self._play, profile("timestep"))
-        self.executor = rclpy.executors.SingleThreadedExecutor(context=peer.context)
+        self.executor = single_threaded(peer.context)
         self.executor.add_node(self.node)
         self.over, self.spinning = False, threading.Thread(target=self._spin, daemon=True)
         self.spinning.start()  # it answers, whatever the test waits for

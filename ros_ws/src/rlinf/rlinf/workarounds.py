@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
 import yaml
+from rclpy.context import Context
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.task import Future
@@ -32,9 +33,9 @@ SIGEV_THREAD = 2
 ENDS_S = 3.0     # what the middleware may take for its own end
 
 
-def single_threaded() -> Executor:
+def single_threaded(context: Context | None = None) -> Executor:
     """One thread, woken by what arrives: a third of the time from a message to its callback that the wait set takes."""
-    return EventsExecutor()
+    return EventsExecutor(context=context)
 
 
 class DiscoveryWatchdog:
