@@ -1,21 +1,18 @@
 """The session's recording by a real recorder: what it hears, what a kill costs, and that it plays again."""
 
 import signal
-import time
 
 import pytest
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.parameter import Parameter
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from rosbags.rosbag2 import Reader
 from std_msgs.msg import Bool, String
 
-from rlinf.qos import kind, profile, publisher
+from rlinf.qos import publisher
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.messages import typestore
-from rlinf_core.interface import topic
+from tests.ros.played import assert_played
 from tests.ros.stand import start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -96,43 +93,4 @@ def test_of_a_killed_recorder_all_is_kept_and_the_next_ones_session_is_closed_an
     assert [said.data for said in after["robot/fault"]] == ["reflex"], "latched: the next one knows it, too"
     assert [event.episode_id for event in after["episode"]] == ["e1"]
     assert main(["data", "check", str(closed)]) == 0
-    assert_played(closed)
-
-
-def assert_played(folder):
-    """As ros2 bag play does: publishers with the recorded quality of service, the bytes as they are."""
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=220)
-    player, listener = (rclpy.create_node(name, context=context) for name in ("player", "listener"))
-    executor = rclpy.executors.SingleThreadedExecutor(context=context)
-    executor.add_node(listener)
-    heard, sent, publishers = {}, {}, {}
-    try:
-        with Reader(folder) as reader:
-            for connection in (each for each in reader.connections if each.topic.startswith("/station_a/")):
-                name = connection.topic.removeprefix("/station_a/")
-                [offered] = connection.ext.offered_qos_profiles
-                assert (offered.depth, offered.durability.name == "TRANSIENT_LOCAL") == (topic(name).depth,
-                                                                                        topic(name).latched)
-                publishers[connection.topic] = player.create_publisher(kind(name), connection.topic, QoSProfile(
-                    depth=offered.depth, history=HistoryPolicy[offered.history.name],
-                    reliability=ReliabilityPolicy[offered.reliability.name],
-                    durability=DurabilityPolicy[offered.durability.name]))
-                listener.create_subscription(kind(name), connection.topic,
-                                             lambda message, to=connection.topic: heard.setdefault(to, []).append(message),
-                                             profile(name))
-            deadline = time.monotonic() + 20
-            while not all(each.get_subscription_count() for each in publishers.values()) and time.monotonic() < deadline:
-                executor.spin_once(timeout_sec=0.05)
-            for connection, _, raw in reader.messages([each for each in reader.connections if each.topic in publishers]):
-                publishers[connection.topic].publish(raw)
-                sent[connection.topic] = sent.get(connection.topic, 0) + 1
-                executor.spin_once(timeout_sec=0.01)
-        while {name: len(got) for name, got in heard.items()} != sent and time.monotonic() < deadline + 20:
-            executor.spin_once(timeout_sec=0.05)
-        assert {name: len(got) for name, got in heard.items()} == sent and len(sent) >= 5
-    finally:
-        executor.shutdown()
-        for node in (player, listener):
-            node.destroy_node()
-        rclpy.shutdown(context=context)
+    assert_played(closed, domain=220, least=5)

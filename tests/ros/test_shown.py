@@ -1,31 +1,27 @@
 """Recordings hold standard messages, with their quality of service: what Foxglove, RViz and ros2 bag play show of them."""
 
 import json
-import time
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-import rclpy
 from mcap.reader import make_reader
 from rclpy.action import ActionClient
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.serialization import serialize_message
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import TimeStep
 from rosbags.rosbag2 import Reader
 
-from rlinf.qos import kind, profile
 from rlinf.sampled import sampled, stamp_ns, step_type
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.messages import to_ns, typestore
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.standard import standard
-from rlinf_core.interface import topic
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 from tests.ros.conftest import peer_in
+from tests.ros.played import assert_played
 
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 URDF = '<robot name="two_links"><link name="base_link"/><link name="tool0"/></robot>'
@@ -107,42 +103,7 @@ def test_the_tool_is_a_transform_and_the_robot_described(recorded):
 
 
 def test_played_into_a_running_graph_every_topic_is_heard_as_it_was_recorded(episode):
-    """As ros2 bag play does: publishers with the recorded quality of service, the bytes as they are."""
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=118)
-    player, listener = (rclpy.create_node(name, context=context) for name in ("player", "listener"))
-    executor = rclpy.executors.SingleThreadedExecutor(context=context)
-    executor.add_node(listener)
-    heard, sent, publishers = {}, {}, {}
-    with Reader(episode) as reader:
-        for connection in reader.connections:
-            name = connection.topic.removeprefix("/station_a/")
-            if name in ("/tf", "camera/wrist/image/compressed"):  # no message of the robot interface
-                continue
-            [offered] = connection.ext.offered_qos_profiles
-            assert (offered.depth, offered.durability.name == "TRANSIENT_LOCAL") == (topic(name).depth, topic(name).latched)
-            publishers[connection.topic] = player.create_publisher(kind(name), connection.topic, QoSProfile(
-                depth=offered.depth, history=HistoryPolicy[offered.history.name],
-                reliability=ReliabilityPolicy[offered.reliability.name],
-                durability=DurabilityPolicy[offered.durability.name]))
-            listener.create_subscription(kind(name), connection.topic,
-                                         lambda message, to=connection.topic: heard.setdefault(to, []).append(message),
-                                         profile(name))
-        deadline = time.monotonic() + 20
-        while not all(each.get_subscription_count() for each in publishers.values()) and time.monotonic() < deadline:
-            executor.spin_once(timeout_sec=0.05)
-        for connection, _, raw in reader.messages():
-            if connection.topic in publishers:
-                publishers[connection.topic].publish(raw)
-                sent[connection.topic] = sent.get(connection.topic, 0) + 1
-                executor.spin_once(timeout_sec=0.01)
-    while {name: len(got) for name, got in heard.items()} != sent and time.monotonic() < deadline + 20:
-        executor.spin_once(timeout_sec=0.05)
-    assert {name: len(got) for name, got in heard.items()} == sent and len(sent) > 10
-    executor.shutdown()
-    for node in (player, listener):
-        node.destroy_node()
-    rclpy.shutdown(context=context)
+    assert_played(episode, domain=118, least=11, others=["camera/wrist/image/compressed"])
 
 
 def test_what_is_sampled_is_of_each_arm_and_each_camera():
