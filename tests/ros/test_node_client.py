@@ -52,7 +52,7 @@ def test_a_life_cycle_is_taken_through_its_transitions(peer):
     peer.spin(lambda: states, what="the interlock")
     code, said = rlinf(peer, "lifecycle", "interlock", "configure", domain=208)
     assert code == 1 and "expected a transition that there is now, " in said and "; got 'configure'" in said
-    code, said = rlinf(peer, "lifecycle", "peer", "shutdown", "--timeout", "1", domain=208)
+    code, said = rlinf(peer, "lifecycle", "peer", "shutdown", "--timeout", "4", domain=208)
     assert code == 1 and said == "rlinf: peer: expected a node with a life cycle, as an interlock has, got one without\n"
     interlock = peer.supervisor.children.pop("interlock").popen
     code, said = rlinf(peer, "lifecycle", "interlock", "shutdown", domain=208)
