@@ -1,7 +1,7 @@
 """PPO and SAC beside those of Stable-Baselines3 and CleanRL: the same tasks, budgets, seeds and machine, in turns.
 
     git clone https://github.com/vwxyzjn/cleanrl
-    uv pip install --target sb3 --no-deps stable-baselines3
+    uv pip install --target sb3 --no-deps stable-baselines3 pandas python-dateutil tzdata six
     python benchmarks/peers.py --cleanrl cleanrl --sb3 sb3 --json results.json
 
 Each runs in a process of its own, with one torch thread. CleanRL's scripts run unchanged, under an adapter for the newer

@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf_core.algorithms import algorithm
 from rlinf_core.embodiments import joined, spec_of
 from rlinf_core.errors import RecipeError, SpecError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy, save_policy
 from rlinf_core.policies.policy import Observation
 from rlinf_core.policies.tanh_gaussian.config import Config
+from rlinf_core.policies.tanh_gaussian.policy import log_prob
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.recipes.station import learned_spec, longest_episode
 from rlinf_core.replay import ReplayBuffer
 from rlinf_core.serving.weights import Weights
-from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from rlinf_core.task import load_task
 from rlinf_core.trainer.train import train
-from tests.algorithms.point import SPEC, Points
+from tests.algorithms.point import SPACE, SPEC, points
 
 ONE, TWO = (load_task(f"configs/tasks/{name}.yaml").spec for name in ("reach", "reach_both"))
 BOTH = joined({"one": ONE, "two": TWO})
@@ -130,8 +131,13 @@ def test_robots_are_drawn_alike_and_each_station_of_a_robot_whichever_shows_more
 
 
 @pytest.mark.parametrize("change, says", [
-    (["algorithm.name=rlpd"], "embodiments: expected algorithm.name sft and policy.kind tanh_gaussian, got rlpd and tanh"),
-    (["policy.kind=flow"], "got sft and flow"), (["~embodiments.two"], "expected two or more, and no env, got one"),
+    (["algorithm.name=iql"], "embodiments: expected algorithm.name crossq, dagger, rlpd, sac, sft and policy.kind "
+                             "tanh_gaussian, got iql and tanh_gaussian: so far no others learn several robots"),
+    (["policy.kind=flow"], "got sft and flow"),
+    (["algorithm.name=rlpd", "placement.workers=1"], "expected placement.workers 0, got 1"),
+    (["placement.learners=2"], "expected placement.learners 0, got 2: several robots are learned in one process"),
+    (["algorithm.name=sac", "placement.replay_shards=2"], "expected placement.replay_shards 0, got 2"),
+    (["~embodiments.two"], "expected two or more, and no env, got one"),
     (["embodiments.two.robot=franka_sim"], "expected one arm, without a name"),
     (["embodiments.two={robot: franka_sim, task: reach}"], "embodiments: 'two': expected other specs than those of 'one'")])
 def test_recipes_that_cannot_be_are_refused_in_words(change, says):
@@ -142,20 +148,12 @@ def test_recipes_that_cannot_be_are_refused_in_words(change, says):
     assert says in str(error.value)
 
 
-CIRCLE = -np.eye(3)[[1, 2, 0]]  # the second one's world moves each number by the action of another, and backwards
-SPACE = StationSpec((ArraySpec("where", (3,)), ), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0)
-
-
-def toys(recipe, size):
-    return Points(size) if recipe.station.task == "reach" else Points(size, spec=SPACE, turn=CIRCLE)
-
-
 def test_one_policy_learns_two_robots_that_it_fails_with_before(tmp_path):
     recipe = load_recipe("sim_embodiments", ["collect.episodes=60", "simulation.evaluate_episodes=40",
                                              "policy.hidden=[64, 64]"])
     told = []
     tell = lambda run, entry: entry and told.append(dict(run.source.success))  # noqa: E731
-    last = train(recipe, tmp_path, toys, tell)
+    last = train(recipe, tmp_path, points, tell)
     assert max(told[0].values()) <= 0.2 and min(told[-1].values()) >= 0.9, told
     assert last["episodes"] == 80 and last["success"] == pytest.approx(np.mean(list(told[-1].values())))
     file = max((tmp_path / "policies").iterdir())
@@ -163,6 +161,50 @@ def test_one_policy_learns_two_robots_that_it_fails_with_before(tmp_path):
         assert load_policy(file, spec).spec == spec, "a station of either takes its own of the file"
     progress = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
     assert [{name: line[f"{name}/success"] for name in ("one", "two")} for line in progress] == told
+
+
+@pytest.mark.parametrize("name", ["sac", "rlpd", "crossq"])
+def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random):
+    """Actions of others are drawn beside its own: neither critics, entropy nor imitation may see them."""
+    chosen = algorithm(name)
+    torch.manual_seed(0)
+    learner = chosen.Learner(make_policy(BOTH, Config(hidden=(16,))), chosen.Config(critic_hidden=(16,), critic_warmup=0,
+                                                                                    actor_every=1, batch_size=8))
+    seen, actions = batch_of(ONE, 8, random)
+    batch = {"vectors": seen["vectors"].numpy(), "next/vectors": seen["vectors"].numpy(), "action": actions.numpy(),
+             "reward": np.ones(8, np.float32), "discount": np.ones(8, np.float32)}
+    theirs, head = BOTH.place(TWO)[2], learner.actor.head
+    before = [value.detach().clone() for value in (head.weight, learner.critics.weights[0])]
+    said = learner.update(batch)
+    moved = [(old != new).any(dim=-1) for old, new in zip(before, (head.weight, learner.critics.weights[0]), strict=True)]
+    of_head = moved[0].reshape(2, BOTH.action.dim)  # means and deviations
+    of_critic = moved[1][:, -BOTH.action.dim:]
+    assert not of_head[:, theirs].any() and not of_critic[:, theirs].any()
+    assert of_head[:, BOTH.place(ONE)[2]].all() and of_critic[:, BOTH.place(ONE)[2]].all()
+    assert learner.acted(seen) == ONE.action.dim, "the entropy is asked of its own actions alone"
+    mean, log_std = (value[:, BOTH.place(ONE)[2]] for value in learner.actor(seen))
+    gaussian = torch.distributions.Normal(mean, log_std.exp())
+    raw = gaussian.mean + gaussian.stddev
+    own = (gaussian.log_prob(raw) - torch.log1p(-torch.tanh(raw) ** 2)).sum(dim=-1)
+    whole = [value.clone() for value in learner.actor(seen)]
+    assert torch.allclose(log_prob(whole[0] + whole[1].exp(), *whole, learner.actor.own(seen)), own, atol=1e-3)
+    assert np.isfinite(said["critic_loss"])
+
+
+@pytest.mark.parametrize("name", [
+    "rlpd, critic_warmup: 100, discount: 0.95", "dagger, steps: 500"])
+def test_on_the_way_one_policy_becomes_better_with_two_robots(name, tmp_path):
+    """Three demonstrations of each do not suffice; what it then plays itself, rewarded or corrected, does."""
+    recipe = load_recipe("sim_embodiments", [
+        "collect.episodes=3", f"algorithm={{name: {name}}}", "policy.hidden=[64, 64]", "sft.steps=150", "simulation={"
+        "environments: 1, env_steps: 1500, start_steps: 100, updates_per_step: 1.0, evaluate_every: 1500, "
+        "evaluate_episodes: 40}"])
+    told = []
+    train(recipe, tmp_path, points, lambda run, entry: entry and told.append(run.counts()))
+    before, after = ([counts[f"{robot}/success"] for robot in ("one", "two")] for counts in (told[0], told[-1]))
+    assert max(before) <= 0.7 and min(after) >= 0.9
+    assert told[-1]["one/sampled"] == pytest.approx(told[-1]["two/sampled"], rel=0.2), "as much of each"
+    assert told[-1]["steps"] == told[-1]["one/steps"] + told[-1]["two/steps"] >= 1500
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS, AlgorithmSettings
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.recipes.schema import Recipe
@@ -77,20 +78,23 @@ def check_source(recipe: Recipe) -> None:
 
 
 def _check_embodiments(recipe: Recipe) -> None:
-    """What several robots share is cloned from demonstrations of each."""
+    """What several robots share is learned in one process, by what knows whose action is whose."""
     known = recipe.embodiments
     if not known:
         return
     if len(known) < 2 or recipe.env:
         raise RecipeError(f"embodiments: expected two or more, and no env, got {', '.join(known)}"
                           f"{f' and env {recipe.env}' * bool(recipe.env)}. A recipe of one robot names it in station.robot")
-    if (recipe.algorithm.name, recipe.policy.kind) != ("sft", "tanh_gaussian"):
-        raise RecipeError("embodiments: expected algorithm.name sft and policy.kind tanh_gaussian, got "
-                          f"{recipe.algorithm.name} and {recipe.policy.kind}: several robots learn from demonstrations "
-                          "alone so far. Set those, or leave embodiments out")
-    if recipe.placement.learners:
-        raise RecipeError("embodiments: expected placement.learners 0, got "
-                          f"{recipe.placement.learners}: several robots are learned in one process so far")
+    if not recipe.algorithm.several_robots or recipe.policy.kind != "tanh_gaussian":
+        configs = {name: algorithm(name).Config for name in algorithms()}
+        able = [name for name, config in configs.items() if config.several_robots and "tanh_gaussian" in config.policies]
+        raise RecipeError(f"embodiments: expected algorithm.name {', '.join(able)} and policy.kind tanh_gaussian, got "
+                          f"{recipe.algorithm.name} and {recipe.policy.kind}: so far no others learn several robots. Set "
+                          "those, or leave embodiments out")
+    for name in ("learners", "workers", "replay_shards"):
+        if number := getattr(recipe.placement, name):
+            raise RecipeError(f"embodiments: expected placement.{name} 0, got {number}: several robots are learned in one "
+                              "process so far")
 
 
 def _check_env(recipe: Recipe) -> None:

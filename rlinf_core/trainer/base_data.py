@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -63,9 +64,9 @@ class Data(ABC):
         return (self.demonstrations,)
 
     def put(self, brought: Experience, newest: int) -> None:
-        """Take what simulators brought, whose time steps count as they are played."""
+        """Take what simulators brought, by the newest policy; its time steps count as they are played."""
         for trajectory in brought.trajectories:
-            self.insert(trajectory, newest)
+            self.insert(replace(trajectory, version=newest), newest)
         self.steps += brought.steps
 
     def insert(self, trajectory: Trajectory, newest: int) -> str:
@@ -116,13 +117,16 @@ class Data(ABC):
 
     def demonstrated(self, size: int) -> Arrays:
         """A batch of demonstrations; of several robots as many of each, and of each of its stations."""
-        weights = self.demonstrations.fair(self._robots) if self._robots else None
-        return self._sampled(self.demonstrations, size, weights)
+        return self._sampled(self.demonstrations, size)
 
     def _sampled(self, buffer: Replay, size: int, weights: np.ndarray | None = None) -> Arrays:
-        chunk = self.policy.config
+        chunk, weights = self.policy.config, self._alike(buffer) if weights is None else weights
         return buffer.sample(size, self.random, chunk.horizon, self.config.gamma, chunk.executed, self.config.summed,
                              weights)
+
+    def _alike(self, buffer: Replay) -> np.ndarray | None:
+        """Weights by which as much is drawn of each robot, and of each of its stations; None of one robot alone."""
+        return buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
 
     def due(self, updates: int, learner: Learner) -> int:
         """Updates that are owed after so many."""

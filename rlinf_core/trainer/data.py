@@ -125,7 +125,7 @@ class ReplayData(Data):
         replay, governor = self.online, self.governor
         if not (governor.fair or governor.max_samples):
             return None
-        return governor.weights(replay.present(), replay.inserted_of, replay.sampled)
+        return governor.weights(replay.present(), replay.inserted_of, replay.sampled, self._alike(replay))
 
     def held_back(self, updates: int) -> dict[str, str]:
         least, replay = self.governor.min_samples, self.online

@@ -48,7 +48,8 @@ class Governor:
         """Whether an episode of that policy version counts as online data."""
         return newest_version - episode_version <= self.max_staleness_of.get(station, self.max_staleness)
 
-    def weights(self, present: np.ndarray, inserted: np.ndarray, sampled: np.ndarray) -> np.ndarray | None:
+    def weights(self, present: np.ndarray, inserted: np.ndarray, sampled: np.ndarray,
+                alike: np.ndarray | None = None) -> np.ndarray | None:
         """How likely a batch's transitions are to come from each origin; None where chance alone decides.
 
         An origin that was drawn from as often as it may be has no weight, unless that holds for all of them.
@@ -57,10 +58,11 @@ class Governor:
             present: (N,) transitions of each that may be drawn now.
             inserted: (N,) transitions of each that came.
             sampled: (N,) transitions of each that were drawn.
+            alike: (N,) weights by which each robot counts as much as any other, where several share a policy.
         """
         if not (self.fair or self.max_samples) or (present > 0).sum() < 2:
             return None
-        weights = (present > 0).astype(float) if self.fair else present.astype(float)
+        weights = alike if alike is not None else (present > 0).astype(float) if self.fair else present.astype(float)
         if self.max_samples:
             left = np.where(sampled < self.max_samples * inserted, weights, 0.0)
             weights = left if left.any() else weights

@@ -13,6 +13,7 @@ from rlinf_core import prometheus
 from rlinf_core.algorithms.common.settings import ROLLOUTS
 from rlinf_core.distributed.ray_cluster import connect, connected, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
+from rlinf_core.embodiments import joined
 from rlinf_core.errors import RecipeError
 from rlinf_core.interrupts import answered, held_back
 from rlinf_core.recipes import Recipe, resolved, station_robot
@@ -28,7 +29,7 @@ from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings
-from rlinf_core.trainer.sources.robots import Robots
+from rlinf_core.trainer.sources.robots import Robots, environments
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
 
@@ -67,10 +68,10 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
             ending.callback(disconnect)
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources())
-    robots = Robots(recipe, make) if came_from != STATIONS and _simulated(recipe) else None
+    robots = environments(recipe, make, ending) if came_from != STATIONS and _simulated(recipe) else {}
     env, held_out = (None, None) if recipe.embodiments else _environments(recipe, came_from, make, ending)
-    known = robots or env
-    run = Run(recipe, run_dir, known.spec if known else learned_spec(recipe), tell)
+    spec = joined({name: each.spec for name, each in robots.items()}) if robots else env.spec if env else None
+    run = Run(recipe, run_dir, spec or learned_spec(recipe), tell)
     ending.callback(run.progress.close)
     scenes = range(recipe.evaluate.first_seed, recipe.evaluate.first_seed + simulation.evaluate_episodes)
     if held_out:
@@ -84,8 +85,8 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         if recipe.bridge.metrics_port:
             ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
     elif robots:
-        source = robots
-        run.evaluator = partial(robots.evaluate, run.shipped, scenes)
+        source = several = Robots(recipe, robots, run.policy, make, run.clock)
+        run.evaluator = partial(several.evaluate, run.shipped, scenes)
     ending.callback(source.close)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     run.start(source)

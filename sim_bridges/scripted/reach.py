@@ -8,7 +8,7 @@ import numpy as np
 
 from rlinf_core.specs import ActionSpec
 from rlinf_core.task import Channels
-from sim_bridges.scripted.arm import ScriptedArm
+from sim_bridges.scripted.arm import Gain, ScriptedArm
 
 
 class ReachOperator(ScriptedArm):
@@ -17,11 +17,12 @@ class ReachOperator(ScriptedArm):
     Args:
         height: of that point [m].
         to: of which it is.
+        gain: how much of the remaining way one action covers; an arm that lags swings about its goal if that is much.
     """
 
     def __init__(self, action: ActionSpec, height: float = 0.03, to: Literal["object", "goal"] = "object",
-                 **common: Any) -> None:
-        self.height, self.to = height, f"{to}_pose"
+                 gain: Gain = 0.6, **common: Any) -> None:
+        self.height, self.to, self.gain = height, f"{to}_pose", gain
         self.channels = ("current_pose", self.to)
         super().__init__(action, **common)
 
@@ -29,4 +30,4 @@ class ReachOperator(ScriptedArm):
         """Normalised action (3,)."""
         hesitates = self.hesitates()
         offset = channels[self.to][:3] - channels["current_pose"][:3] + [0.0, 0.0, self.height]
-        return np.clip((0.0 if hesitates else 0.6) * offset / self.scale_m + self._noise, -1, 1)
+        return np.clip((0.0 if hesitates else self.gain) * offset / self.scale_m + self._noise, -1, 1)

@@ -9,6 +9,9 @@ SPEC = StationSpec((ArraySpec("offset", (2,)), ), ActionSpec("tcp_delta", ("dx",
 STEPS, RADIUS = 25, 0.08
 TURN = np.array([[0.5, -0.866], [0.866, 0.5]])  # the world turns every action by 60 degrees
 
+CIRCLE = -np.eye(3)[[1, 2, 0]]  # of another robot: it moves each number by the action of another, and backwards
+SPACE = StationSpec((ArraySpec("where", (3,)), ), ActionSpec("tcp_delta", tuple("xyz"), (0.1,) * 3, ("m",) * 3), 10.0)
+
 
 class Points:
     """Reward 1 in the hole, and ``shaping`` times the way gained towards it; the episode ends there, or after 25 steps."""
@@ -54,6 +57,11 @@ class Points:
 
     def close(self):
         pass
+
+
+def points(recipe, size):
+    """By the task of a recipe, one of two: that of two arms has three numbers, and another world."""
+    return Points(size, spec=SPACE, turn=CIRCLE) if recipe.station.task == "reach_both" else Points(size)
 
 
 def success(act, episodes=64):

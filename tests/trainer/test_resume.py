@@ -11,7 +11,7 @@ from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.trainer.train import train
-from tests.algorithms.point import Points
+from tests.algorithms.point import points
 
 SMALL = ["policy.hidden=[32, 32]", "simulation.evaluate_episodes=4", "simulation.evaluate_every=150",
          "simulation.start_steps=60", "simulation.environments=2", "simulation.updates_per_step=0.5", "collect.episodes=4",
@@ -23,6 +23,8 @@ RUNS = {
     "sac": [f"algorithm={{name: sac, {CRITICS}}}"],
     "rlpd": [f"algorithm={{name: rlpd, {CRITICS}, critic_warmup: 20}}"],
     "rlpd, chunks": [f"algorithm={{name: rlpd, {CRITICS}}}", *CHUNKS],
+    "rlpd, two robots": [f"algorithm={{name: rlpd, {CRITICS}, critic_warmup: 20}}", "embodiments={one: {robot: franka_sim, "
+                         "task: reach}, two: {robot: two_franka_sim, task: reach_both}}"],
     "crossq": [f"algorithm={{name: crossq, {CRITICS}}}"],
     "sac_flow": [f"algorithm={{name: sac_flow, {CRITICS}}}", "policy={kind: flow, hidden: [32, 32]}"],
     "dsrl": [f"algorithm={{name: dsrl, {CRITICS}}}", "policy={kind: latent_noise, hidden: [32, 32], horizon: 3}"],
@@ -77,7 +79,7 @@ def same(recipe, tmp_path, make, at, how):
 def test_a_resumed_run_is_the_same_run(name, how, tmp_path):
     steps = 1500 if GAUSSIAN[0] in RUNS[name] else 400
     recipe = load_recipe("sim_sac", [*SMALL, f"simulation.env_steps={steps}", *RUNS[name]])
-    same(recipe, tmp_path, lambda recipe, size: Points(size), at=0.55 * steps, how=how)
+    same(recipe, tmp_path, points, at=0.55 * steps, how=how)
 
 
 @pytest.mark.parametrize("name", ["sac", "dagger"])

@@ -78,6 +78,44 @@ def test_stations_of_two_robots_feed_one_policy_and_of_a_third_one_are_refused(t
     assert f"was recorded with specs {third.hash}, this trainer serves one {one.hash}, two {two.hash}" in refused
 
 
+@pytest.mark.timeout(240)
+def test_what_stations_of_two_robots_play_is_learned_from_alike(tmp_path):
+    recipe = load_recipe("sim_embodiments", [
+        "simulation.environments=0", "collect.episodes=1", "algorithm={name: rlpd, critic_hidden: [16], batch_size: 16, "
+        "critic_warmup: 0}", "sft={steps: 8, batch_size: 8}", "online={min_transitions: 0, updates_per_step: 4.0, "
+        "publish_every_updates: 8}", "policy.hidden=[16]", f"bridge.port={free_port()}"])
+    one, two = (TASKS[name].spec for name in ("reach", "reach_both"))
+    other = BridgeClient(recipe.bridge.address, "b")
+
+    def act(station):
+        station.wait(lambda r: True)
+        for client, spec in ((station.client, one), (other, two)):
+            assert client.register(json.dumps(spec.to_dict()), "beef") == ""
+        station.spec = one
+
+        def play(name, **how):
+            station.send(f"one-{name}", **how)
+            other.upload(record(station.spool, two, f"two-{name}", change=of_station("b", two), **how).close())
+
+        play("shown", mode="demonstration")
+        version = station.wait(lambda r: r.policy_version >= 1).policy_version
+        for number in range(3):
+            play(number)
+        report = station.wait(lambda r: r.metrics["steps"] == 2 * 3 * 5 and r.updates == 4 * r.metrics["steps"])
+        theirs = other.report(0, 0).metrics
+        assert report.metrics["a/steps"] == theirs["b/steps"] == 15
+        assert report.metrics["a/sampled"] == pytest.approx(theirs["b/sampled"], rel=0.3), "as many of each robot"
+        assert report.policy_version > version
+
+    Station(recipe, TASKS["reach"], tmp_path / "a", act).feed(tmp_path / "run")
+    other.close()
+    policies = sorted((tmp_path / "run/policies").iterdir())
+    for spec in (one, two):
+        first, last = (load_policy(path, spec).act(Observation(torch.ones(1, spec.vector_size)), explore=False).actions
+                       for path in (policies[0], policies[-1]))
+        assert not torch.equal(first, last)
+
+
 def test_a_station_of_a_robot_has_its_robot_and_its_task():
     both = robots_of(load_recipe("sim_embodiments", []))
     assert {name: (one.station.robot, one.station.task, one.embodiments) for name, one in both.items()} == {

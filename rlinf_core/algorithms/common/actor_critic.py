@@ -102,9 +102,15 @@ class ActorCritic(Checkpointed):
                            "actor": made([p for p in actor.parameters() if p.requires_grad]),
                            "temperature": made(self.temperature.parameters())}
 
-    def executed(self, action: Tensor) -> Tensor:
-        """What critics see of a chunk (B, H A): the part that is played before the next one."""
-        return action[:, :self.actor.executed_size]
+    def executed(self, batch: Batch, action: Tensor) -> Tensor:
+        """What critics see of a chunk (B, H A): what is played before the next one; 0 for what no part of the robot is."""
+        own = self.actor.own(batch)
+        return (action if own is None else action * own)[:, :self.actor.executed_size]
+
+    def acted(self, batch: Batch) -> Tensor | int:
+        """Of how many numbers the action that is played is made, on the average of the robots in a batch."""
+        own = self.actor.own(batch)
+        return self.actor.executed_size if own is None else own[:, :self.actor.executed_size].sum(dim=1).mean()
 
     def make_critics(self, inputs: int) -> nn.Module:
         return Critics(inputs, self.config.critic_hidden, self.config.critics)
@@ -138,7 +144,7 @@ class ActorCritic(Checkpointed):
         with torch.no_grad():
             features = self.encoder(batch)
         self.critics.requires_grad_(False)
-        values = self.critics(features, self.executed(action))
+        values = self.critics(features, self.executed(batch, action))
         self.critics.requires_grad_(True)
         return values
 
@@ -150,7 +156,7 @@ class ActorCritic(Checkpointed):
         if AVERAGED in self.modules:
             polyak_update(self.modules[AVERAGED].parameters(), self.actor.parameters(), self.config.averaging)
         entropy = -log_probs.detach().mean()
-        target_entropy = self.config.target_entropy * self.actor.executed_size
+        target_entropy = self.config.target_entropy * self.acted(batch)
         optimizer_step(self.optimisers["temperature"], self.temperature() * (entropy - target_entropy))
         return {"actor_loss": loss.item(), "entropy": entropy.item(), "temperature": self.temperature().item()} | metrics
 
@@ -179,12 +185,12 @@ class TargetNetworks(ActorCritic):
         next_batch = next_observations(batch)
         with torch.no_grad():
             next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
-            next_values = self.target[1](self.target[0](next_batch), self.executed(next_action))
+            next_values = self.target[1](self.target[0](next_batch), self.executed(next_batch, next_action))
             return self.target_from(batch, next_values, next_log_prob)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:
         target = self.target_of(batch)
-        values = self.critics(self.encoder(batch), self.executed(batch["action"]))
+        values = self.critics(self.encoder(batch), self.executed(batch, batch["action"]))
         loss = critic_loss(values, target)
         optimizer_step(self.optimisers["critic"], loss, self.config.clip_gradient)
         online = [*self.encoder.parameters(), *self.critics.parameters()]

@@ -66,6 +66,7 @@ class AlgorithmSettings(Settings):
         half_demonstrations: half of each of its batches are demonstrations.
         any_outcome: of demonstrations, it learns from those that failed too.
         accepts_stale: its rollouts may come from somewhat older policies.
+        several_robots: one policy of robots whose specs differ may learn by it (``rlinf_core.embodiments``).
     """
 
     learns_from: ClassVar[str]
@@ -73,6 +74,7 @@ class AlgorithmSettings(Settings):
     half_demonstrations: ClassVar[bool] = False
     any_outcome: ClassVar[bool] = False
     accepts_stale: ClassVar[bool] = False
+    several_robots: ClassVar[bool] = False
 
     name: str = Field(description="of the algorithm")
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam")

@@ -11,6 +11,8 @@ from rlinf_core.settings.base import with_default
 class Config(ActorCriticSettings):
     """Hyper-parameters of CrossQ: those of every actor-critic (wide critics pay), and two of the renormalisation."""
 
+    several_robots = True
+
     name: str = with_default(ActorCriticSettings, "name", "crossq")
     learning_rate: float = with_default(ActorCriticSettings, "learning_rate", 1e-3)
     adam_beta: float = with_default(ActorCriticSettings, "adam_beta", 0.5)  # with 0.9 it unlearns again

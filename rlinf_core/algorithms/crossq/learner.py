@@ -95,7 +95,7 @@ class Learner(ActorCritic):
             next_action, next_log_prob = self.actor.sample(next_batch, self.generator)
         features = torch.cat([self.encoder(batch), self.encoder(next_batch)])
         self.critics.train()
-        actions = self.executed(torch.cat([batch["action"], next_action]))
+        actions = torch.cat([self.executed(batch, batch["action"]), self.executed(next_batch, next_action)])
         values, next_values = self.critics(features, actions).chunk(2, dim=1)
         with torch.no_grad():
             target = self.target_from(batch, next_values, next_log_prob)

@@ -13,6 +13,7 @@ class Config(TargetNetworkSettings):
     cloning."""
 
     half_demonstrations = True
+    several_robots = True
 
     name: str = with_default(TargetNetworkSettings, "name", "rlpd")
     critics: int = with_default(TargetNetworkSettings, "critics", 4)

@@ -32,14 +32,16 @@ class Learner(TargetNetworks):
 
     def decide(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_std = self.actor(batch)
-        return *squashed(mean, log_std, self.generator, self.actor.executed_size), torch.stack([mean, log_std])
+        action, log_probs = squashed(mean, log_std, self.generator, self.actor.executed_size, self.actor.own(batch))
+        return action, log_probs, torch.stack([mean, log_std])
 
     def regularise(self, batch: Batch, decided: Tensor) -> tuple[Tensor, dict[str, Any]]:
         config, half = self.config, len(batch["action"]) // 2
         shown = batch["action"][half:]
         if config.cloning_noise:
             shown = shown + config.cloning_noise * noise(torch.randn, shown.shape, self.generator, shown.device)
-        cloning = imitation(shown, *decided[:, half:])
+        (mean, log_std), own = decided[:, half:], self.actor.own(batch)
+        cloning = imitation(shown, mean, log_std, own if own is None else own[half:])
         return config.cloning * 0.1 ** (self.updates / config.cloning_steps) * cloning, {"cloning": cloning.item()}
 
 

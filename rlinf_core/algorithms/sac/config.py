@@ -9,4 +9,6 @@ from rlinf_core.settings.base import with_default
 class Config(TargetNetworkSettings):
     """Hyper-parameters of SAC: those of every actor-critic with slow targets."""
 
+    several_robots = True
+
     name: str = with_default(TargetNetworkSettings, "name", "sac")

@@ -12,6 +12,7 @@ class Config(DemonstrationSettings):
     """Hyper-parameters of supervised fine-tuning."""
 
     policies = ("tanh_gaussian", "flow", "pi0", "pi05", "groot", "openvla", "qwen_vl", "smolvla")
+    several_robots = True
 
     name: str = with_default(DemonstrationSettings, "name", "sft")
     noise_floor: float = Field(

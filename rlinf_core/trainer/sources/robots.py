@@ -1,68 +1,102 @@
-"""Simulators of several robots that share a policy: each shows its own task, and is judged in it."""
+"""Simulators of several robots that share a policy: each plays and shows its own task, and is judged in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rlinf_core.algorithms.common.settings import Amount
-from rlinf_core.embodiments import joined
+from rlinf_core.algorithms.common.settings import Amount, offline
+from rlinf_core.distributed.rollout_workers import Make
+from rlinf_core.embodiments import JointSpec
 from rlinf_core.policies.one_robot import OneRobot
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import robots_of
 from rlinf_core.rollouts.evaluation import EpisodeResult, evaluate
-from rlinf_core.rollouts.experience import Experience, Source
-from rlinf_core.rollouts.rollouts import demonstrate
+from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.rollouts.vector_env import VectorEnv
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.sources.simulators import Simulators
 
 AT_ONCE = 8  # environments of each that are evaluated in
 
 
+def environments(recipe: Recipe, make: Make, ending: ExitStack) -> dict[str, VectorEnv]:
+    """Of each robot of a recipe with embodiments, by name; they close with ``ending``."""
+    return {name: _made(one, recipe.simulation.environments or 1, make, ending) for name, one in robots_of(recipe).items()}
+
+
+def _made(recipe: Recipe, size: int, make: Make, ending: ExitStack) -> VectorEnv:
+    env = make(recipe, size)
+    ending.callback(env.close)
+    return env
+
+
 class Robots(Source):
-    """Brings demonstrations of each, under the robots' names.
+    """Brings what each has shown and played, under the robots' names.
 
     Args:
         recipe: with embodiments, all of which are simulators.
-        make: builds so many environments of one.
+        envs: of each, to play in.
+        policy: of all of them, which is played.
+        make: builds environments to judge in.
+        clock: of the run.
     """
 
     asynchronous = False
 
-    def __init__(self, recipe: Recipe, make: Callable[[Recipe, int], VectorEnv]) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, envs: dict[str, VectorEnv], policy: NetworkPolicy, make: Make, clock: Clock) -> None:
+        assert isinstance(policy.spec, JointSpec)
+        self.spec, self.envs, robots = policy.spec, envs, robots_of(recipe)
         self.report: dict[str, Any] = {}  # nobody asks
-        self.envs = {name: make(one, min(recipe.simulation.environments or 1, AT_ONCE))
-                     for name, one in robots_of(recipe).items()}
-        self.spec = joined({name: env.spec for name, env in self.envs.items()})
+        self.sources = {name: Simulators(robots[name], env, OneRobot(policy, env.spec), make, clock)
+                        for name, env in envs.items()}
+        self.ending, size = ExitStack(), min(recipe.simulation.environments or 1, AT_ONCE)
+        self.held_out = envs if offline(recipe.algorithm) else {
+            name: _made(one, size, make, self.ending) for name, one in robots.items()}
         self.success: dict[str, float] = {}
 
     def demonstrate(self) -> Experience:
         """The recipe's demonstrations of each, by its task's script."""
-        collect, shown = self.recipe.collect, Experience()
-        for name, env in self.envs.items():
-            for one in demonstrate(env, collect.episodes, self.recipe.scene(collect.first_seed)):
-                vectors, actions = self.spec.with_others(env.spec, one.observations["vectors"], one.actions)
-                shown.trajectories.append(replace(one, observations=one.observations | {"vectors": vectors},
-                                                  actions=actions, station=name))
-        return shown
+        return Experience([each for name, source in self.sources.items()
+                           for each in self._among(name, source.demonstrate())])
+
+    def take(self, updates: int, order: Amount) -> Experience:
+        """So much of each. As with stations, time steps count when an episode has come, each for its robot."""
+        return Experience([each for name, source in self.sources.items()
+                           for each in self._among(name, source.take(updates, order))])
+
+    def _among(self, name: str, brought: Experience) -> list[Trajectory]:
+        """A robot's episodes among the numbers of all."""
+        def placed(each: Trajectory) -> Trajectory:
+            vectors, actions = self.spec.with_others(self.envs[name].spec, each.observations["vectors"], each.actions)
+            return replace(each, observations=each.observations | {"vectors": vectors}, actions=actions, station=name)
+
+        return [placed(each) for each in brought.trajectories]
 
     def evaluate(self, policy: NetworkPolicy, scenes: Sequence[int]) -> list[EpisodeResult]:
         """One episode of every scene with each robot."""
-        found = {name: evaluate(env, OneRobot(policy, env.spec), scenes) for name, env in self.envs.items()}
+        found = {name: evaluate(env, OneRobot(policy, env.spec), scenes) for name, env in self.held_out.items()}
         self.success = {name: sum(each.success for each in results) / len(results) for name, results in found.items()}
         return [each for results in found.values() for each in results]
-
-    def take(self, updates: int, order: Amount) -> Experience:
-        """Nothing more: nothing but demonstrations is learned from."""
-        return Experience()
 
     def counts(self) -> dict[str, float]:
         """How each did in the last evaluation."""
         return {f"{name}/success": value for name, value in self.success.items()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where each is."""
+        return {name: source.state_dict() for name, source in self.sources.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        for name, source in self.sources.items():
+            source.load_state_dict(state.get(name, {}))
+
     def close(self) -> None:
-        """End the simulators."""
-        for env in self.envs.values():
-            env.close()
+        """End what was started."""
+        self.ending.close()
+        for source in self.sources.values():
+            source.close()
