@@ -12,9 +12,10 @@ Stable-Baselines3's does not; SAC of CleanRL steps its critics at 1e-3, the othe
 layer-normalised.
 
 The return is the mean of the last tenth of the training episodes, the interval mean +- 1.96 standard errors over seeds.
-Time is that from a process's first to its last environment step, without imports. ``worst_time_ratio`` is our time over
-the faster peer's, ``worst_return_gap`` how far our interval's end lies below the better peer's mean, over that mean's size
-(0: it holds it, or lies above). It does not cover pixels, nor more than one environment and process.
+Time is that from a process's first to its last environment step, without imports; beside it that of the processor, on
+which other work has less say. ``worst_time_ratio`` is our time over the faster peer's (``worst_processor_ratio`` likewise),
+``worst_return_gap`` how far our interval's end lies below the better peer's mean, over that mean's size (0: it holds it, or
+lies above). It does not cover pixels, nor more than one environment and process.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Vector(gym.vector.SyncVectorEnv):
         super().__init__(makers, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     def step(self, actions, active=None):
         if Vector.steps == 0:
-            Vector.started = time.time()
+            Vector.started = time.time(), time.process_time()
         Vector.steps += 1
         observation, reward, terminated, truncated, info = super().step(actions)
         old = {}
@@ -72,7 +73,8 @@ class Vector(gym.vector.SyncVectorEnv):
             old["final_observation"] = info["final_obs"]
         return observation, reward, terminated, truncated, old
     def close(self, **rest):
-        print("SECONDS", time.time() - Vector.started, flush=True)
+        began, used = Vector.started
+        print("SECONDS", time.time() - began, time.process_time() - used, flush=True)
         super().close(**rest)
 
 gym.vector.SyncVectorEnv = Vector
@@ -81,21 +83,25 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
+Took = tuple[float, float]  # seconds of the clock, and of the processor
+
+
 class Noted:
     """An environment's episodes, as they end: their returns, and when the first and the last step were."""
 
     def __init__(self) -> None:
         self.returns: list[float] = []
-        self.total = self.first = self.last = 0.0
+        self.total, self.first, self.last = 0.0, (0.0, 0.0), (0.0, 0.0)
 
     def watch(self, env: Any) -> Any:
         """The same environment, whose steps are noted."""
         step = env.step
 
         def noted(action: Any) -> Any:
-            self.first = self.first or time.perf_counter()
+            if not self.first[0]:
+                self.first = time.perf_counter(), time.process_time()
             result = step(action)
-            self.total, self.last = self.total + float(result[1]), time.perf_counter()
+            self.total, self.last = self.total + float(result[1]), (time.perf_counter(), time.process_time())
             if result[2] or result[3]:
                 self.returns.append(self.total)
                 self.total = 0.0
@@ -104,8 +110,13 @@ class Noted:
         env.step = noted
         return env
 
+    @property
+    def took(self) -> Took:
+        """From the first step to the last."""
+        return self.last[0] - self.first[0], self.last[1] - self.first[1]
 
-def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], float]:
+
+def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], Took]:
     """`rlinf train` with ``env``."""
     from rlinf_core.recipes import load_recipe
     from rlinf_core.trainer.train import train
@@ -130,10 +141,10 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[f
 
     with TemporaryDirectory() as folder:
         train(recipe, Path(folder) / "run", make)
-    return noted.returns, noted.last - noted.first
+    return noted.returns, noted.took
 
 
-def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], float]:
+def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], Took]:
     """Stable-Baselines3's own training loop."""
     import gymnasium
     import stable_baselines3
@@ -146,11 +157,11 @@ def train_sb3(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[fl
     policy = "MultiInputPolicy" if isinstance(env.observation_space, gymnasium.spaces.Dict) else "MlpPolicy"
     model = getattr(stable_baselines3, algorithm.upper())(policy, env, seed=seed, device="cpu", **own)
     model.learn(steps)
-    return noted.returns, noted.last - noted.first
+    return noted.returns, noted.took
 
 
-def apart(who: str, task: str, seed: int, options: argparse.Namespace) -> tuple[list[float], float]:
-    """In a process of its own: the training episodes' returns in order, and seconds."""
+def apart(who: str, task: str, seed: int, options: argparse.Namespace) -> tuple[list[float], Took]:
+    """In a process of its own: the training episodes' returns in order, and what they took."""
     algorithm, name, steps = TASKS[task]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if who == "cleanrl":
@@ -167,22 +178,24 @@ def apart(who: str, task: str, seed: int, options: argparse.Namespace) -> tuple[
         raise SystemExit(f"{who} on {task} stopped:\n{done.stderr[-2000:]}")
     if who == "cleanrl":
         returns = [float(value) for value in re.findall(r"episodic_return=\[?([-\d.e+]+)", done.stdout)]
-        return returns, float(re.search(r"SECONDS ([\d.]+)", done.stdout).group(1))
+        took = re.search(r"SECONDS ([\d.]+) ([\d.]+)", done.stdout)
+        return returns, (float(took.group(1)), float(took.group(2)))
     return tuple(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def table(task: str, runs: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+def table(task: str, runs: dict[str, list[tuple[float, float, float]]]) -> dict[str, float]:
     """Means, intervals, and ours beside the better peer's."""
     flat: dict[str, float] = {}
     for who, seen in runs.items():
-        returns, seconds = np.array(seen).T
+        returns, seconds, used = np.array(seen).T
         spread = 1.96 * returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else 0.0
         flat |= {f"{task}_{who}_return": float(returns.mean()), f"{task}_{who}_interval": float(spread),
-                 f"{task}_{who}_seconds": float(seconds.mean())}
+                 f"{task}_{who}_seconds": float(seconds.mean()), f"{task}_{who}_processor": float(used.mean())}
     best = max(flat[f"{task}_{who}_return"] for who in WHO[1:])
     below = best - flat[f"{task}_ours_return"] - flat[f"{task}_ours_interval"]
     flat[f"{task}_return_gap"] = max(0.0, below) / max(abs(best), 1e-9)
-    flat[f"{task}_time_ratio"] = flat[f"{task}_ours_seconds"] / min(flat[f"{task}_{who}_seconds"] for who in WHO[1:])
+    for ratio, kind in (("time", "seconds"), ("processor", "processor")):
+        flat[f"{task}_{ratio}_ratio"] = flat[f"{task}_ours_{kind}"] / min(flat[f"{task}_{who}_{kind}"] for who in WHO[1:])
     return flat
 
 
@@ -203,17 +216,20 @@ def main() -> None:
         parser.error("expected --cleanrl, a checkout of it, and --sb3, a folder with stable_baselines3; see --help")
     result: dict[str, float] = {"seeds": len(options.seeds)}
     for task in options.only:
-        runs: dict[str, list[tuple[float, float]]] = {who: [] for who in WHO}
+        runs: dict[str, list[tuple[float, float, float]]] = {who: [] for who in WHO}
         for seed in options.seeds:
             for who in WHO:
-                returns, seconds = apart(who, task, seed, options)
-                runs[who].append((float(np.mean(returns[-max(len(returns) // 10, 5):])), seconds))
-                print(f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}  {seconds:6.1f} s", flush=True)
+                returns, took = apart(who, task, seed, options)
+                runs[who].append((float(np.mean(returns[-max(len(returns) // 10, 5):])), *took))
+                print(f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}  {took[0]:6.1f} s, {took[1]:6.1f} of "
+                      "the processor", flush=True)
         result |= table(task, runs)
         said = "; ".join(f"{who} {result[f'{task}_{who}_return']:.0f} +- {result[f'{task}_{who}_interval']:.0f} in "
                          f"{result[f'{task}_{who}_seconds']:.0f} s" for who in WHO)
-        print(f"{task}, {TASKS[task][2]} steps: {said}; time ratio {result[f'{task}_time_ratio']:.2f}", flush=True)
+        print(f"{task}, {TASKS[task][2]} steps: {said}; time ratio {result[f'{task}_time_ratio']:.2f}, of the "
+              f"processor {result[f'{task}_processor_ratio']:.2f}", flush=True)
     result |= {"worst_time_ratio": max(value for name, value in result.items() if name.endswith("_time_ratio")),
+               "worst_processor_ratio": max(value for name, value in result.items() if name.endswith("_processor_ratio")),
                "worst_return_gap": max(value for name, value in result.items() if name.endswith("_return_gap"))}
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
