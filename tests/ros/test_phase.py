@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlinf.environment import LATE
 from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, PhaseLockedTimer, shift
 
 
@@ -130,11 +131,13 @@ class Clock:
 
 
 def answered(monkeypatch, late, delays, hz=20):
-    """How long each input waited for a tick [s], where it comes so much after its time [s]; and when the ticks were."""
-    clock, waiting, waits, ticks = Clock(monkeypatch), [], [], []
+    """How long each input waited for a tick [s], where it comes so much after its time [s]; when the ticks were; how many
+    inputs were hidden by the next one."""
+    clock, waiting, waits, ticks, hidden = Clock(monkeypatch), [], [], [], []
 
     def tick():
         ticks.append(clock.now)
+        hidden.extend(waiting[:-1])
         waits.extend(clock.now - at for at in waiting)
         waiting.clear()
 
@@ -147,22 +150,33 @@ def answered(monkeypatch, late, delays, hz=20):
         clock.now = at
         waiting.append(at)
         timer.arrived()
-    return np.array(waits), np.array(ticks)
+    return np.array(waits), np.array(ticks), len(hidden)
 
 
 def test_an_input_that_is_a_little_late_does_not_wait_for_the_next_tick(monkeypatch):
     random = np.random.default_rng(0)
     delays = np.abs(random.normal(0.0, 1e-4, 1000)) + np.where(random.random(1000) < 0.03, 0.003, 0.0)
-    patient, ticks = answered(monkeypatch, 0.08, delays)
-    hurried, _ = answered(monkeypatch, 0.0, delays)
+    patient, ticks, _ = answered(monkeypatch, 0.08, delays)
+    hurried, *_ = answered(monkeypatch, 0.0, delays)
     assert patient[50:].max() < 0.005 and hurried[50:].max() > 0.04
     assert np.median(patient) < 0.001
     assert np.diff(ticks).min() > 0.03 and abs(np.diff(ticks[50:]).mean() - 0.05) < 1e-4, "its rate is what it was"
 
 
+def test_at_100_hz_none_is_hidden_by_the_next_though_some_are_late_by_a_third_of_a_period(monkeypatch):
+    random = np.random.default_rng(0)
+    times = np.arange(3000) / 100 + np.abs(random.normal(0.0, 1.5e-4, 3000)) + (
+        random.random(3000) < 0.03) * random.uniform(0.0, 0.003, 3000)
+    delays = np.maximum.accumulate(times) - np.arange(3000) / 100
+    waits, ticks, hidden = answered(monkeypatch, LATE, delays, hz=100)
+    assert hidden <= 1 and waits[100:].max() < 0.001
+    assert np.diff(ticks).min() > 0.005 and np.diff(ticks).mean() == pytest.approx(0.01, abs=1e-5)
+    assert answered(monkeypatch, 0.08, delays, hz=100)[2] > 30, "it is not the jitter that is too small"
+
+
 def test_one_that_does_not_come_at_all_is_waited_for_once_and_the_ticks_go_on(monkeypatch):
     delays = np.zeros(40)
     delays[20] = 0.2  # four periods without; then all at once
-    _, ticks = answered(monkeypatch, 0.08, np.sort(np.arange(40) / 20 + delays) - np.arange(40) / 20)
+    _, ticks, _ = answered(monkeypatch, 0.08, np.sort(np.arange(40) / 20 + delays) - np.arange(40) / 20)
     gaps = np.diff(ticks)
     assert len(ticks) >= 39 and gaps.max() < 0.05 * 1.1 and sum(gaps > 0.0525) <= 2

@@ -74,7 +74,7 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
 def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
     """``rlinf train``, ``rlinf up`` and ``rlinf direct`` in three terminals, the trainer last."""
     settings = ["--set", f"bridge.port={free_port()}", "station.domain_id=79", "collect.episodes=2", "sft.steps=50",
-                "online.max_env_steps=120", "evaluate.episodes=2"]
+                "online.max_env_steps=120", "evaluate.episodes=2", "evaluate.filmed=0"]
     logs = {}
 
     def terminal(name, *arguments):

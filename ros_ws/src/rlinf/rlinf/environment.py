@@ -39,6 +39,7 @@ from rlinf_core.task import load_task, observe
 MODES = ("demonstration", "train", "evaluate")
 UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
 STALE_CAMERA_NS, HELD_S = NS // 5, 2.0
+LATE_S, LATE = 0.004, 0.35  # by which an input is waited for, and how much of a period that is at most
 
 
 class Environment(ControlNode):
@@ -83,7 +84,8 @@ class Environment(ControlNode):
             self.retry = self.create_timer(0.001, self._step_if_due)  # while the clock has overtaken other topics
             self.retry.cancel()
         else:
-            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25, late=0.08)
+            self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25,
+                                          late=min(LATE, LATE_S * NS / self.period_ns))
             self.rehearsal = Rehearsal(self, self._again)
         self.watch, self.asked_for = Watch(self), AskedFor(self)
 

@@ -32,17 +32,18 @@ class PhaseLock:
         period_s: nominal period [s].
         hurry: of a period, by which one period may be shorter while the phase moves.
         now: monotonic time [s].
+        late: of a period, by which a tick may wait for its input: those after it catch up, as with LATE.
     """
 
-    def __init__(self, period_s: float, hurry: float, now: float) -> None:
-        self.period_s, self.hurry = period_s, hurry
+    def __init__(self, period_s: float, hurry: float, now: float, late: float = 0.0) -> None:
+        self.period_s, self.hurry, self.late = period_s, hurry, max(LATE, late)
         self.due_s = self.wake_s = now + period_s
         self._waits: list[float] = []
         self._ticks, self._to_go_s, self._in_vain_s = 0, 0.0, 0.0
 
     def ticked(self, now: float, arrivals: list[float]) -> float:
         """When to wake for the next one [s], after a tick at that time and inputs that had arrived since the last."""
-        if now > self.due_s + LATE * self.period_s:
+        if now > self.due_s + self.late * self.period_s + TOO_SOON_S:
             self.due_s = now
         if self._to_go_s == 0.0:
             self._ticks += 1
@@ -82,13 +83,13 @@ class PhaseLockedTimer:
         callback: what to do at every tick.
         hurry: see ``PhaseLock``.
         early: of a period, by which a tick may come before its time when its input is there.
-        late: of a period, less than LATE, by which it may wait for an input that came in the period before and is missing
-            now: else that one, a little late, would wait for the next tick.
+        late: of a period, by which it may wait for an input that came in the period before and is missing now: else that
+            one, a little late, would wait for the next tick, and where the next one is in time, nobody would see it.
     """
 
     def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float,
                  late: float = 0.0) -> None:
-        self.lock = PhaseLock(period_s, hurry, time.monotonic())
+        self.lock = PhaseLock(period_s, hurry, time.monotonic(), late)
         self.early_s, self.late_s = early * period_s, late * period_s
         self._callback = callback
         self._arrivals: list[float] = []

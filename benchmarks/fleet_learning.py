@@ -1,0 +1,139 @@
+"""How fast a fleet learns: one station and several, such that play on while the trainer learns and such that take turns.
+
+    python benchmarks/fleet_learning.py --json results.json
+    python benchmarks/fleet_learning.py --stations 1 2 --seeds 0 --real-time-factor 1
+
+Each run is `rlinf fleet up demo`: simulated stations with all of their processes, one trainer, 20 demonstrations in all,
+then RLPD. It ends when 90 % of the last 50 training episodes of all stations together succeeded, or after --minutes.
+"To 90 %" is counted from the first training episode: seconds of the clock, episodes and time steps of all stations.
+
+"plays on" is the recipe as it is: a station plays the newest policy that it has, and pauses only where the trainer is an
+episode behind. "in turns": the trainer is never behind when an episode begins (online.max_lag_episodes nearly 0), as
+where one process plays and learns. Seconds an episode, of one station, and seconds an update are those of the time from
+the first training episode to the end. RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and
+4.6 times the updates for playing on.
+
+Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the cores can take play
+as fast as a robot would, which one can see by how long an episode takes. It does not cover stations on machines of their
+own, nor the time that a person needs to set a scene up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from bridge_peers import free_port  # noqa: E402
+
+from rlinf_core.launching.fleet import FOLDER  # noqa: E402
+from rlinf_core.reports.curves import read_events  # noqa: E402
+from rlinf_core.trainer.release.overview import FILE  # noqa: E402
+
+WINDOW, GOOD, DOMAIN = 50, 0.9, 130
+WAYS = {"plays on": [], "in turns": ["online.max_lag_episodes=0.02"]}
+
+
+def trained(run: Path) -> list[dict]:
+    """The training episodes of all stations, in the order in which they ended."""
+    events = [event | {"station": folder.name} for folder in (run / FOLDER).glob("*") for event in read_events(folder)]
+    return sorted((event for event in events if event["event"] == "episode" and event["mode"] == "train"),
+                  key=lambda event: event["time"])
+
+
+def good(episodes: list[dict]) -> bool:
+    """Whether the last ones are as they shall be."""
+    last = episodes[-WINDOW:]
+    return len(last) == WINDOW and sum(event["success"] for event in last) >= GOOD * WINDOW
+
+
+def updates(run: Path) -> int:
+    """Of the trainer, as it has last said."""
+    said = sorted((run / "policies").glob("policy-*.safetensors"))
+    if not said:
+        return 0
+    from rlinf_core.policies.files import read_info
+
+    return int(read_info(said[-1])["updates"])
+
+
+def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """One run, to 90 % or its limit."""
+    run = folder / f"{stations}_{way.replace(' ', '_')}_{seed}"
+    command = [ROOT / ".venv/bin/rlinf", "fleet", "up", "demo", "--quiet", "--out", run, "--stations", str(stations),
+               "--set", f"seed={seed}", f"bridge.port={free_port()}", f"station.domain_id={DOMAIN}", "evaluate.episodes=1",
+               f"station.real_time_factor={options.real_time_factor}", "online.stop_at_success=2",
+               "online.max_env_steps=100000", *WAYS[way]]
+    with open(folder / f"{run.name}.log", "w") as log:
+        child = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, start_new_session=True)
+        try:
+            ended = _watched(run, child, 60.0 * options.minutes)
+        finally:
+            if child.poll() is None:
+                os.kill(child.pid, signal.SIGINT)
+            child.wait(60)
+    episodes = trained(run)
+    if not episodes:
+        raise SystemExit(f"expected training episodes, got none: {(folder / f'{run.name}.log').read_text()[-2000:]}")
+    took = episodes[-1]["time"] - episodes[0]["time"]
+    steps = sum(max(event["env_steps"] for event in episodes if event["station"] == name)
+                for name in {event["station"] for event in episodes})
+    return {"reached": float(ended), "seconds": took, "episodes": float(len(episodes)), "steps": float(steps),
+            "updates": float(updates(run)), "seconds_per_episode": took * stations / len(episodes),
+            "seconds_per_update": took / max(1, updates(run))}
+
+
+def _watched(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
+    """Whether it came to 90 % in time."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if child.poll() is not None:
+            raise SystemExit(f"rlinf fleet up ended with {child.returncode}: see {run}.log and {run / FILE}")
+        if good(trained(run)):
+            return True
+        time.sleep(1.0)
+    return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stations", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of one station; several play on")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--real-time-factor", type=float, default=1.0)
+    parser.add_argument("--minutes", type=float, default=30.0, help="of one run, its demonstrations included")
+    parser.add_argument("--json", type=Path, help="write one flat object there")
+    options = parser.parse_args()
+    flat: dict[str, float] = {"real_time_factor": options.real_time_factor, "cores": float(len(os.sched_getaffinity(0)))}
+    print(f"{'stations':>8}{'':>12}{'seed':>5}{'90 %':>6}{'s':>8}{'episodes':>10}{'steps':>8}{'updates':>9}"
+          f"{'s/episode':>11}{'s/update':>10}")
+    with tempfile.TemporaryDirectory(prefix="rlinf-learning-") as folder:
+        for stations in options.stations:
+            for way in options.ways if stations == 1 else ["plays on"]:
+                for seed in options.seeds:
+                    found = play(stations, way, seed, options, Path(folder))
+                    print(f"{stations:>8}{way:>12}{seed:>5}{'yes' if found['reached'] else 'no':>6}{found['seconds']:>8.0f}"
+                          f"{found['episodes']:>10.0f}{found['steps']:>8.0f}{found['updates']:>9.0f}"
+                          f"{found['seconds_per_episode']:>11.2f}{found['seconds_per_update']:>10.4f}", flush=True)
+                    flat |= {f"{key}_{stations}_{way.replace(' ', '_')}_seed_{seed}": value for key, value in found.items()}
+    for key in ("seconds_per_episode", "seconds_per_update"):
+        means = {way: [value for name, value in flat.items() if name.startswith(f"{key}_1_{way.replace(' ', '_')}")]
+                 for way in options.ways}
+        if all(means.get(way) for way in WAYS):
+            turns, on = (sum(means[way]) / len(means[way]) for way in ("in turns", "plays on"))
+            flat[f"{key}_ratio"] = turns / on
+            print(f"{key.replace('_', ' ')}: in turns {turns:.4g}, plays on {on:.4g}: {turns / on:.2f} times")
+    if options.json:
+        options.json.write_text(json.dumps(flat, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
