@@ -20,7 +20,6 @@ from torch.nn import functional as F
 
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
-from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.noise_network import NoiseNetwork
@@ -28,6 +27,7 @@ from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
 from rlinf_core.policies.settings import FlowSettings
+from rlinf_core.policies.statistics import Given, Kind, Units, take
 from rlinf_core.specs import StationSpec
 
 _LOG_2_PI = math.log(2.0 * math.pi)
@@ -40,6 +40,8 @@ class FlowMatching(OnPolicyActor):
         made: the module that makes its network: ``from_checkpoint``, ``from_scratch``, ``built``, ``described``.
         room: observed numbers, and numbers an action, that the network has at most.
         times: alpha, scale and offset of the times that are learned from: scale Beta(alpha, 1) + offset.
+        measured_by: which of a data set's statistics its published checkpoints were trained by.
+        quantile: what it divides a normalised state by.
     """
 
     config: FlowSettings
@@ -48,16 +50,21 @@ class FlowMatching(OnPolicyActor):
     made: ClassVar[ModuleType]
     room: tuple[int, int]
     times: tuple[float, float, float]
+    measured_by: ClassVar[Kind] = "deviations"
+    quantile: ClassVar[float] = 1.0
 
     def __init__(self, spec: StationSpec, config: FlowSettings, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
         super().__init__(spec, config)
-        if network is None:
+        begins, given = network is None, bool(config.statistics)
+        if begins:
             network, tokenizer = self.first()
         self.network, self.tokenizer = network, tokenizer or tokenizer_of("")
-        self.normalisation = Normalisation(spec)
+        self.normalisation, self.units = (Given if given else Normalisation)(spec), Units(spec.action, given)
         self.measure()
         self._fits()
+        if begins and given:
+            take(Path(config.statistics), self.measured_by, spec, self.room, self.normalisation, self.units, self.quantile)
         inject(self.network, config.lora)
         numbers = config.horizon * spec.action.dim
         self.spread = NoiseNetwork(spec.vector_size, numbers, config.learned_noise) if config.learned_noise else None
@@ -218,14 +225,14 @@ class FlowMatching(OnPolicyActor):
         for time in self._times(len(noise)):
             velocity = partial(self._velocity, inputs, prefix, time=time)
             point = point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
-        return point[..., :self.spec.action.dim].flatten(1).clamp(-1.0, 1.0)
+        return self.units.played(point[..., :self.spec.action.dim]).flatten(1)
 
     def _drawn(self, velocity: Callable[[Tensor], Tensor], point: Tensor, time: Tensor,
                continuation: Continuation | None) -> Tensor:
         """The velocity, drawn to what is in play; numbers that are not ours are free."""
         if continuation is None:
             return velocity(point)
-        goal = F.pad(continuation.actions, (0, self.room[1] - self.spec.action.dim))
+        goal = F.pad(self.units.said(continuation.actions), (0, self.room[1] - self.spec.action.dim))
         weights = self._own(continuation.weights.unsqueeze(-1).expand_as(goal))
         return guided(velocity, point, float(time[0]), goal, weights)
 
@@ -239,7 +246,7 @@ class FlowMatching(OnPolicyActor):
         noise = self.noise(len(actions), generator)
         uniform = sharding.noise(torch.rand, (len(actions),), generator, actions.device)
         time = uniform ** (1.0 / alpha) * scale + offset  # Beta(alpha, 1) has the quantiles u^(1 / alpha)
-        goal = F.pad(actions.unflatten(-1, (-1, dim)), (0, self.room[1] - dim))
+        goal = F.pad(self.units.said(actions.unflatten(-1, (-1, dim))), (0, self.room[1] - dim))
         mixed = time[:, None, None] * noise + (1.0 - time[:, None, None]) * goal
         inputs = self.inputs(batch)
         velocity = self._velocity(inputs, self._prefix(inputs), mixed, time)
@@ -253,7 +260,7 @@ class FlowMatching(OnPolicyActor):
         """
         if explore and self.config.density:
             path, log_probs = self.sample(self.seen(observation), generator)
-            actions = path[:, -1, :, :self.spec.action.dim].clamp(-1.0, 1.0)
+            actions = self.units.played(path[:, -1, :, :self.spec.action.dim])
             return self.chunk(actions, path.flatten(1).unsqueeze(1), log_probs)
         noise = self.noise(len(observation), generator)
         return self.chunk(self.decode(self.seen(observation), noise if self.draws(explore) else torch.zeros_like(noise)))
@@ -265,30 +272,3 @@ class FlowMatching(OnPolicyActor):
         noise = self.noise(len(observation), generator)
         noise = noise if self.draws(explore=False) else torch.zeros_like(noise)
         return self.chunk(self.decode(self.seen(observation), noise, continuation))
-
-
-class WithExpert(FlowMatching):
-    """With a network of ours: LeRobot's sizes, and an expert that attends to a ``Prefix``."""
-
-    times = (1.5, 0.999, 0.001)
-
-    def measure(self) -> None:
-        """See ``FlowMatching``."""
-        self.room = self.network.config["max_state_dim"], self.network.config["max_action_dim"]
-
-    @property
-    def vlm(self) -> nn.Module:
-        """See ``FlowMatching``."""
-        vlm: nn.Module = self.network.vlm
-        return vlm
-
-    def _prefix(self, inputs: Batch) -> Prefix:
-        prefix: Prefix = self.network.prefix(**inputs)
-        return prefix
-
-    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
-        return prefix.repeated(times)
-
-    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
-        velocity: Tensor = self.network.velocity(prefix, point, time)
-        return velocity

@@ -102,6 +102,10 @@ class FlowSettings(PretrainedSettings):
         "every step from noise to action, how much noise enters where it explores; () for none")
     tokens: int = Field(48, gt=0, le=1024, description="room for the instruction; what is longer is cut off")
     frozen: bool = Field(False, description="the vision-language model stays as it is; the action expert alone is trained")
+    statistics: str = Field(
+        "", description="a file with the statistics of the checkpoint's data set (openpi's or Dexbotic's norm_stats.json, "
+        "LeRobot's ...normalizer_processor.safetensors or stats.json), by which its state is normalised and whose units "
+        "its actions have; empty where both are learned anew")
 
     @model_validator(mode="after")
     def _one_noise(self) -> FlowSettings:

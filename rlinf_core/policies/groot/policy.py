@@ -35,6 +35,7 @@ class Groot(FlowMatching):
     config: Config
     name = "groot"
     made: ClassVar[ModuleType] = network
+    measured_by = "extremes"
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:

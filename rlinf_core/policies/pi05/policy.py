@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import torch
 
 from rlinf_core.policies import instructions
-from rlinf_core.policies.flow_matching import WithExpert
 from rlinf_core.policies.images import in_the_middle
 from rlinf_core.policies.pi05 import network
 from rlinf_core.policies.pi05.config import Config
 from rlinf_core.policies.policy import Batch
 from rlinf_core.policies.pretrained import Tokenizer, padded, sentence_of
+from rlinf_core.policies.with_expert import WithExpert
 from rlinf_core.specs import StationSpec
 
 BINS = 256
@@ -31,6 +31,7 @@ class Pi05(WithExpert):
     config: Config
     name = "pi05"
     made: ClassVar[ModuleType] = network
+    measured_by, quantile = "quantiles", QUANTILE
 
     def __init__(self, spec: StationSpec, config: Config | None = None, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:

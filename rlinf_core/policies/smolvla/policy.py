@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rlinf_core.policies import instructions
-from rlinf_core.policies.flow_matching import WithExpert
 from rlinf_core.policies.policy import Batch
 from rlinf_core.policies.pretrained import Tokenizer, padded
 from rlinf_core.policies.smolvla import network
 from rlinf_core.policies.smolvla.config import Config
+from rlinf_core.policies.with_expert import WithExpert
 from rlinf_core.specs import StationSpec
 
 

@@ -1,0 +1,128 @@
+"""What published checkpoints were normalised by: statistics of their data set, as openpi, Dexbotic and LeRobot keep them.
+
+openpi and Dexbotic write norm_stats.json (``{"norm_stats": {"state": {"mean": [...], ...}, "actions": ...}}``), LeRobot
+``policy_preprocessor_step_*_normalizer_processor.safetensors`` in a policy's folder and meta/stats.json in a data set's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.specs import ActionSpec, StationSpec
+
+Kind = Literal["deviations", "quantiles", "extremes"]
+NAMES = {"deviations": ("mean", "std"), "quantiles": ("q01", "q99"), "extremes": ("min", "max")}
+FEATURES = {"state": ("state", "observation.state"), "action": ("actions", "action")}
+SMALLEST = 1e-6  # which a network's numbers stand for at least: what never changed is of no use to divide by
+
+
+class Units(nn.Module):
+    """Of actions: between a network's numbers and a task's, [-1, 1] over its scales.
+
+    Args:
+        action: of the task.
+        given: whether a checkpoint's statistics say them; else both are the same.
+    """
+
+    offset: Tensor
+    gain: Tensor
+
+    def __init__(self, action: ActionSpec, given: bool) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.zeros(action.dim), persistent=given)
+        self.register_buffer("gain", torch.ones(action.dim), persistent=given)
+
+    def played(self, numbers: Tensor) -> Tensor:
+        """A network's numbers (..., A) as normalised actions, within their range."""
+        return (self.offset + self.gain * numbers).clamp(-1.0, 1.0)
+
+    def said(self, actions: Tensor) -> Tensor:
+        """Normalised actions (..., A) as a network's numbers."""
+        return (actions - self.offset) / self.gain
+
+
+class Given(Normalisation):
+    """That of a checkpoint's data set, whatever it is fine-tuned on."""
+
+    def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
+        """It stays what it is."""
+
+
+def take(path: Path, kind: Kind, spec: StationSpec, room: tuple[int, int], normalisation: Normalisation, units: Units,
+         quantile: float = 1.0) -> None:
+    """Set both by a file.
+
+    Args:
+        path: one of the files above.
+        kind: what of it the network was trained with: x stands for mean + std x, or -1 and 1 for the two others.
+        spec: of the station, whose numbers are the first of the file's.
+        room: numbers of state, and of an action, that the network has: files may be filled up to that.
+        quantile: what the network divides a normalised state by.
+
+    Raises:
+        PolicyFileError: it cannot be read, or has none of them.
+        SpecError: they are not as many as the station's.
+    """
+    known = _read(path)
+    state = tuple(name for item in spec.vectors for name in [item.name] * item.size)
+    middle, size = _bounds(path, known, "state", kind, state, room[0])
+    normalisation.mean.copy_(torch.from_numpy(middle))
+    normalisation.std.copy_(torch.from_numpy(size / quantile))
+    middle, size = _bounds(path, known, "action", kind, spec.action.names, room[1])
+    scale = np.array(spec.action.scale, np.float32)
+    units.offset.copy_(torch.from_numpy(middle / scale))
+    units.gain.copy_(torch.from_numpy(size / scale))
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """By feature, then by statistic."""
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.numpy import load_file
+
+            found: dict[str, dict[str, Any]] = {}
+            for name, values in load_file(path).items():
+                feature, _, statistic = name.rpartition(".")
+                found.setdefault(feature, {})[statistic] = values
+            return found
+        said = json.loads(path.read_text())
+        known = said.get("norm_stats", said)
+        if not isinstance(known, Mapping):
+            raise ValueError(f"a {type(known).__name__} where features were expected")
+    except Exception as error:  # safetensors raises one of its own
+        raise PolicyFileError(f"policy.statistics {path}: expected a norm_stats.json, as openpi and Dexbotic write it, or "
+                              f"LeRobot's ...normalizer_processor.safetensors or stats.json, got: {error}") from error
+    return known
+
+
+def _bounds(path: Path, known: Mapping[str, Any], what: str, kind: Kind, names: Sequence[str], room: int
+            ) -> tuple[np.ndarray, np.ndarray]:
+    """What 0 stands for (N,), and how much 1 is beyond it (N,)."""
+    feature = next((name for name in FEATURES[what] if name in known), None)
+    if feature is None:
+        raise PolicyFileError(f"policy.statistics {path}: expected {' or '.join(FEATURES[what])}, got "
+                              f"{', '.join(known) or 'nothing'}")
+    try:
+        low, high = (np.asarray(known[feature][name], np.float32).ravel() for name in NAMES[kind])
+    except (KeyError, TypeError, ValueError) as error:
+        raise PolicyFileError(f"policy.statistics {path}: expected numbers {' and '.join(NAMES[kind])} of {feature}, by "
+                              f"which this network was trained, got: {error}") from error
+    if low.shape != high.shape or not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise PolicyFileError(f"policy.statistics {path}: {feature}: expected as many finite numbers {NAMES[kind][0]} as "
+                              f"{NAMES[kind][1]}, got {len(low)} and {len(high)}")
+    middle, size = (low, high) if kind == "deviations" else ((low + high) / 2, (high - low) / 2)
+    count, varies = len(names), np.abs(size) > SMALLEST
+    if len(low) not in (count, room) or varies[count:].any():
+        raise SpecError(f"policy.statistics {path}: expected {count} numbers of {feature} ({', '.join(names)}), got "
+                        f"{len(low)}, of which {varies.sum()} vary. Take a task whose numbers are those of the data set, "
+                        "in its order")
+    return middle[:count], np.where(varies, size, 1.0)[:count].astype(np.float32)

@@ -1,0 +1,127 @@
+"""Published checkpoints come with the statistics of their data set: they say what the network's numbers stand for."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from safetensors.numpy import save_file
+
+from rlinf_core.errors import PolicyFileError, SpecError
+from rlinf_core.policies.continuation import Continuation
+from rlinf_core.policies.files import load_policy, save_policy
+from rlinf_core.policies.pi05.policy import QUANTILE
+from tests.policies import test_pi0
+from tests.policies.test_pi0 import SPEC, observation, pi0
+
+STATE = {"mean": [0.1, -0.2, 0.3], "std": [0.5, 2.0, 1.5], "q01": [-1.0, -4.0, 0.0], "q99": [1.0, 4.0, 3.0]}
+ACTION = {"mean": [0.001, -0.002], "std": [0.004, 0.01], "q01": [-0.01, -0.02], "q99": [0.01, 0.02]}
+OPENPI = {"norm_stats": {"state": STATE, "actions": ACTION}}
+
+
+def written(folder, said=OPENPI, name="norm_stats.json"):
+    path = folder / name
+    path.write_text(json.dumps(said))
+    return str(path)
+
+
+def padded(said, room):
+    """As Dexbotic writes them: filled up."""
+    return {name: [*values, *[0.0] * (room - len(values))] for name, values in said.items()}
+
+
+def alike(said):
+    """The same policy without: its state normalised so by hand, its actions as the network says them."""
+    plain = pi0()
+    plain.normalisation.mean.copy_(torch.tensor(said["mean"]))
+    plain.normalisation.std.copy_(torch.tensor(said["std"]))
+    return plain
+
+
+def test_state_and_actions_are_in_the_units_of_the_data_set(tmp_path):
+    policy, plain, seen = pi0(statistics=written(tmp_path)), alike(STATE), observation("push", "pull")
+    noise = 0.1 * policy.noise(2, torch.Generator().manual_seed(0))
+    raw = plain.decode(plain.seen(seen), noise).view(2, 4, 2)
+    assert raw.abs().max() < 1.0, "nothing is cut off, so that it can be compared"
+    expected = (raw * torch.tensor(ACTION["std"]) + torch.tensor(ACTION["mean"])) / torch.tensor(SPEC.action.scale)
+    assert torch.allclose(policy.decode(policy.seen(seen), noise).view(2, 4, 2), expected.clamp(-1, 1), atol=1e-6)
+
+
+def test_what_is_imitated_and_what_is_in_play_are_said_in_the_networks_numbers(tmp_path):
+    policy, plain, seen = pi0(statistics=written(tmp_path)), alike(STATE), observation("push", "pull")
+    actions = 0.3 * torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
+    scale, mean, std = (torch.tensor(numbers) for numbers in (SPEC.action.scale, ACTION["mean"], ACTION["std"]))
+    said = (actions.view(2, 4, 2) * scale - mean) / std
+    losses = [each.imitation_loss(each.seen(seen), chunk, torch.Generator().manual_seed(2)).item()
+              for each, chunk in ((policy, actions), (plain, said.flatten(1)))]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    held = Continuation.of(actions.view(2, 4, 2)[0].numpy(), 2, 4)
+    chunk = policy.continued(observation("push"), held, torch.Generator().manual_seed(3))
+    same = plain.continued(observation("push"), Continuation.of(said[0].numpy(), 2, 4), torch.Generator().manual_seed(3))
+    uncut = same.actions.abs() < 1.0
+    assert uncut.float().mean() > 0.5
+    assert torch.allclose(chunk.actions[uncut], ((same.actions * std + mean) / scale).clamp(-1, 1)[uncut], atol=1e-5)
+
+
+def test_fine_tuning_leaves_them_and_the_policys_file_carries_them(tmp_path):
+    policy, seen = pi0(statistics=written(tmp_path)), observation("push")
+    policy.normalisation.fit_normalisation(np.random.default_rng(0).normal(9.0, 3.0, (50, 3)))
+    assert policy.normalisation.mean.tolist() == pytest.approx(STATE["mean"])
+    path = save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    (tmp_path / "norm_stats.json").unlink()
+    again = load_policy(path, SPEC)
+    noise = policy.noise(1, torch.Generator().manual_seed(0))
+    assert torch.equal(again.decode(again.seen(seen), noise), policy.decode(policy.seen(seen), noise))
+    assert again.units.gain.tolist() == pytest.approx([0.2, 0.5])
+
+
+def test_dexbotics_and_lerobots_files_say_the_same(tmp_path):
+    wanted = pi0(statistics=written(tmp_path)).state_dict()
+    filled = {"norm_stats": {"state": padded(STATE, 8), "action": padded(ACTION, 4)}}
+    save_file({f"{feature}.{name}": np.array(values, np.float32) for feature, said in (
+        ("observation.state", STATE), ("action", ACTION), ("observation.images.front", {"mean": [[[0.5]]]}))
+        for name, values in said.items()}, tmp_path / "policy_preprocessor_step_5_normalizer_processor.safetensors")
+    for path in (written(tmp_path, filled, "dexbotic.json"),
+                 written(tmp_path, {"observation.state": STATE, "action": ACTION}, "stats.json"),
+                 str(tmp_path / "policy_preprocessor_step_5_normalizer_processor.safetensors")):
+        found = pi0(statistics=path).state_dict()
+        assert all(torch.equal(found[name], value) for name, value in wanted.items()), path
+
+
+def test_pi05_cuts_its_state_from_quantile_to_quantile(tmp_path):
+    from tests.policies.test_pi05 import pi05
+
+    policy = pi05(statistics=written(tmp_path))
+    low, high = (torch.tensor(STATE[name]) for name in ("q01", "q99"))
+    state = torch.stack([low, high, 0.5 * (low + high)])
+    ends = policy.normalisation.normalised(state) / QUANTILE
+    assert torch.allclose(ends, torch.tensor([[-1.0], [1.0], [0.0]]).expand(3, 3), atol=1e-5)
+    scale = torch.tensor(policy.spec.action.scale)
+    assert torch.allclose(policy.units.played(torch.tensor([0.5, -0.5])), torch.tensor([0.005, -0.01]) / scale)
+
+
+@pytest.mark.parametrize("said, error, words", [
+    ({"norm_stats": {"state": STATE}}, PolicyFileError, "expected actions or action, got state"),
+    ({"norm_stats": {"state": {"mean": [0.0] * 3}, "actions": ACTION}}, PolicyFileError,
+     "expected numbers mean and std of state, by which this network was trained, got: 'std'"),
+    ({"norm_stats": {"state": STATE, "actions": ACTION | {"std": [1.0]}}}, PolicyFileError,
+     "actions: expected as many finite numbers mean as std, got 2 and 1"),
+    ({"norm_stats": {"state": STATE, "actions": ACTION | {"std": [1.0, float("nan")]}}}, PolicyFileError,
+     "expected as many finite numbers"),
+    ({"norm_stats": {"state": {"mean": [0.0] * 7, "std": [1.0] * 7}, "actions": ACTION}}, SpecError,
+     r"expected 3 numbers of state (pose, pose, pose), got 7, of which 7 vary. Take a task whose numbers are those of"),
+    ({"norm_stats": {"state": {"mean": [0.0] * 8, "std": [1.0] * 8}, "actions": ACTION}}, SpecError,
+     "got 8, of which 8 vary"),
+    ([1, 2], PolicyFileError, "expected a norm_stats.json, as openpi and Dexbotic write it, or LeRobot's")])
+def test_a_file_that_does_not_fit_is_refused_in_words(said, error, words, tmp_path):
+    with pytest.raises(error) as refused:
+        pi0(statistics=written(tmp_path, said))
+    assert words in str(refused.value) and "policy.statistics" in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(PolicyFileError, match="policy.statistics .*none.json: expected a norm_stats.json, .*No such file"):
+        test_pi0.pi0(statistics=str(tmp_path / "none.json"))
