@@ -64,7 +64,7 @@ class Run:
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress = Progress(run_dir)
         self.version, self.published_at, self.fitted, self.stopping = 0, -1, bool(self.before), False
-        self.saved, self.next_evaluation, self.seconds = (-1, -1, -1), 0, 0.0  # seconds: of what was resumed
+        self.saved, self.next_evaluation, self.seconds = (-1,) * 4, 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
 
     # Where it stands
@@ -273,7 +273,8 @@ class Run:
 
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""
-        self.saved_at, now = time.monotonic(), (self.data.steps, self.learner.updates, len(self.intake.ids))
+        self.saved_at = time.monotonic()
+        now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation
         if now == self.saved:
             return
         self.saved, done = now, self.learner.updates + (self.recipe.sft.steps if self.stage else 0)

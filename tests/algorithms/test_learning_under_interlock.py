@@ -58,7 +58,7 @@ class Guarded:
         return float(np.mean([self.play(act)[2][-1] for _ in range(episodes)]))
 
 
-@pytest.mark.parametrize("use_executed", [False, True], ids=["asked", "executed"])
+@pytest.mark.parametrize("use_executed", [pytest.param(False, marks=pytest.mark.slow), True], ids=["asked", "executed"])
 def test_a_policy_that_pushes_out_of_the_box_learns(use_executed, random):
     """Thresholds: random at most 10 %, before at most 70 %, RLPD at least 90 %, seed 0; the box is never left."""
     torch.manual_seed(0)

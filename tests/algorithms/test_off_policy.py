@@ -90,7 +90,7 @@ def test_critics_judge_what_is_played_of_a_chunk_and_the_rest_is_free(random):
     batch = to_tensors(buffer_of(misled(random), 8).sample(16, random, 3, 0.95, execute=2))
     changed = batch | {"action": torch.cat([batch["action"][:, :4], torch.zeros(16, 2)], 1)}
     features = learner.encoder(batch)
-    values = [learner.critics(features, learner.executed(each["action"])) for each in (batch, changed)]
+    values = [learner.critics(features, learner.executed(each, each["action"])) for each in (batch, changed)]
     assert values[0].shape == (2, 16) and torch.equal(*values)
     action, log_prob, _ = learner.decide(batch)
     assert action.shape == (16, 6)

@@ -80,7 +80,7 @@ def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
     learner, draw, random = dsrl.Learner(policy, config, seed=0), torch.Generator().manual_seed(0), np.random.default_rng(0)
     replay = ReplayBuffer(policy.spec, 4000, latent=policy.latent_size, instructions=True)
     word, paid = instructions.encoded(["push"]), []
-    for _ in range(40):
+    for _ in range(30):
         chunk = policy.act(seen, True, draw)
         rewards = (chunk.actions[:, 0, 0] > 0.5).float().numpy()
         paid.append(rewards.mean())

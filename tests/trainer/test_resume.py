@@ -13,7 +13,7 @@ from rlinf_core.rollouts.simulated import stations
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import points
 
-SMALL = ["policy.hidden=[32, 32]", "simulation.evaluate_episodes=4", "simulation.evaluate_every=150",
+SMALL = ["policy.hidden=[32, 32]", "simulation.evaluate_episodes=4", "simulation.evaluate_every=120",
          "simulation.start_steps=60", "simulation.environments=2", "simulation.updates_per_step=0.5", "collect.episodes=4",
          "sft={steps: 30, batch_size: 16}"]
 CHUNKS = ["policy.horizon=3", "policy.execute=2"]
@@ -23,8 +23,9 @@ RUNS = {
     "sac": [f"algorithm={{name: sac, {CRITICS}}}"],
     "rlpd": [f"algorithm={{name: rlpd, {CRITICS}, critic_warmup: 20}}"],
     "rlpd, chunks": [f"algorithm={{name: rlpd, {CRITICS}}}", *CHUNKS],
-    "rlpd, two robots": [f"algorithm={{name: rlpd, {CRITICS}, critic_warmup: 20}}", "embodiments={one: {robot: franka_sim, "
-                         "task: reach}, two: {robot: two_franka_sim, task: reach_both}}"],
+    "rlpd, two robots": [f"algorithm={{name: rlpd, {CRITICS}, critic_warmup: 20}}", "simulation.environments=1",
+                         "embodiments={one: {robot: franka_sim, task: reach}, two: {robot: two_franka_sim, "
+                         "task: reach_both}}"],
     "crossq": [f"algorithm={{name: crossq, {CRITICS}}}"],
     "sac_flow": [f"algorithm={{name: sac_flow, {CRITICS}}}", "policy={kind: flow, hidden: [32, 32]}"],
     "dsrl": [f"algorithm={{name: dsrl, {CRITICS}}}", "policy={kind: latent_noise, hidden: [32, 32], horizon: 3}"],
@@ -77,7 +78,7 @@ def same(recipe, tmp_path, make, at, how):
 @pytest.mark.parametrize("how", ["asked to end", "killed"])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_resumed_run_is_the_same_run(name, how, tmp_path):
-    steps = 1500 if GAUSSIAN[0] in RUNS[name] else 400
+    steps = 1500 if GAUSSIAN[0] in RUNS[name] else 320
     recipe = load_recipe("sim_sac", [*SMALL, f"simulation.env_steps={steps}", *RUNS[name]])
     same(recipe, tmp_path, points, at=0.55 * steps, how=how)
 

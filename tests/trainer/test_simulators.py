@@ -85,10 +85,10 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
 
 
 @pytest.mark.parametrize("name, changes", [
-    ("sac", []), ("ppo", []),
+    ("ppo", []), pytest.param("sac", [], marks=pytest.mark.slow),
     pytest.param("sac", ["placement={workers: 2, mode: pipelined}"], marks=pytest.mark.slow),
     ("ppo", ["algorithm.name=async_ppo", "placement={workers: 2, mode: pipelined}"]),
-], ids=["sac", "ppo", "sac, pipelined workers", "async ppo, pipelined workers"])
+], ids=["ppo", "sac", "sac, pipelined workers", "async ppo, pipelined workers"])
 def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path):
     """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0."""
     last = simulation.train(recipe_of(name, "simulation.evaluate_episodes=64", *changes), tmp_path, points)
