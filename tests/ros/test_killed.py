@@ -15,6 +15,7 @@ from tests.ros.runs import Run, check_nothing_lost, online
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(600)]
 
 
+@pytest.mark.slow
 @pytest.mark.domain(70)
 def test_an_evaluation_is_of_one_version_whatever_arrives_and_dies_on_the_way(tmp_path, peer):
     """Newer weights wait; a policy that dies takes its episode along, and comes back with the newest: all over again."""

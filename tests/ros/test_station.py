@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.ros, pytest.mark.timeout(600)]
 
 @pytest.mark.lockstep
 def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
-    with Run(tmp_path, domain=81) as run:
+    with Run(tmp_path, "online.max_env_steps=250", domain=81) as run:
         run.finish()
         versions = [event["version"] for event in run.events("policy") if event["version"] > 0]
         result = run.events("result")[0]
     assert versions == sorted(versions) and versions[-1] >= 2
-    assert result["updates"] > 100 and result["env_steps"] >= 400
+    assert result["updates"] > 100 and result["env_steps"] >= 250
     assert result["ended"] == f"{result['env_steps']} time steps were played (online.max_env_steps)"
     check_nothing_lost(run)
     demonstrations = [event for event in run.events("episode") if event["mode"] == "demonstration"]

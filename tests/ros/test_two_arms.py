@@ -137,6 +137,7 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
     assert not refused[:, :3].any() and np.abs(refused[:, 3:]).max() < 0.002, "the right arm moved for a tick, and braked"
 
 
+@pytest.mark.slow
 @pytest.mark.domain(173)
 def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, request):
     """A fault of one arm within an episode holds the other, and an e-stop is a fault of both; then it plays on."""

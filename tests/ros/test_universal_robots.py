@@ -218,6 +218,7 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
     station.moves()
 
 
+@pytest.mark.slow
 def test_episodes_of_the_whole_station_by_the_scripted_operator_with_nobody_there(tmp_path):
     """In a ROS domain of its own: the command's processes are those of a real station, and the twin."""
     command = [sys.executable, "-m", "rlinf_core.cli.main", "up", "ur5e_twin", "--episodes", "2",
