@@ -39,7 +39,7 @@ MODES = {"no delay": ("receding_horizon", 0, False), "real_time": ("real_time", 
          "synchronous": ("synchronous", 6, False)}
 
 
-def task_at(folder: Path, name: str) -> Path:
+def task_at(folder: Path, name: str, steady: bool) -> Path:
     """A task at 20 Hz: steps half as long, twice as many, and half as much of the way a step."""
     task = yaml.safe_load((ROOT / f"configs/tasks/{name}.yaml").read_text())
     faster = HZ / task["control_hz"]
@@ -47,7 +47,7 @@ def task_at(folder: Path, name: str) -> Path:
     for action, dimension in task["action"]["dimensions"].items():
         if action != "grip":  # a width, no step
             dimension["scale"] /= faster
-    task["script"]["gain"] = 0.4 / faster
+    task["script"] |= {"gain": 0.4 / faster} | ({"noise": 0.03, "pause": 0.0} if steady else {})
     path = folder / f"{name}_20hz.yaml"
     path.write_text(yaml.safe_dump(task))
     return path
@@ -142,7 +142,7 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     from rlinf_core.rollouts.simulated import stations
 
     robot, task = TASKS[name]
-    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task_at(folder, task)}"]), 1)
+    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task_at(folder, task, options.steady)}"]), 1)
     policy, scenes = cloned(env, options.demonstrations, options.steps, options.seed), options.scenes
     print(f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
     flat: dict[str, float] = {}
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=100)
     parser.add_argument("--demonstrations", type=int, default=100)
     parser.add_argument("--steps", type=int, default=3000, help="of SFT")
+    parser.add_argument("--steady", action="store_true", help="the script's hand hardly trembles and never hesitates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()

@@ -65,7 +65,7 @@ def test_your_robot(tmp_path):
 @station
 def test_collecting(tmp_path):
     told = follow("collecting.md", tmp_path)
-    assert "3 of 3 demonstrations succeeded and count" in told and "3 of 3 recordings are whole" in told
+    assert "3 of 3 demonstrations succeeded and count" in told and "4 of 4 recordings are whole" in told, "and the session"
     assert told.count("policies: ") == 2, "learned from as they were recorded, and as they came back"
     lines = (tmp_path / "runs/cloned/journal.jsonl").read_text().splitlines()
     assert len([line for line in lines if '"demonstration"' in line]) == 3

@@ -1,11 +1,10 @@
 """Every launch file by ROS's own launch, used by ROS's own command line, ended by Ctrl-C.
 
-Where ROS 2 is: sourced, named by RLINF_ROS_SETUP, or beside this environment's wheels (scripts/ros2_tools.sh).
+Where ROS 2 is (``ros2_there``).
 """
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,14 +15,11 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.paths import built_messages, message_packages
+from tests.machine.ros2_there import SETUP, needs_ros2
 
 ROOT = Path(__file__).resolve().parents[2]
-BESIDE = Path(sys.prefix) / "ros2/setup.sh"
-SETUP = os.environ.get("RLINF_ROS_SETUP", "") or (str(BESIDE) if BESIDE.exists() else "")
 DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
-pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), pytest.mark.skipif(
-    not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, let RLINF_ROS_SETUP name its setup.sh, or run "
-    "scripts/ros2_tools.sh")]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), needs_ros2]
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
 TRAINER_INTERRUPTED = re.compile(r"\[trainer-1\]: process has died \[pid \d+, exit code 130,")  # as of any command
 LOST = re.compile(r"Unknown child process pid (\d+), will report returncode 255")  # asyncio's, whose end launch has missed

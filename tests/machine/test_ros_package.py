@@ -1,7 +1,4 @@
-"""`ros2 run rlinf` and `ros2 launch rlinf` after `colcon build`, where ROS 2 is: sourced, or named by RLINF_ROS_SETUP.
-
-RLINF_ROS_SETUP=/opt/ros/jazzy/setup.sh, or the setup.sh of launch and ros2cli beside this environment's ROS wheels.
-"""
+"""`ros2 run rlinf` and `ros2 launch rlinf` after `colcon build`, where ROS 2 is (``ros2_there``)."""
 
 import json
 import os
@@ -14,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine.ros2_there import SETUP, needs_ros2
+
 ROOT = Path(__file__).resolve().parents[2]
-SETUP = os.environ.get("RLINF_ROS_SETUP", "")
 NODES = ("camera", "controller", "director", "drill", "driver", "environment", "fault_injector", "gripper", "gripper_twin",
          "interlock", "operator",
          "policy", "recorder", "sim_bridge", "twin", "uplink")
-pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.skipif(
-    not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, or let RLINF_ROS_SETUP name its setup.sh")]
+pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(600), needs_ros2]
 
 
 CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
@@ -77,7 +74,7 @@ def test_ros2_launch_starts_the_station_that_rlinf_up_starts(workspace, tmp_path
     assert "process has died" not in said, said[-3000:]
     assert "station 'station_of_test_ros_package' (ROS_DOMAIN_ID 153) now waits for you; next" in said
     assert ("rlinf direct demo --set station.name=station_of_test_ros_package station.lockstep=true "
-            "station.domain_id=193") in said
+            "station.domain_id=153") in said
 
 
 def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in_the_end(workspace, tmp_path):
