@@ -141,8 +141,8 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     from rlinf_core.reports.curves import wilson
     from rlinf_core.rollouts.simulated import stations
 
-    robot, task = TASKS[name]
-    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task_at(folder, task, options.steady)}"]), 1)
+    robot, task = TASKS[name][0], task_at(folder, TASKS[name][1], options.steady)
+    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task}"]), 1)
     policy, scenes = cloned(env, options.demonstrations, options.steps, options.seed), options.scenes
     print(f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
     flat: dict[str, float] = {}
