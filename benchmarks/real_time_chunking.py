@@ -47,7 +47,7 @@ def task_at(folder: Path, name: str, steady: bool) -> Path:
     for action, dimension in task["action"]["dimensions"].items():
         if action != "grip":  # a width, no step
             dimension["scale"] /= faster
-    task["script"] |= {"gain": 0.4 / faster} | ({"noise": 0.03, "pause": 0.0} if steady else {})
+    task["script"] |= {"gain": 0.4 / faster} | ({"pause": 0.0} if steady else {})
     path = folder / f"{name}_20hz.yaml"
     path.write_text(yaml.safe_dump(task))
     return path
@@ -142,7 +142,9 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     from rlinf_core.rollouts.simulated import stations
 
     robot, task = TASKS[name][0], task_at(folder, TASKS[name][1], options.steady)
-    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task}"]), 1)
+    noise = 0.03 if options.steady else 0.12
+    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task}",
+                                           f"station.operator={{kind: scripted, noise: {noise}}}"]), 1)
     policy, scenes = cloned(env, options.demonstrations, options.steps, options.seed), options.scenes
     print(f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
     flat: dict[str, float] = {}

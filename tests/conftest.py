@@ -42,6 +42,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("timed") or (item.get_closest_marker("ros") and not item.get_closest_marker("lockstep")):
             item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1200))
 
 
 @pytest.hookimpl(tryfirst=True)
