@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,6 @@ from bridge_peers import free_port  # noqa: E402
 
 from rlinf_core.launching.fleet import FOLDER  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
-from rlinf_core.trainer.release.overview import FILE  # noqa: E402
 
 WINDOW, GOOD, DOMAIN = 50, 0.9, 130
 WAYS = {"plays on": [], "in turns": ["online.max_lag_episodes=0.02"]}
@@ -78,7 +76,7 @@ def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder
             ended = _watched(run, child, 60.0 * options.minutes)
         finally:
             if child.poll() is None:
-                os.kill(child.pid, signal.SIGINT)
+                child.terminate()  # a shell's background job has SIGINT ignored
             child.wait(60)
     episodes = trained(run)
     if not episodes:
@@ -96,7 +94,8 @@ def _watched(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if child.poll() is not None:
-            raise SystemExit(f"rlinf fleet up ended with {child.returncode}: see {run}.log and {run / FILE}")
+            said = run.with_name(f"{run.name}.log").read_text()[-2000:]
+            raise SystemExit(f"rlinf fleet up ended with {child.returncode}:\n{said}")
         if good(trained(run)):
             return True
         time.sleep(1.0)

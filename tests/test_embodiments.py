@@ -196,7 +196,8 @@ def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random
 def test_on_the_way_one_policy_becomes_better_with_two_robots(name, tmp_path):
     """Three demonstrations of each do not suffice; what it then plays itself, rewarded or corrected, does."""
     recipe = load_recipe("sim_embodiments", [
-        "collect.episodes=3", f"algorithm={{name: {name}}}", "policy.hidden=[64, 64]", "sft.steps=150", "simulation={"
+        "collect.episodes=3", f"algorithm={{name: {name}}}", "policy.hidden=[64, 64]", "sft.steps=150",
+        "online.max_staleness=0", "simulation={"  # what simulators bring is never stale
         "environments: 1, env_steps: 1500, start_steps: 100, updates_per_step: 1.0, evaluate_every: 1500, "
         "evaluate_episodes: 40}"])
     told = []

@@ -22,11 +22,13 @@ from rlinf_core.specs import ActionSpec, StationSpec
 Kind = Literal["deviations", "quantiles", "extremes"]
 NAMES = {"deviations": ("mean", "std"), "quantiles": ("q01", "q99"), "extremes": ("min", "max")}
 FEATURES = {"state": ("state", "observation.state"), "action": ("actions", "action")}
-SMALLEST = 1e-6  # which a network's numbers stand for at least: what never changed is of no use to divide by
+SMALLEST = 1e-6  # what varied less never changed
 
 
 class Units(nn.Module):
     """Of actions: between a network's numbers and a task's, [-1, 1] over its scales.
+
+    What never changed in the data set stays what it was there, whatever the network says of it; learned is 0.
 
     Args:
         action: of the task.
@@ -47,7 +49,8 @@ class Units(nn.Module):
 
     def said(self, actions: Tensor) -> Tensor:
         """Normalised actions (..., A) as a network's numbers."""
-        return (actions - self.offset) / self.gain
+        constant = self.gain == 0.0
+        return ((actions - self.offset) / (self.gain + constant)).masked_fill(constant, 0.0)
 
 
 class Given(Normalisation):
@@ -76,7 +79,7 @@ def take(path: Path, kind: Kind, spec: StationSpec, room: tuple[int, int], norma
     state = tuple(name for item in spec.vectors for name in [item.name] * item.size)
     middle, size = _bounds(path, known, "state", kind, state, room[0])
     normalisation.mean.copy_(torch.from_numpy(middle))
-    normalisation.std.copy_(torch.from_numpy(size / quantile))
+    normalisation.std.copy_(torch.from_numpy(np.where(size == 0.0, 1.0, size) / quantile))
     middle, size = _bounds(path, known, "action", kind, spec.action.names, room[1])
     scale = np.array(spec.action.scale, np.float32)
     units.offset.copy_(torch.from_numpy(middle / scale))
@@ -106,7 +109,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 def _bounds(path: Path, known: Mapping[str, Any], what: str, kind: Kind, names: Sequence[str], room: int
             ) -> tuple[np.ndarray, np.ndarray]:
-    """What 0 stands for (N,), and how much 1 is beyond it (N,)."""
+    """What 0 stands for (N,), and how much 1 is beyond it (N,): 0 of what never changed."""
     feature = next((name for name in FEATURES[what] if name in known), None)
     if feature is None:
         raise PolicyFileError(f"policy.statistics {path}: expected {' or '.join(FEATURES[what])}, got "
@@ -120,9 +123,12 @@ def _bounds(path: Path, known: Mapping[str, Any], what: str, kind: Kind, names: 
         raise PolicyFileError(f"policy.statistics {path}: {feature}: expected as many finite numbers {NAMES[kind][0]} as "
                               f"{NAMES[kind][1]}, got {len(low)} and {len(high)}")
     middle, size = (low, high) if kind == "deviations" else ((low + high) / 2, (high - low) / 2)
-    count, varies = len(names), np.abs(size) > SMALLEST
+    if (size < 0.0).any():
+        raise PolicyFileError(f"policy.statistics {path}: {feature}: expected deviations of 0 or more, and no least number "
+                              f"above the greatest ({', '.join(NAMES[kind])}), got {size.min():g} for one of them")
+    count, varies = len(names), size > SMALLEST
     if len(low) not in (count, room) or varies[count:].any():
         raise SpecError(f"policy.statistics {path}: expected {count} numbers of {feature} ({', '.join(names)}), got "
                         f"{len(low)}, of which {varies.sum()} vary. Take a task whose numbers are those of the data set, "
                         "in its order")
-    return middle[:count], np.where(varies, size, 1.0)[:count].astype(np.float32)
+    return middle[:count], np.where(varies, size, 0.0)[:count].astype(np.float32)

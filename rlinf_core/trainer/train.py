@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from rlinf_core import prometheus
-from rlinf_core.algorithms.common.settings import ROLLOUTS
+from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
 from rlinf_core.distributed.ray_cluster import connect, connected, disconnect, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.embodiments import joined
@@ -29,7 +29,7 @@ from rlinf_core.rollouts.vector_env import VectorEnv
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings
-from rlinf_core.trainer.sources.robots import Robots, environments
+from rlinf_core.trainer.sources.robots import AT_ONCE, Robots, environments
 from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.sources.stations import Stations
 
@@ -68,7 +68,11 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
             ending.callback(disconnect)
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources())
-    robots = environments(recipe, make, ending) if came_from != STATIONS and _simulated(recipe) else {}
+    at_once, robots, judged = simulation.environments or 1, dict[str, VectorEnv](), dict[str, VectorEnv]()
+    if came_from != STATIONS and _simulated(recipe):
+        robots = judged = environments(recipe, make, ending, at_once)
+        if not offline(recipe.algorithm):  # what is in the midst of an episode is not judged in
+            judged = environments(recipe, make, ending, min(at_once, AT_ONCE))
     env, held_out = (None, None) if recipe.embodiments else _environments(recipe, came_from, make, ending)
     spec = joined({name: each.spec for name, each in robots.items()}) if robots else env.spec if env else None
     run = Run(recipe, run_dir, spec or learned_spec(recipe), tell)
@@ -85,7 +89,7 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         if recipe.bridge.metrics_port:
             ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
     elif robots:
-        source = several = Robots(recipe, robots, run.policy, make, run.clock)
+        source = several = Robots(recipe, robots, judged, run.policy, make, run.clock)
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     ending.callback(source.close)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))

@@ -103,6 +103,28 @@ def test_pi05_cuts_its_state_from_quantile_to_quantile(tmp_path):
     assert torch.allclose(policy.units.played(torch.tensor([0.5, -0.5])), torch.tensor([0.005, -0.01]) / scale)
 
 
+def test_groot_takes_state_and_actions_from_the_least_to_the_greatest(tmp_path):
+    from tests.policies.test_groot import SPEC as ITS
+    from tests.policies.test_groot import groot
+
+    said = {what: {"min": [-1.0] * size, "max": [3.0] * size} for what, size in (
+        ("observation.state", ITS.vector_size), ("action", ITS.action.dim))}
+    policy = groot(statistics=written(tmp_path, said, "stats.json"))
+    state = torch.tensor([[-1.0], [3.0], [1.0]]).expand(3, ITS.vector_size)
+    assert torch.allclose(policy.normalisation.normalised(state), (state - 1.0) / 2.0)
+    assert torch.allclose(policy.units.gain * torch.tensor(ITS.action.scale), torch.full((ITS.action.dim,), 2.0))
+
+
+def test_what_never_changed_in_the_data_set_stays_what_it_was_there(tmp_path):
+    """And is not the whole range of the arm for any small number that the network says."""
+    said = {"norm_stats": {"state": STATE | {"std": [0.5, 0.0, 1.5]}, "actions": ACTION | {"std": [0.004, 0.0]}}}
+    policy = pi0(statistics=written(tmp_path, said))
+    stays = pytest.approx([-0.002 / SPEC.action.scale[1]] * 2)
+    assert policy.units.played(torch.tensor([[0.5, 40.0], [0.5, -40.0]]))[:, 1].tolist() == stays
+    assert policy.units.said(torch.tensor([0.1, 0.7]))[1] == 0.0
+    assert policy.normalisation.normalised(torch.tensor([[0.0, 0.8, 0.0]]))[0, 1] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("said, error, words", [
     ({"norm_stats": {"state": STATE}}, PolicyFileError, "expected actions or action, got state"),
     ({"norm_stats": {"state": {"mean": [0.0] * 3}, "actions": ACTION}}, PolicyFileError,
@@ -115,6 +137,8 @@ def test_pi05_cuts_its_state_from_quantile_to_quantile(tmp_path):
      r"expected 3 numbers of state (pose, pose, pose), got 7, of which 7 vary. Take a task whose numbers are those of"),
     ({"norm_stats": {"state": {"mean": [0.0] * 8, "std": [1.0] * 8}, "actions": ACTION}}, SpecError,
      "got 8, of which 8 vary"),
+    ({"norm_stats": {"state": STATE, "actions": ACTION | {"std": [0.004, -0.01]}}}, PolicyFileError,
+     "actions: expected deviations of 0 or more, and no least number above the greatest (mean, std), got -0.01"),
     ([1, 2], PolicyFileError, "expected a norm_stats.json, as openpi and Dexbotic write it, or LeRobot's")])
 def test_a_file_that_does_not_fit_is_refused_in_words(said, error, words, tmp_path):
     with pytest.raises(error) as refused:

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from rlinf.environment import LATE
-from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, PhaseLockedTimer, shift
+from rlinf.phase import MIN_WAIT_S, SAMPLES, SLACK_S, SOONEST, PhaseLock, PhaseLockedTimer, patience, shift
 
 
 def settle(period, jitter, hurry, start, seed=0):
@@ -168,10 +167,14 @@ def test_at_100_hz_none_is_hidden_by_the_next_though_some_are_late_by_a_third_of
     times = np.arange(3000) / 100 + np.abs(random.normal(0.0, 1.5e-4, 3000)) + (
         random.random(3000) < 0.03) * random.uniform(0.0, 0.003, 3000)
     delays = np.maximum.accumulate(times) - np.arange(3000) / 100
-    waits, ticks, hidden = answered(monkeypatch, LATE, delays, hz=100)
+    waits, ticks, hidden = answered(monkeypatch, patience(0.01), delays, hz=100)
     assert hidden <= 1 and waits[100:].max() < 0.001
     assert np.diff(ticks).min() > 0.005 and np.diff(ticks).mean() == pytest.approx(0.01, abs=1e-5)
     assert answered(monkeypatch, 0.08, delays, hz=100)[2] > 30, "it is not the jitter that is too small"
+
+
+def test_a_late_input_is_waited_for_by_4_ms_within_a_share_of_the_period():
+    assert [round(patience(1 / hz), 3) for hz in (5, 10, 20, 50, 100, 1000)] == [0.08, 0.08, 0.08, 0.2, 0.35, 0.35]
 
 
 def test_one_that_does_not_come_at_all_is_waited_for_once_and_the_ticks_go_on(monkeypatch):

@@ -61,6 +61,9 @@ def test_stations_are_alike_or_as_they_come_and_none_is_drawn_more_often_than_it
     assert (bounded.weights(present, inserted, by_origin(o1=100, o2=49)) == by_origin(o1=1, o2=1)).all()
     assert (bounded.weights(present, inserted, by_origin(o1=100, o2=50)) == by_origin(o1=1)).all(), "5 each of 10"
     assert (bounded.weights(present, inserted, by_origin(o1=500, o2=50)) == by_origin(o1=1, o2=1)).all(), "else nobody"
+    robots = by_origin(o1=1, o2=3)
+    assert (bounded.weights(present, inserted, by_origin(o1=9, o2=9), robots) == robots).all(), "each robot alike"
+    assert (bounded.weights(present, inserted, by_origin(o1=100, o2=50), robots) == by_origin(o1=1)).all()
     as_they_come = replace(GOVERNOR, max_samples=5.0).weights(present, inserted, by_origin(o2=49))
     assert (as_they_come == present).all()
 

@@ -83,6 +83,21 @@ def test_a_resumed_run_is_the_same_run(name, how, tmp_path):
     same(recipe, tmp_path, points, at=0.55 * steps, how=how)
 
 
+def test_a_run_that_is_killed_right_after_its_first_evaluation_does_not_evaluate_once_more(tmp_path):
+    """What was evaluated is in the checkpoint beside it, though no time step has come since the one before."""
+    recipe = load_recipe("sim_sac", [*SMALL, "simulation.env_steps=120", *RUNS["rlpd"]])
+
+    def tell(run, entry):
+        if run.next_evaluation > 0 and not entry:
+            raise Stopped
+
+    with suppress(Stopped):
+        train(recipe, tmp_path, points, tell)
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0]
+    train(recipe, tmp_path, points)
+    assert [(entry["env_steps"], entry["policy_version"]) for entry in read_evaluations(tmp_path)] == [(0, 1), (120, 2)]
+
+
 @pytest.mark.parametrize("name", ["sac", "dagger"])
 def test_on_simulated_stations_each_goes_on_in_the_middle_of_its_episode(name, tmp_path):
     """Behind the interlock; the task's script draws noise of its own."""

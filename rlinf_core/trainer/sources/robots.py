@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rlinf_core.algorithms.common.settings import Amount, offline
+from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.embodiments import JointSpec
 from rlinf_core.policies.one_robot import OneRobot
@@ -23,15 +23,13 @@ from rlinf_core.trainer.sources.simulators import Simulators
 AT_ONCE = 8  # environments of each that are evaluated in
 
 
-def environments(recipe: Recipe, make: Make, ending: ExitStack) -> dict[str, VectorEnv]:
-    """Of each robot of a recipe with embodiments, by name; they close with ``ending``."""
-    return {name: _made(one, recipe.simulation.environments or 1, make, ending) for name, one in robots_of(recipe).items()}
-
-
-def _made(recipe: Recipe, size: int, make: Make, ending: ExitStack) -> VectorEnv:
-    env = make(recipe, size)
-    ending.callback(env.close)
-    return env
+def environments(recipe: Recipe, make: Make, ending: ExitStack, size: int) -> dict[str, VectorEnv]:
+    """So many of each robot of a recipe with embodiments, by name; they close with ``ending``."""
+    made = {}
+    for name, one in robots_of(recipe).items():
+        made[name] = make(one, size)
+        ending.callback(made[name].close)
+    return made
 
 
 class Robots(Source):
@@ -40,22 +38,21 @@ class Robots(Source):
     Args:
         recipe: with embodiments, all of which are simulators.
         envs: of each, to play in.
+        held_out: of each, to judge in.
         policy: of all of them, which is played.
-        make: builds environments to judge in.
+        make: for rollout workers, of which there are none so far.
         clock: of the run.
     """
 
     asynchronous = False
 
-    def __init__(self, recipe: Recipe, envs: dict[str, VectorEnv], policy: NetworkPolicy, make: Make, clock: Clock) -> None:
+    def __init__(self, recipe: Recipe, envs: dict[str, VectorEnv], held_out: dict[str, VectorEnv], policy: NetworkPolicy,
+                 make: Make, clock: Clock) -> None:
         assert isinstance(policy.spec, JointSpec)
-        self.spec, self.envs, robots = policy.spec, envs, robots_of(recipe)
+        self.spec, self.envs, self.held_out, robots = policy.spec, envs, held_out, robots_of(recipe)
         self.report: dict[str, Any] = {}  # nobody asks
         self.sources = {name: Simulators(robots[name], env, OneRobot(policy, env.spec), make, clock)
                         for name, env in envs.items()}
-        self.ending, size = ExitStack(), min(recipe.simulation.environments or 1, AT_ONCE)
-        self.held_out = envs if offline(recipe.algorithm) else {
-            name: _made(one, size, make, self.ending) for name, one in robots.items()}
         self.success: dict[str, float] = {}
 
     def demonstrate(self) -> Experience:
@@ -97,6 +94,5 @@ class Robots(Source):
 
     def close(self) -> None:
         """End what was started."""
-        self.ending.close()
         for source in self.sources.values():
             source.close()

@@ -19,7 +19,7 @@ from rlinf.environment_watch import Watch
 from rlinf.episode_ids import episode_name, new_request
 from rlinf.labels import AGAIN, CANCELLED, DISCARDED, Labels
 from rlinf.latest import Latest
-from rlinf.phase import PhaseLockedTimer
+from rlinf.phase import PhaseLockedTimer, patience
 from rlinf.policy_tracker import PolicyTracker
 from rlinf.qos import publisher, subscription
 from rlinf.rehearsal import Rehearsal
@@ -39,7 +39,6 @@ from rlinf_core.task import load_task, observe
 MODES = ("demonstration", "train", "evaluate")
 UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
 STALE_CAMERA_NS, HELD_S = NS // 5, 2.0
-LATE_S, LATE = 0.004, 0.35  # by which an input is waited for, and how much of a period that is at most
 
 
 class Environment(ControlNode):
@@ -85,7 +84,7 @@ class Environment(ControlNode):
             self.retry.cancel()
         else:
             self.timer = PhaseLockedTimer(self, self.period_ns / NS, self._step_now, hurry=0.05, early=0.25,
-                                          late=min(LATE, LATE_S * NS / self.period_ns))
+                                          late=patience(self.period_ns / NS))
             self.rehearsal = Rehearsal(self, self._again)
         self.watch, self.asked_for = Watch(self), AskedFor(self)
 

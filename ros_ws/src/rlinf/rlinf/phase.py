@@ -18,6 +18,8 @@ SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
 AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
 SOONEST = 0.97          # of a period, between two ticks
 LATE = 0.1              # of a period: a tick later than that moves all that come after it; after less, they catch up
+PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
+LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
 TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
 
 
@@ -137,6 +139,11 @@ class PhaseLockedTimer:
     def _wake(self, at: float) -> None:
         self.timer.timer_period_ns = max(round((at - time.monotonic()) * 1e9), 1)
         self.timer.reset()
+
+
+def patience(period_s: float) -> float:
+    """How long a tick waits for an input that is late, of its period."""
+    return max(LEAST, min(MOST, PATIENCE_S / period_s))
 
 
 def shift(waits: list[float], period_s: float, hurry: float) -> float:
