@@ -200,8 +200,17 @@ def test_on_the_way_one_policy_becomes_better_with_two_robots(name, tmp_path):
         "online.max_staleness=0", "simulation={"  # what simulators bring is never stale
         "environments: 1, env_steps: 1500, start_steps: 100, updates_per_step: 1.0, evaluate_every: 1500, "
         "evaluate_episodes: 40}"])
-    told = []
-    train(recipe, tmp_path, points, lambda run, entry: entry and told.append(run.counts()))
+    told, scenes = [], []
+
+    def make(recipe, size):
+        env, seen = points(recipe, size), set()
+        scenes.append(seen)
+        reset, env.reset = env.reset, lambda seeds: seen.update(seeds) or reset(seeds)
+        return env
+
+    train(recipe, tmp_path, make, lambda run, entry: entry and told.append(run.counts()))
+    held_out = [{scene in range(1_000_000, 1_000_040) for scene in seen} for seen in scenes]
+    assert held_out == [{False}, {False}, {True}, {True}], "nobody is judged in the midst of a training episode"
     before, after = ([counts[f"{robot}/success"] for robot in ("one", "two")] for counts in (told[0], told[-1]))
     assert max(before) <= 0.7 and min(after) >= 0.9
     assert told[-1]["one/sampled"] == pytest.approx(told[-1]["two/sampled"], rel=0.2), "as much of each"
