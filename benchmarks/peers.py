@@ -135,7 +135,7 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[f
 
     def make(_: Any, size: int) -> Any:
         made.append(plain(name, size))
-        if len(made) == 2:  # the first one is for evaluations
+        if len(made) == 1:  # the second one is for evaluations
             noted.watch(made[-1].envs[0].env)
         return made[-1]
 
