@@ -71,6 +71,7 @@ def test_one_choice_for_all_actions_of_a_chunk():
         assert torch.equal(chunk.actions.flatten(1), flow.decode(flow.seen(seen), noise))
 
 
+@pytest.mark.slow
 def test_dsrl_raises_what_pays_and_the_model_stays_as_it_is():
     """What lies above 0.5 in the first number of the first action pays; which is 31 % of what standard noise leads to."""
     policy, seen = around(test_pi0.pi0(flow_steps=2), noise_policy=(32,)), test_pi0.observation(*["push"] * 16)

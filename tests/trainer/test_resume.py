@@ -75,8 +75,11 @@ def same(recipe, tmp_path, make, at, how):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize("how", ["asked to end", "killed"])
-@pytest.mark.parametrize("name", RUNS)
+ENDS = [(name, "asked to end") for name in RUNS] + [
+    pytest.param(name, "killed", marks=() if name in ("rlpd", "ppo", "dagger") else pytest.mark.slow) for name in RUNS]
+
+
+@pytest.mark.parametrize("name, how", ENDS)
 def test_a_resumed_run_is_the_same_run(name, how, tmp_path):
     steps = 1500 if GAUSSIAN[0] in RUNS[name] else 320
     recipe = load_recipe("sim_sac", [*SMALL, f"simulation.env_steps={steps}", *RUNS[name]])

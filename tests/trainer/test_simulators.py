@@ -161,7 +161,9 @@ def test_the_command_trains_the_simulated_arm_and_compare_draws_its_runs(tmp_pat
     assert "expected the folder of a run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("workers", [[], ["placement={workers: 2, mode: pipelined}"]], ids=["here", "workers on Ray"])
+@pytest.mark.parametrize("workers", [
+    pytest.param([], id="here"),
+    pytest.param(["placement={workers: 2, mode: pipelined}"], id="workers on Ray", marks=pytest.mark.slow)])
 def test_the_same_seed_gives_the_same_run(workers, tmp_path):
     runs = []
     for name in ("a", "b"):
