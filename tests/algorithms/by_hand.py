@@ -22,6 +22,7 @@ class Adam:
 
     def __init__(self, parameters, rate, beta=0.9, epsilon=1e-8):
         self.parameters, self.rate, self.beta, self.epsilon, self.steps = list(parameters), rate, beta, epsilon, 0
+        self.factors = [1.0] * len(self.parameters)  # of the rate
         self.first = [torch.zeros_like(p) for p in self.parameters]
         self.second = [torch.zeros_like(p) for p in self.parameters]
 
@@ -31,12 +32,12 @@ class Adam:
         norm = torch.cat([g.flatten() for g in gradients]).norm()
         self.steps += 1
         with torch.no_grad():
-            for p, g, m, v in zip(self.parameters, gradients, self.first, self.second, strict=True):
+            for p, g, m, v, factor in zip(self.parameters, gradients, self.first, self.second, self.factors, strict=True):
                 g = g * min(1.0, clip / (norm.item() + 1e-6))
                 m.copy_(self.beta * m + (1 - self.beta) * g)
                 v.copy_(0.999 * v + 0.001 * g * g)
                 corrected = v / (1 - 0.999 ** self.steps)
-                p -= self.rate * m / (1 - self.beta ** self.steps) / (corrected.sqrt() + self.epsilon)
+                p -= factor * self.rate * m / (1 - self.beta ** self.steps) / (corrected.sqrt() + self.epsilon)
         return norm.item()
 
 

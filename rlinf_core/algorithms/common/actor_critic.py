@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from rlinf_core.algorithms.common.learner import (
     optimizer_step,
     polyak_update,
 )
+from rlinf_core.algorithms.common.running import RunningSize
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder, unreduced
@@ -92,13 +94,16 @@ class ActorCritic(Checkpointed):
         self.encoder = Encoder(actor.spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)
-        self.temperature = Scalar(config.initial_temperature)
-        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature}
+        self.temperature, self.size = Scalar(config.initial_temperature), RunningSize()
+        self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature,
+                        "size": self.size}
         if config.averages:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
         made = partial(adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
-        self.optimisers = {"critic": made([*self.encoder.parameters(), *self.critics.parameters()]),
+        last = {id(self.critics.weights[-1]), id(self.critics.biases[-1])}
+        judges = groupby([*self.encoder.parameters(), *self.critics.parameters()], lambda p: id(p) in last)
+        self.optimisers = {"critic": made([{"params": [*same], "last": is_last} for is_last, same in judges]),
                            "actor": made([p for p in actor.parameters() if p.requires_grad]),
                            "temperature": made(self.temperature.parameters())}
 
@@ -112,7 +117,7 @@ class ActorCritic(Checkpointed):
         own = self.actor.own(batch)
         return self.actor.executed_size if own is None else own[:, :self.actor.executed_size].sum(dim=1).mean()
 
-    def make_critics(self, inputs: int) -> nn.Module:
+    def make_critics(self, inputs: int) -> Critics:
         return Critics(inputs, self.config.critic_hidden, self.config.critics)
 
     def update(self, batch: dict[str, np.ndarray]) -> dict[str, float]:
@@ -124,9 +129,27 @@ class ActorCritic(Checkpointed):
             metrics |= self.update_actor(tensors)
         return metrics
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume exactly; the size of values was not kept before 2026-11-25."""
+        super().load_state_dict(state | {"modules": {"size": self.size.state_dict()} | state["modules"]})
+
     @abstractmethod
     def update_critics(self, batch: Batch) -> dict[str, float]:
         """One step of the critics."""
+
+    def improve_critics(self, values: Tensor, target: Tensor) -> dict[str, float]:
+        """One step of the critics' values (E, B) towards what they should say (B,).
+
+        In units of the size of the latter, where that is above 1: as if the last layer's weights were measured in it, too
+        (PopArt, van Hasselt et al. 2016, arXiv 1602.07714). The layers before it are normalised and do not grow, and by
+        Adam's small steps alone it comes to values of hundreds only after thousands of updates.
+        """
+        size, optimiser = self.size.follow(target), self.optimisers["critic"]
+        for group in optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * (size if group["last"] else 1.0)
+        loss = critic_loss(values, target) / size ** 2
+        optimizer_step(optimiser, loss, self.config.clip_gradient)
+        return {"critic_loss": loss.item(), "q": values.mean().item()}
 
     def target_from(self, batch: Batch, next_values: Tensor, next_log_prob: Tensor) -> Tensor:
         """What the critics should say (B,), of all their values (E, B) of the next action."""
@@ -189,10 +212,8 @@ class TargetNetworks(ActorCritic):
             return self.target_from(batch, next_values, next_log_prob)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:
-        target = self.target_of(batch)
         values = self.critics(self.encoder(batch), self.executed(batch, batch["action"]))
-        loss = critic_loss(values, target)
-        optimizer_step(self.optimisers["critic"], loss, self.config.clip_gradient)
+        metrics = self.improve_critics(values, self.target_of(batch))
         online = [*self.encoder.parameters(), *self.critics.parameters()]
         polyak_update(self.target.parameters(), online, self.config.target_rate)
-        return {"critic_loss": loss.item(), "q": values.mean().item()}
+        return metrics

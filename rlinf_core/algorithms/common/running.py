@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from rlinf_core.sharding import all_sum, world_size
+
 
 class RunningReturn(nn.Module):
     """Deviation of the discounted return so far, by which rewards are scaled (Engstrom et al. 2020, arXiv 2005.12729)."""
@@ -37,6 +39,23 @@ class RunningReturn(nn.Module):
             self.running = self.running * (1.0 - end)
         update_moments(self.count, self.mean, self.var, torch.cat(seen))
         return (rewards / (self.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
+
+
+class RunningSize(nn.Module):
+    """The root of the mean square of numbers of late, or 1, whichever is larger."""
+
+    RATE = 0.01
+    size: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("size", torch.tensor(1.0))
+
+    def follow(self, values: Tensor) -> float:
+        """Take in a batch, or this process's shard of it; returns the size."""
+        mean_square = all_sum((values ** 2).mean()) / world_size()
+        self.size.lerp_(mean_square.sqrt().to(self.size.dtype), self.RATE).clamp_(min=1.0)
+        return self.size.item()
 
 
 class RunningMoments(nn.Module):

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.common.actor_critic import ActorCritic, critic_loss
-from rlinf_core.algorithms.common.learner import optimizer_step
+from rlinf_core.algorithms.common import actor_critic
 from rlinf_core.algorithms.common.tensors import next_observations
 from rlinf_core.algorithms.crossq.config import Config
 from rlinf_core.policies.encoder import Batch, unreduced
@@ -59,18 +58,13 @@ def moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, all_sum(x.var(dim=1, keepdim=True, unbiased=False) + (mine - mean) ** 2) / world_size()
 
 
-class Critics(nn.Module):
-    """As ``common.actor_critic.Critics``, normalised over the batch before and after every layer."""
+class Critics(actor_critic.Critics):
+    """As those of SAC, normalised over the batch before and after every layer."""
 
     def __init__(self, inputs: int, config: Config) -> None:
-        super().__init__()
-        widths = (inputs, *config.critic_hidden, 1)
-        self.weights, self.biases, self.norms = nn.ParameterList(), nn.ParameterList(), nn.ModuleList()
-        for fan_in, fan_out in zip(widths, widths[1:], strict=False):
-            bound = fan_in ** -0.5
-            self.norms.append(BatchRenorm(config.critics, fan_in, config.renorm_momentum, config.renorm_warmup))
-            self.weights.append(nn.Parameter(torch.empty(config.critics, fan_in, fan_out).uniform_(-bound, bound)))
-            self.biases.append(nn.Parameter(torch.zeros(config.critics, 1, fan_out)))
+        super().__init__(inputs, config.critic_hidden, config.critics)
+        rest = config.renorm_momentum, config.renorm_warmup
+        self.norms = nn.ModuleList([BatchRenorm(config.critics, weight.shape[1], *rest) for weight in self.weights])
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
         x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
@@ -81,12 +75,12 @@ class Critics(nn.Module):
             return torch.baddbmm(biases, last(x), weights).squeeze(-1)
 
 
-class Learner(ActorCritic):
+class Learner(actor_critic.ActorCritic):
     """SAC with joint batches and without targets."""
 
     config: Config
 
-    def make_critics(self, inputs: int) -> nn.Module:
+    def make_critics(self, inputs: int) -> Critics:
         return Critics(inputs, self.config)
 
     def update_critics(self, batch: Batch) -> dict[str, float]:
@@ -99,9 +93,7 @@ class Learner(ActorCritic):
         values, next_values = self.critics(features, actions).chunk(2, dim=1)
         with torch.no_grad():
             target = self.target_from(batch, next_values, next_log_prob)
-        loss = critic_loss(values, target)
-        optimizer_step(self.optimisers["critic"], loss, self.config.clip_gradient)
-        return {"critic_loss": loss.item(), "q": values.mean().item()}
+        return self.improve_critics(values, target)
 
     def q_values(self, batch: Batch, action: Tensor) -> Tensor:
         self.critics.eval()
