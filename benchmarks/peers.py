@@ -9,7 +9,7 @@ Gymnasium (autoreset and the shape of its infos). Each has its own hyper-paramet
 2,048 time steps, 32 minibatches, 10 epochs and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000
 time steps by chance and networks of 256 x 256. What differs: PPO of CleanRL and ours normalises observations and rewards,
 Stable-Baselines3's does not; SAC of CleanRL steps its critics at 1e-3, the other two at 3e-4; our critics are
-layer-normalised.
+layer-normalised and measure values in units of their size.
 
 The return is the mean of the last tenth of the training episodes, the interval mean +- 1.96 standard errors over seeds.
 Time is that from a process's first to its last environment step, without imports; beside it that of the processor, on
