@@ -22,11 +22,12 @@ pass() {  # NAME SHARE MARKERS OPTIONS...: beside this script, with less than it
     beside+=($!)
 }
 
+ros=$(grep -rlE 'mark\.ros\b' tests --include='test_*.py')  # no other file is read to find them
 pass others 8 "not ros" -n $(($(nproc) < 8 ? $(nproc) + 1 : 8)) --dist worksteal
-pass asked 3 "ros and (lockstep or patient)"
+pass asked 3 "ros and (lockstep or patient)" $ros
 echo "stations in real time below; all other tests beside them, in $results"
 failed=0
-scripts/run_tests.sh -m "${only}ros and not lockstep and not patient" --junitxml="$results/stations.xml" || failed=$?
+scripts/run_tests.sh -m "${only}ros and not lockstep and not patient" --junitxml="$results/stations.xml" $ros || failed=$?
 [ $failed -lt 2 ] || exit $failed  # interrupted, or not even begun
 for pid in "${beside[@]}"; do wait "$pid" || failed=$?; done
 cat "$results"/{asked,others}.txt

@@ -105,6 +105,7 @@ def test_by_cloning_it_learns_to_do_as_it_is_told_and_what_is_frozen_or_another_
             assert acted.detach().numpy() == pytest.approx(list(said.values()), abs=0.2)
 
 
+@pytest.mark.slow
 def test_grpo_raises_what_pays():
     policy, seen = groot(sde_noise=0.5, horizon=1, flow_steps=2), observation(*["push"] * 32)
     before, after = paid_before_and_after(policy, seen, "grpo", 6, learning_rate=1e-2)

@@ -77,6 +77,7 @@ def test_less_is_kept():
     assert kept(AGAIN) < 0.4 * kept(Computing())
 
 
+@pytest.mark.slow
 def test_ppo_learns_so_too(monkeypatch):
     """Paths are looked at again with their prefix repeated for each step."""
     made, learners = algorithm("ppo").Learner, []

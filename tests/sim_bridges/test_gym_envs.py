@@ -133,7 +133,7 @@ def test_gymnasium_makes_a_station_of_every_simulated_robot():
 def test_rlinf_learns_in_one(tmp_path):
     """SAC reaches the goal of the corridor, where chance mostly falls into the abyss."""
     recipe = load_recipe("sim_sac", [
-        "env=gym:Corridor-v0", "simulation={environments: 2, env_steps: 2000, start_steps: 300, evaluate_every: 1000, "
+        "env=gym:Corridor-v0", "simulation={environments: 2, env_steps: 1500, start_steps: 300, evaluate_every: 1500, "
         "evaluate_episodes: 20}", "policy.hidden=[32, 32]",
         "algorithm={name: sac, critic_hidden: [32, 32], batch_size: 64, learning_rate: 1.0e-3}"])
     last = train(recipe, tmp_path)

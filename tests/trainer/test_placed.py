@@ -42,6 +42,7 @@ def weights(folder):
     return torch.cat([value.flatten().float() for value in policy.state_dict().values()])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(tmp_path):
     alone = train(recipe_of("sac", *RLPD), tmp_path / "alone", points)
@@ -84,6 +85,7 @@ def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, ca
     assert np.isfinite(weights(tmp_path)).all()
 
 
+@pytest.mark.slow
 def test_what_stays_in_a_policy_is_sent_to_a_rollout_worker_when_it_changed_and_to_its_successor():
     """It plays what one plays that is given everything each time."""
     recipe = recipe_of("sac", "placement.workers=1", "simulation.environments=1", "policy.hidden=[16]")
