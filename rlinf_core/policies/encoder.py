@@ -66,6 +66,6 @@ def mlp(inputs: int, hidden: tuple[int, ...]) -> nn.Sequential:
     """Linear, LayerNorm, ReLU for every hidden width."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU()]
+        layers += [nn.Linear(inputs, width), nn.LayerNorm(width), nn.ReLU(inplace=True)]
         inputs = width
     return nn.Sequential(*layers)

@@ -53,7 +53,7 @@ class Critics(nn.Module):
         x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             x = torch.baddbmm(bias, x, weight)
-            x = F.relu(F.layer_norm(x, x.shape[-1:]))
+            x = F.relu(F.layer_norm(x, x.shape[-1:]), inplace=True)
         with unreduced(x):
             return torch.baddbmm(self.biases[-1], x.to(self.weights[-1].dtype), self.weights[-1]).squeeze(-1)
 
