@@ -118,12 +118,15 @@ class Noted:
 
 def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[float], Took]:
     """`rlinf train` with ``env``."""
+    import gymnasium
+
     from rlinf_core.recipes import load_recipe
     from rlinf_core.trainer.train import train
     from sim_bridges.gym_plain import plain
 
+    unit = -float(np.log(gymnasium.make(name).action_space.high.max()))  # actions are [-1, 1] here
     settings = {
-        "ppo": ["policy.hidden=[64, 64]", "policy.initial_log_std=0.0", "algorithm={name: ppo, chunks: 2048, "
+        "ppo": ["policy.hidden=[64, 64]", f"policy.initial_log_std={unit}", "algorithm={name: ppo, chunks: 2048, "
                 "minibatches: 32, epochs: 10, learning_rate: 3.0e-4, discount: 0.99, dual_clip: 0.0, huber: 0.0, "
                 f"scale_rewards: true, anneal_updates: {steps // 2048}}}"],
         "sac": ["policy.hidden=[256, 256]", "algorithm={name: sac, critic_hidden: [256, 256], target_entropy: -1.0, "
