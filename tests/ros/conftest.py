@@ -1,6 +1,7 @@
 """One node of the station as a process, with the test as everybody else."""
 
 import contextlib
+import faulthandler
 import gc
 import os
 import threading
@@ -66,13 +67,21 @@ class Peer:
         self.spin(lambda: time.monotonic() > end)
 
     def close(self):
-        self.supervisor.stop()
+        """The test's own node first: one that hears how others go may wait for itself for ever (eProsima/Fast-DDS#6502).
+
+        No Python runs then, and no time limit of pytest; so who is still at it after two minutes says where, and ends.
+        """
+        faulthandler.dump_traceback_later(120, exit=True)
         self._over.set()
         for thread in self._live:
             thread.join()
-        self.executor.shutdown()
-        self.node.destroy_node()
-        rclpy.try_shutdown(context=self.context)
+        try:
+            self.executor.shutdown()
+            self.node.destroy_node()
+            rclpy.try_shutdown(context=self.context)
+        finally:
+            self.supervisor.stop()
+            faulthandler.cancel_dump_traceback_later()
 
 
 @contextlib.contextmanager
