@@ -9,7 +9,8 @@ Gymnasium (autoreset and the shape of its infos). Each has its own hyper-paramet
 2,048 time steps, 32 minibatches, 10 epochs and networks of 64 x 64; SAC's batches of 256, one update a time step, 1,000
 time steps by chance and networks of 256 x 256. What differs: PPO of CleanRL and ours normalises observations and rewards,
 Stable-Baselines3's does not; SAC of CleanRL steps its critics at 1e-3, the other two at 3e-4; our critics are
-layer-normalised and measure values in units of their size.
+layer-normalised and measure values in units of their scale. PPO of all three begins with a deviation of one unit of the
+environment's actions.
 
 The return is the mean of the last tenth of the training episodes, the interval mean +- 1.96 standard errors over seeds.
 Time is that from a process's first to its last environment step, without imports; beside it that of the processor, on
@@ -91,7 +92,7 @@ class Noted:
 
     def __init__(self) -> None:
         self.returns: list[float] = []
-        self.total, self.first, self.last = 0.0, (0.0, 0.0), (0.0, 0.0)
+        self.steps, self.total, self.first, self.last = 0, 0.0, (0.0, 0.0), (0.0, 0.0)
 
     def watch(self, env: Any) -> Any:
         """The same environment, whose steps are noted."""
@@ -101,6 +102,7 @@ class Noted:
             if not self.first[0]:
                 self.first = time.perf_counter(), time.process_time()
             result = step(action)
+            self.steps += 1
             self.total, self.last = self.total + float(result[1]), (time.perf_counter(), time.process_time())
             if result[2] or result[3]:
                 self.returns.append(self.total)
@@ -144,6 +146,8 @@ def train_ours(algorithm: str, name: str, steps: int, seed: int) -> tuple[list[f
 
     with TemporaryDirectory() as folder:
         train(recipe, Path(folder) / "run", make)
+    if noted.steps < steps:
+        raise SystemExit(f"expected {steps} steps of the environment that is trained in, and watched one of {noted.steps}")
     return noted.returns, noted.took
 
 

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
+    for path in {item.path for item in items if item.get_closest_marker("ros")}:
+        if not re.search(r"mark\.ros\b", path.read_text()):
+            raise pytest.UsageError(f"{path}: expected pytest.mark.ros in these words: scripts/test_all.sh looks for them")
     for item in items:
         if item.get_closest_marker("timed") or (item.get_closest_marker("ros") and not item.get_closest_marker("lockstep")):
             item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))

@@ -13,7 +13,7 @@ from tests.algorithms.by_hand import batches
 from tests.algorithms.learning import buffer_of, make
 from tests.algorithms.point import expert, misled
 
-SLOW = {"actor", "encoder", "critics", "temperature", "target", "size"}
+SLOW = {"actor", "encoder", "critics", "temperature", "target", "value_scale"}
 KEPT = {"sac": SLOW, "sac_flow": SLOW, "rlpd": SLOW, "dsrl": SLOW, "crossq": SLOW - {"target"}, "dagger": {"actor"},
         "iql": {"actor", "encoder", "critics", "target", "value"}, "sft": {"actor"}, "ppo": {"policy", "value", "returns"},
         "async_ppo": {"policy", "value", "returns"}, "grpo": {"policy"}, "dapo": {"policy"},
@@ -36,14 +36,15 @@ def test_a_checkpoint_holds_all_that_learns_under_the_names_of_older_ones(name):
 
 
 @pytest.mark.parametrize("name", ["sac", "crossq"])
-def test_an_actor_critic_goes_on_from_a_checkpoint_that_knows_no_size_of_values(name, random):
+def test_an_actor_critic_goes_on_from_a_checkpoint_that_knows_no_scale_of_values(name, random):
     """With every moment where it belongs: optimisers number their parameters as they did."""
     learner, other = (algorithm(name).Learner(make(), algorithm(name).Config()) for _ in range(2))
     learner.update(batches(1, random, 1)[0])
     state = learner.state_dict()
-    del state["modules"]["size"]
+    del state["modules"]["value_scale"]
+    other.value_scale.scale.fill_(7.0)
     other.load_state_dict(state)
-    assert other.size.size.item() == 1.0 and other.updates == 1
+    assert other.value_scale.scale.item() == 1.0 and other.updates == 1
     numbered = [*learner.encoder.parameters(), *learner.critics.parameters()]
     assert [state["optimisers"]["critic"][str(index)]["exp_avg"].shape for index in range(len(numbered))] == [
         p.shape for p in numbered]

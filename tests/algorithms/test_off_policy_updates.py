@@ -41,10 +41,10 @@ class Soft:
 
     def measured(self, target):
         """How large values are: from 1 on, of which each step takes a hundredth of what they should be (1602.07714)."""
-        size = max(1.0, 0.99 * self.own.size.size.item() + 0.01 * target.square().mean().sqrt().item())
+        size = max(1.0, 0.99 * self.own.value_scale.scale.item() + 0.01 * target.square().mean().sqrt().item())
         last = (self.own.critics.weights[-1], self.own.critics.biases[-1])
         self.critic.factors = [size if any(p is each for each in last) else 1.0 for p in self.critic.parameters]
-        self.own.size.size.fill_(size)
+        self.own.value_scale.scale.fill_(size)
         return size
 
     def improve_critics(self, here, next_observations):
@@ -208,4 +208,4 @@ def test_values_of_hundreds_are_learned_as_soon_as_small_ones(module, size, rand
     for _ in range(800):
         q = learner.update(batch)["q"]
     assert q == pytest.approx(-size, rel=0.15)
-    assert learner.size.size.item() == pytest.approx(max(1.0, size), rel=0.05)
+    assert learner.value_scale.scale.item() == pytest.approx(max(1.0, size), rel=0.05)

@@ -8,6 +8,7 @@ import threading
 import time
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 rclpy = pytest.importorskip("rclpy")
 
@@ -15,6 +16,7 @@ from rlinf.workarounds import single_threaded  # noqa: E402
 from tests.ros.nursery import Quick  # noqa: E402
 from tests.stalls import WATCH  # noqa: E402
 
+CLOSES_S = 120
 PRIORITY = 2  # below the nodes that command, observe and plan
 
 
@@ -30,6 +32,8 @@ def keep_time():
 
 class Peer:
     """A test's own node, and the processes that it supervises, in one ROS domain."""
+
+    terminal = 2  # whose stderr is not pytest's
 
     def __init__(self, folder, domain):
         self.supervisor = Quick(folder, domain)
@@ -71,17 +75,17 @@ class Peer:
 
         No Python runs then, and no time limit of pytest; so who is still at it after two minutes says where, and ends.
         """
-        faulthandler.dump_traceback_later(120, exit=True)
-        self._over.set()
-        for thread in self._live:
-            thread.join()
+        faulthandler.dump_traceback_later(CLOSES_S, exit=True, file=self.terminal)
         try:
+            self._over.set()
+            for thread in self._live:
+                thread.join()
             self.executor.shutdown()
             self.node.destroy_node()
             rclpy.try_shutdown(context=self.context)
         finally:
-            self.supervisor.stop()
             faulthandler.cancel_dump_traceback_later()
+            self.supervisor.stop()
 
 
 @contextlib.contextmanager
@@ -93,6 +97,11 @@ def peer_in(folder, domain):
         yield peer
     finally:
         peer.close()
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own, who keeps it
+def pytest_configure(config):
+    Peer.terminal = config.stash.get(fault_handler_stderr_fd_key, Peer.terminal)
 
 
 @pytest.hookimpl(wrapper=True)

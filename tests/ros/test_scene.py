@@ -45,8 +45,8 @@ class RobotSide:
     def close(self):
         self.go_on.set()
         self.executor.shutdown()
+        self.thread.join()  # in which an asker may still be answered
         rclpy.try_shutdown(context=self.context)
-        self.thread.join()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from rlinf_core.algorithms.common.learner import (
     optimizer_step,
     polyak_update,
 )
-from rlinf_core.algorithms.common.running import RunningSize
+from rlinf_core.algorithms.common.running import RunningScale
 from rlinf_core.algorithms.common.settings import ActorCriticSettings, TargetNetworkSettings
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.policies.encoder import Encoder, unreduced
@@ -94,9 +94,9 @@ class ActorCritic(Checkpointed):
         self.encoder = Encoder(actor.spec, actor.config)
         self.encoder.load_state_dict(actor.encoder.state_dict())
         self.critics = self.make_critics(self.encoder.size + actor.executed_size)
-        self.temperature, self.size = Scalar(config.initial_temperature), RunningSize()
+        self.temperature, self.value_scale = Scalar(config.initial_temperature), RunningScale()
         self.modules = {"actor": actor, "encoder": self.encoder, "critics": self.critics, "temperature": self.temperature,
-                        "size": self.size}
+                        "value_scale": self.value_scale}
         if config.averages:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
@@ -130,8 +130,8 @@ class ActorCritic(Checkpointed):
         return metrics
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume exactly; the size of values was not kept before 2026-11-25."""
-        super().load_state_dict(state | {"modules": {"size": self.size.state_dict()} | state["modules"]})
+        """Resume exactly; before 2026-11-25 no checkpoint had a scale of values, which was 1."""
+        super().load_state_dict(state | {"modules": {"value_scale": RunningScale().state_dict()} | state["modules"]})
 
     @abstractmethod
     def update_critics(self, batch: Batch) -> dict[str, float]:
@@ -140,14 +140,14 @@ class ActorCritic(Checkpointed):
     def improve_critics(self, values: Tensor, target: Tensor) -> dict[str, float]:
         """One step of the critics' values (E, B) towards what they should say (B,).
 
-        In units of the size of the latter, where that is above 1: as if the last layer's weights were measured in it, too
+        In units of the scale of the latter, where that is above 1: as if the last layer's weights were measured in it, too
         (PopArt, van Hasselt et al. 2016, arXiv 1602.07714). The layers before it are normalised and do not grow, and by
         Adam's small steps alone it comes to values of hundreds only after thousands of updates.
         """
-        size, optimiser = self.size.follow(target), self.optimisers["critic"]
+        scale, optimiser = self.value_scale.follow(target), self.optimisers["critic"]
         for group in optimiser.param_groups:
-            group["lr"] = self.config.learning_rate * (size if group["last"] else 1.0)
-        loss = critic_loss(values, target) / size ** 2
+            group["lr"] = self.config.learning_rate * (scale if group["last"] else 1.0)
+        loss = critic_loss(values, target) / scale ** 2
         optimizer_step(optimiser, loss, self.config.clip_gradient)
         return {"critic_loss": loss.item(), "q": values.mean().item()}
 

@@ -41,21 +41,21 @@ class RunningReturn(nn.Module):
         return (rewards / (self.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
 
 
-class RunningSize(nn.Module):
+class RunningScale(nn.Module):
     """The root of the mean square of numbers of late, or 1, whichever is larger."""
 
     RATE = 0.01
-    size: Tensor
+    scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("size", torch.tensor(1.0))
+        self.register_buffer("scale", torch.tensor(1.0))
 
     def follow(self, values: Tensor) -> float:
-        """Take in a batch, or this process's shard of it; returns the size."""
+        """Take in a batch, or this process's shard of it; returns the scale."""
         mean_square = all_sum((values ** 2).mean()) / world_size()
-        self.size.lerp_(mean_square.sqrt().to(self.size.dtype), self.RATE).clamp_(min=1.0)
-        return self.size.item()
+        self.scale.lerp_(mean_square.sqrt().to(self.scale.dtype), self.RATE).clamp_(min=1.0)
+        return self.scale.item()
 
 
 class RunningMoments(nn.Module):
