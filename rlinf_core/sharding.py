@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+_AVAILABLE = dist.is_available()  # asked at every step
 Rows = TypeVar("Rows", Tensor, np.ndarray)
 
 
 def world_size() -> int:
     """Processes that learn as one."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if _AVAILABLE and dist.is_initialized() else 1
 
 
 def shard(values: Rows, dim: int = 0) -> Rows:

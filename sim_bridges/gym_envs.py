@@ -130,14 +130,16 @@ class Environments:
         actions = actions.astype(np.float32)
         reward, terminated, truncated, success = (np.zeros(self.size) for _ in range(4))
         held = np.zeros(self.size, bool)
-        for index in range(self.size) if active is None else np.flatnonzero(active):
+        for index in range(self.size):
+            if active is not None and not active[index]:
+                continue
             env = self.envs[index]
             self._episodes[index].add(actions[index], self._asked)
             self._seen[index], reward[index], terminated[index], truncated[index], more = env.step(actions[index])
             success[index], held[index] = more["success"], more.get("held", False)
         self._asked = False
         next_observations = stacked(self._seen)
-        done = np.flatnonzero(np.maximum(terminated, truncated) * self.goes_on)
+        done = [index for index in range(self.size) if self.goes_on and (terminated[index] or truncated[index])]
         for index in done:
             self._episodes[index] = _Episode(int(self._random[index].integers(2**31)))
             self._seen[index] = self.envs[index].reset(seed=self._episodes[index].scene)[0]

@@ -140,7 +140,7 @@ def arrays_of(spec: StationSpec, seen: Any) -> Arrays:
 def scaled(space: Any, action: np.ndarray) -> np.ndarray:
     """Actions in [-1, 1], (dim,) or (N, dim), between the bounds of the space."""
     low, high = space.low, space.high
-    share = (np.clip(action, -1.0, 1.0).reshape(*action.shape[:-1], *space.shape) + 1.0) / 2.0
+    share = (np.minimum(np.maximum(action, -1.0), 1.0).reshape(*action.shape[:-1], *space.shape) + 1.0) / 2.0
     return (low + share * (high - low)).astype(space.dtype)
 
 

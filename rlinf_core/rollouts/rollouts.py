@@ -12,7 +12,6 @@ import torch
 
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.errors import RlinfError
-from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.policy import ActionChunk, Observation, Policy
 from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.rollouts.vector_env import Chunks, Gather, Steps, VectorEnv
@@ -145,16 +144,14 @@ class ChunkRollouts(Rollouts):
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
-        self.schedule = ChunkSchedule(env.size, policy.config.executed)
-        self.scene = first_scene
+        self.scene, self.device = first_scene, policy.device
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"scene": self.scene, "index": self.schedule.index}
+        return super().state_dict() | {"scene": self.scene}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.scene = state["scene"]
-        self.schedule.index[:] = state["index"]
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:
         """So many chunks of every environment, or one episode of each, ``group`` side by side in the same scene."""
@@ -191,32 +188,31 @@ class ChunkRollouts(Rollouts):
 
         Whose chunk is cut short waits until the others have played theirs.
         """
-        before = Observation.of_arrays(self.env.spec, observation, self.policy.device)
-        seen = {name: values.numpy(force=True) for name, values in self.policy.seen(before).items()}
-        chunk = self.policy.act(before, explore=True, generator=self.generator)
+        there = Observation.of_arrays(self.env.spec, observation, self.device)
+        seen = {name: values.numpy(force=True) for name, values in self.policy.seen(there).items()}
+        chunk = self.policy.act(there, explore=True, generator=self.generator)
         if chunk.log_probs is None:
             raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
                              "one that has a density (policy.kind)")
         played, size, execute = chunk.actions.numpy(force=True), self.env.size, chunk.execute
         rewards, terminated, done = np.zeros((size, execute)), np.zeros(size), np.zeros(size)
         steps, next_observations = np.zeros(size), dict(seen)
-        self.schedule.decided(alive > 0)
+        still = alive > 0  # plays its chunk: as ``ChunkSchedule`` says of one, cut by an episode's end or by the interlock
         for index in range(execute):
-            still = ~self.schedule.due
             if not still.any():
                 break
-            result = self.step(played[:, index], still)
+            result, everyone = self.step(played[:, index], still), still.all()
             rewards[:, index] = result.reward * still
-            terminated = np.maximum(terminated, result.terminated * still)
-            next_observations |= {name: np.where(_like(still, values), values, next_observations[name])
-                                  for name, values in result.next_observations.items() if name in seen}
-            done = np.maximum(done, result.done * still)
-            steps += still
-            self.schedule.advance(still)
-            self.schedule.cut((result.done > 0) & still)
+            terminated += result.terminated * still
+            for name, values in result.next_observations.items():
+                if name in seen:
+                    before = next_observations[name]
+                    next_observations[name] = values if everyone else np.where(_like(still, values), values, before)
+            ended = result.done * still
+            done, steps, observation = done + ended, steps + still, result.observation
+            still = still & (ended == 0.0)
             if result.held is not None:
-                self.schedule.cut(result.held & still)
-            observation = result.observation
+                still &= ~result.held
         made = {"observations": seen, "step_rewards": rewards, "steps": steps,
                 "next_observations": next_observations, "terminated": terminated,
                 "actions": chunk.drawn[:, :execute].numpy(force=True), "done": done, "mask": alive,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 
@@ -40,7 +41,9 @@ class Twin:
             straight.rotation, straight.translation = list(np.eye(3).ravel()), [0.0, 0.0, 0.0]
             self.sensors[1][0][1].register_extrinsics_to(self.sensors[0][0][1], straight)
         self.device.create_matcher(rs.matchers.default)
-        threading.Thread(target=self._go, daemon=True).start()
+        self.thread = threading.Thread(target=self._go, daemon=True)
+        self.thread.start()
+        atexit.register(self.close)
 
     def _sensor(self, name: str, stream: object, kind: object, size_b: int, size: tuple[int, int]) -> tuple:
         sensor, video, lens = self.device.add_sensor(name), rs.video_stream(), rs.intrinsics()
@@ -68,5 +71,10 @@ class Twin:
                 sensor.on_video_frame(frame)
 
     def close(self) -> None:
-        """Pulled out: nothing comes any more."""
+        """Pulled out: nothing comes any more.
+
+        The thread ends before the interpreter does: one that comes back to Python's end out of librealsense aborts the process.
+        """
+        atexit.unregister(self.close)
         self.over.set()
+        self.thread.join()

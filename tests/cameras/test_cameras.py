@@ -1,6 +1,8 @@
 """Cameras without ROS: a video in a UVC camera's place, librealsense's software device, and what is said where none is."""
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -125,6 +127,16 @@ def test_one_that_falls_silent_is_begun_anew(twin):
         for _ in range(5):  # what waited is read first
             source.read()
     assert told.value.gone and not source.sensors, "closed"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_its_thread_ends_before_the_process_does(closed):
+    """One that came back to Python's end out of librealsense aborted ``rlinf doctor station``."""
+    words = ("import atexit, threading; n = threading.active_count; atexit.register(lambda: print(n()))\n"
+             "from sim_bridges.twins.realsense import Twin\n"
+             f"twin = Twin('001', (48, 64), 30.0, depth=True); {closed} and (twin.close(), print(n()))")
+    ran = subprocess.run([sys.executable, "-c", words], text=True, capture_output=True)
+    assert ran.returncode == 0 and ran.stdout.split() == (["1", "1"] if closed else ["1"]), ran.stderr
 
 
 def test_a_size_that_it_has_not_is_refused(twin):

@@ -26,7 +26,9 @@ def policy_loss(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, lo
 def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float, huber: float) -> Tensor:
     """Per element: Huber loss of the value, the worse of clipped and unclipped (0 for no clip)."""
     def loss(x: Tensor) -> Tensor:
-        return F.huber_loss(x, returns, reduction="none", delta=huber) if huber else 0.5 * (x - returns) ** 2
+        if huber:
+            return F.huber_loss(x, returns, reduction="none", delta=huber)
+        return 0.5 * F.mse_loss(x, returns, reduction="none")
 
     if not clip:
         return loss(values)
@@ -35,7 +37,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float,
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over what the mask keeps, of all shards of a batch once it is averaged over the processes."""
-    return (values * mask).sum() * world_size() / all_sum(mask.sum()).clamp(min=1.0)
+    return (values * mask).sum() * (world_size() / all_sum(mask.sum()).clamp(min=1.0))
 
 
 def to_level(log_probs: Tensor, level: str) -> Tensor:

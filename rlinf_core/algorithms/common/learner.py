@@ -159,10 +159,14 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
     """
     optimiser.zero_grad()
     synchronised(optimiser, loss).backward()
-    parameters = [p for group in optimiser.param_groups for p in group["params"]]
-    norm = whole(nn.utils.clip_grad_norm_(parameters, clip)) if np.isfinite(clip) else 0.0
+    norm = torch.zeros(())
+    if np.isfinite(clip):
+        parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
+        norm = nn.utils.get_total_norm([p.grad for p in parameters])
+        if norm.device.type != "cpu" or whole(norm) > clip:  # elsewhere it would have to be waited for
+            nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     optimiser.step()
-    return float(norm)
+    return float(whole(norm))
 
 
 def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:

@@ -173,8 +173,9 @@ class OnPolicy(Checkpointed):
         objective = self.objective(now, then, batch)
         weights = batch["weights"].unsqueeze(-1) * (executed if config.level == "action" else 1.0)
         weights = weights.expand(now.shape)
-        bonus = masked_mean(self.level(entropy, batch), weights)
-        loss = masked_mean(objective, weights) - config.entropy * bonus
+        bonus, loss = masked_mean(self.level(entropy, batch), weights), masked_mean(objective, weights)
+        if config.entropy:
+            loss = loss - config.entropy * bonus
         with torch.no_grad():
             ratio = (now - then).exp()
             clipped = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)

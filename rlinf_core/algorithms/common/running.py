@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,12 +33,13 @@ class RunningReturn(nn.Module):
         gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
         if len(self.running) != rewards.shape[1]:
             self.running = torch.zeros_like(rewards[0])
-        seen = []
-        for reward, end, gamma in zip(rewards, done, gammas, strict=True):
-            self.running = self.running * gamma + reward
-            seen.append(self.running)
-            self.running = self.running * (1.0 - end)
-        update_moments(self.count, self.mean, self.var, torch.cat(seen))
+        seen, running = np.empty(rewards.shape, np.float32), self.running.numpy(force=True)
+        rows = (values.numpy(force=True) for values in (rewards, 1.0 - done, gammas))
+        for index, (reward, goes_on, gamma) in enumerate(zip(*rows, strict=True)):  # step by step: on the CPU, by NumPy
+            seen[index] = running * gamma + reward
+            running = seen[index] * goes_on
+        self.running = torch.from_numpy(running).to(self.running)
+        update_moments(self.count, self.mean, self.var, torch.from_numpy(seen).to(rewards).flatten())
         return (rewards / (self.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
 
 

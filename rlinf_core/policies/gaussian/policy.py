@@ -49,8 +49,8 @@ class GaussianActor(OnPolicyActor):
     def sample(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Chunks (B, H, A) as drawn, and their log-densities (B, H)."""
         mean, log_std = self(batch)
-        actions = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
-        return actions, log_density(actions, mean, log_std)
+        deviations = noise(torch.randn, mean.shape, generator, mean.device)
+        return torch.addcmul(mean, log_std.exp(), deviations), _density(deviations, log_std)
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
@@ -66,7 +66,12 @@ class GaussianActor(OnPolicyActor):
 
 def log_density(actions: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Of each action (..., A) under N(mean, exp(log_std)^2), (...,)."""
-    return (-0.5 * (((actions - mean) / log_std.exp()) ** 2 + 2.0 * log_std + _LOG_2_PI)).sum(dim=-1)
+    return _density((actions - mean) / log_std.exp(), log_std)
+
+
+def _density(deviations: Tensor, log_std: Tensor) -> Tensor:
+    """Log-density (...,) of what lies so many deviations (..., A) from the mean."""
+    return torch.addcmul(-0.5 * _LOG_2_PI - log_std, deviations, deviations, value=-0.5).sum(dim=-1)
 
 
 class Value(nn.Module):

@@ -17,6 +17,8 @@ from rlinf_core.sharding import noise
 from rlinf_core.specs import StationSpec
 
 LOG_STD_LOW, LOG_STD_HIGH = -5.0, 1.0
+_CONSTANT = 0.5 * float(np.log(2.0 * np.pi)) + 2.0 * float(np.log(2.0))
+_HALF_WAY, _HALF_RANGE = 0.5 * (LOG_STD_HIGH + LOG_STD_LOW), 0.5 * (LOG_STD_HIGH - LOG_STD_LOW)
 
 
 class Actor(NetworkPolicy):
@@ -31,7 +33,7 @@ class Actor(NetworkPolicy):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Mean and log standard deviation before the tanh, each (B, A), or (B, H A) of a chunk of H actions."""
         mean, log_std = self._outputs(batch)
-        return mean, LOG_STD_LOW + 0.5 * (LOG_STD_HIGH - LOG_STD_LOW) * (torch.tanh(log_std) + 1.0)
+        return mean, _HALF_WAY + _HALF_RANGE * torch.tanh(log_std)
 
     def _outputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The mean, and what the deviation is made of."""
@@ -60,9 +62,9 @@ class Actor(NetworkPolicy):
 def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = None,
              executed: int | None = None, own: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """A reparameterised sample (B, A) of the tanh-Gaussian, and the log-probability (B,) of the first ``executed``."""
-    raw = mean + log_std.exp() * noise(torch.randn, mean.shape, generator, mean.device)
-    counted = own if own is None else own[:, :executed]
-    return torch.tanh(raw), log_prob(raw[:, :executed], mean[:, :executed], log_std[:, :executed], counted)
+    deviations = noise(torch.randn, mean.shape, generator, mean.device)
+    raw, counted = torch.addcmul(mean, log_std.exp(), deviations), own if own is None else own[:, :executed]
+    return torch.tanh(raw), _density(deviations[:, :executed], raw[:, :executed], log_std[:, :executed], counted)
 
 
 def imitation(actions: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = None) -> Tensor:
@@ -75,9 +77,16 @@ def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = No
 
     Of numbers that are not the robot's ``own`` (B, A), of 0 and 1, nothing is said.
     """
-    gaussian = -0.5 * (((raw - mean) / log_std.exp()) ** 2 + 2.0 * log_std + np.log(2.0 * np.pi))
-    squash = 2.0 * (np.log(2.0) - raw - F.softplus(-2.0 * raw))
-    density = gaussian - squash
+    return _density((raw - mean) / log_std.exp(), raw, log_std, own)
+
+
+def _density(deviations: Tensor, raw: Tensor, log_std: Tensor, own: Tensor | None) -> Tensor:
+    """Log-density (B,) of tanh(raw), which lies so many deviations (B, A) from the mean before the tanh.
+
+    That of the Gaussian, less log(1 - tanh(raw)^2) = 2 (log 2 - raw - softplus(-2 raw)).
+    """
+    gaussian = torch.addcmul(-_CONSTANT - log_std, deviations, deviations, value=-0.5)
+    density = torch.add(gaussian, raw + F.softplus(-2.0 * raw), alpha=2.0)
     return (density if own is None else density * own).sum(dim=-1)
 
 
