@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import re
@@ -48,6 +49,10 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.flaky(reruns=AGAIN, condition=WATCH.stalled))
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(1200))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # thousands of tests, which no collection need look at again
 
 
 @pytest.hookimpl(tryfirst=True)
