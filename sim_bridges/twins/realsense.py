@@ -73,7 +73,8 @@ class Twin:
     def close(self) -> None:
         """Pulled out: nothing comes any more.
 
-        The thread ends before the interpreter does: one that comes back to Python's end out of librealsense aborts the process.
+        The thread ends before the interpreter does: one that comes back out of librealsense at Python's end aborts the
+        process.
         """
         atexit.unregister(self.close)
         self.over.set()

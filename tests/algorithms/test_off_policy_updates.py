@@ -19,9 +19,10 @@ class Soft:
     def __init__(self, learner):
         self.own, self.config, self.updates = twin(learner), learner.config, 0
         config, own = self.config, self.own
-        self.critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], config.learning_rate, config.adam_beta)
+        rate = config.critic_learning_rate or config.learning_rate
+        self.critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], rate, config.adam_beta)
         self.actor = Adam([p for p in own.actor.parameters()], config.learning_rate, config.adam_beta)
-        self.temperature = Adam([own.temperature.log], config.learning_rate, config.adam_beta)
+        self.temperature = Adam([own.temperature.log], rate, config.adam_beta)
 
     def update(self, batch):
         here, next_observations = parts(batch)
@@ -97,6 +98,7 @@ class Soft:
 
 @pytest.mark.parametrize("module, horizon, changes", [
     (sac, 1, dict(critics=3, target_rate=0.2)),
+    (sac, 1, dict(critic_learning_rate=2e-3)),
     (sac, 2, dict(critics=4, target_critics=3, entropy_backup=False, actor_every=2, critic_warmup=1)),
     (sac_flow, 1, dict(target_rate=0.1)),
     (rlpd, 1, dict(entropy_backup=True, actor_every=1, critic_warmup=0, cloning=0.3, cloning_steps=5)),

@@ -55,7 +55,12 @@ class Critics(nn.Module):
             x = torch.baddbmm(bias, x, weight)
             x = F.relu(F.layer_norm(x, x.shape[-1:]), inplace=True)
         with unreduced(x):
-            return torch.baddbmm(self.biases[-1], x.to(self.weights[-1].dtype), self.weights[-1]).squeeze(-1)
+            return weighed(x, self.weights[-1], self.biases[-1])
+
+
+def weighed(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
+    """The last layer of E critics, (E, B, H) to (E, B); a product of matrices takes longer where one has one column."""
+    return (x.to(weights.dtype) * weights.mT).sum(dim=-1) + biases.squeeze(-1)
 
 
 def critic_target(reward: Tensor, discount: Tensor, next_values: Tensor, gamma: float | Tensor,
@@ -100,12 +105,12 @@ class ActorCritic(Checkpointed):
         if config.averages:
             self.modules[AVERAGED] = copy.deepcopy(actor).requires_grad_(False)
         self.place(actor.device, seed)
-        made = partial(adam, lr=config.learning_rate, betas=(config.adam_beta, 0.999))
+        made = partial(adam, betas=(config.adam_beta, 0.999))
         last = {id(self.critics.weights[-1]), id(self.critics.biases[-1])}
         judges = groupby([*self.encoder.parameters(), *self.critics.parameters()], lambda p: id(p) in last)
         self.optimisers = {"critic": made([{"params": [*same], "last": is_last} for is_last, same in judges]),
-                           "actor": made([p for p in actor.parameters() if p.requires_grad]),
-                           "temperature": made(self.temperature.parameters())}
+                           "actor": made([p for p in actor.parameters() if p.requires_grad], lr=config.learning_rate),
+                           "temperature": made(self.temperature.parameters(), lr=config.judging_rate)}
 
     def executed(self, batch: Batch, action: Tensor) -> Tensor:
         """What critics see of a chunk (B, H A): what is played before the next one; 0 for what no part of the robot is."""
@@ -146,7 +151,7 @@ class ActorCritic(Checkpointed):
         """
         scale, optimiser = self.value_scale.follow(target), self.optimisers["critic"]
         for group in optimiser.param_groups:
-            group["lr"] = self.config.learning_rate * (scale if group["last"] else 1.0)
+            group["lr"] = self.config.judging_rate * (scale if group["last"] else 1.0)
         loss = critic_loss(values, target) / scale ** 2
         optimizer_step(optimiser, loss, self.config.clip_gradient)
         return {"critic_loss": loss.item(), "q": values.mean().item()}

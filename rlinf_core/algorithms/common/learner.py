@@ -159,12 +159,13 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
     """
     optimiser.zero_grad()
     synchronised(optimiser, loss).backward()
-    norm = torch.zeros(())
-    if np.isfinite(clip):
-        parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters])
-        if norm.device.type != "cpu" or whole(norm) > clip:  # elsewhere it would have to be waited for
-            nn.utils.clip_grads_with_norm_(parameters, clip, norm)
+    if not np.isfinite(clip):
+        optimiser.step()
+        return 0.0
+    parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
+    norm = nn.utils.get_total_norm([p.grad for p in parameters])
+    if norm.device.type != "cpu" or whole(norm) > clip:  # elsewhere it would have to be waited for
+        nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     optimiser.step()
     return float(whole(norm))
 

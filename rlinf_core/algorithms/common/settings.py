@@ -191,6 +191,7 @@ class ActorCriticSettings(AlgorithmSettings):
         1, gt=0, le=1000, description="time steps whose rewards a return sums before the critics' value of the rest; a "
         "chunk sums its own in any case")
     learning_rate: float = Field(3e-4, gt=0, le=1, description="of Adam for actor, critics and temperature")
+    critic_learning_rate: float | None = Field(None, gt=0, le=1, description="of critics and temperature, if another")
     adam_beta: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean gradient")
     initial_temperature: float = Field(0.2, gt=0, description="alpha at first")
     target_entropy: float = Field(-1.0, description="per action dimension")
@@ -202,6 +203,11 @@ class ActorCriticSettings(AlgorithmSettings):
     critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
     clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
     image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+
+    @property
+    def judging_rate(self) -> float:
+        """The learning rate of critics and temperature."""
+        return self.critic_learning_rate or self.learning_rate
 
     @property
     def per_batch(self) -> int:

@@ -72,7 +72,7 @@ class Critics(actor_critic.Critics):
         for norm, weight, bias in before:
             x = F.relu(torch.baddbmm(bias, norm(x), weight))
         with unreduced(x):
-            return torch.baddbmm(biases, last(x), weights).squeeze(-1)
+            return actor_critic.weighed(last(x), weights, biases)
 
 
 class Learner(actor_critic.ActorCritic):
