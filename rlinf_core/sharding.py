@@ -41,7 +41,10 @@ def noise(draw: Callable[..., Tensor], shape: Sequence[int], generator: torch.Ge
         draw: torch.randn, torch.rand, ...
         generator: equal in all processes; each draws for the whole batch and keeps its rows.
     """
-    whole = [size * world_size() if axis == dim else size for axis, size in enumerate(shape)]
+    processes = world_size()
+    if processes == 1:
+        return draw(tuple(shape), generator=generator, device=device)
+    whole = [size * processes if axis == dim else size for axis, size in enumerate(shape)]
     return shard(draw(whole, generator=generator, device=device), dim)
 
 

@@ -127,7 +127,7 @@ class Environments:
         return stacked(self._seen)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
-        actions = actions.astype(np.float32)
+        actions = np.asarray(actions, np.float32)
         reward, terminated, truncated, success = (np.zeros(self.size) for _ in range(4))
         held = np.zeros(self.size, bool)
         for index in range(self.size):
