@@ -5,11 +5,13 @@ still imports, or of a whole station as a user starts it, begins with ``python -
 """
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
 import os
 import random
+import re
 import runpy
 import select
 import signal
@@ -148,7 +150,7 @@ def fork_for(client):
             line = lines.readline()
             if not line:
                 os._exit(0)  # and its children with it
-            if not (pid := os.fork()):
+            if not (pid := forked()):
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for each in (woken, wake):
@@ -157,6 +159,23 @@ def fork_for(client):
                 client.close()
                 return json.loads(line)
             client.sendall(json.dumps({"began": pid}).encode() + b"\n")
+
+
+def forked():
+    """``os.fork()``, of which LTTng is told, as its own wrapper tells it: rclpy brings it, with two threads.
+
+    It begins these anew in the child, at whose end it looks for them; one that has none may be ended by SIGSEGV.
+    """
+    loaded = re.findall(r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text())
+    lttng = ctypes.CDLL(loaded[0]) if loaded else None
+    told = "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"  # since 2.13, and before
+    signals = ctypes.create_string_buffer(128)  # a sigset_t
+    if lttng:
+        lttng[f"{told}before_fork"](signals)
+    pid = os.fork()
+    if lttng:
+        lttng[f"{told}after_fork_{'parent' if pid else 'child'}"](signals)
+    return pid
 
 
 def reaped():
