@@ -35,9 +35,14 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float,
     return torch.max(loss(values), loss(old_values + (values - old_values).clamp(-clip, clip)))
 
 
+def shares(mask: Tensor) -> Tensor:
+    """What each element counts in a mean over what the mask keeps, of all shards once it is averaged over the processes."""
+    return mask * (world_size() / all_sum(mask.sum()).clamp(min=1.0))
+
+
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     """Mean over what the mask keeps, of all shards of a batch once it is averaged over the processes."""
-    return (values * mask).sum() * (world_size() / all_sum(mask.sum()).clamp(min=1.0))
+    return (values * shares(mask)).sum()
 
 
 def to_level(log_probs: Tensor, level: str) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from rlinf_core.algorithms.common.clipped import masked_mean, policy_loss, to_level
+from rlinf_core.algorithms.common.clipped import policy_loss, shares, to_level
 from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step
 from rlinf_core.algorithms.common.settings import OnPolicySettings
 from rlinf_core.policies.encoder import Batch
@@ -152,7 +152,8 @@ class OnPolicy(Checkpointed):
             for index in order.chunk(self.config.minibatches):
                 if len(index) < 2:
                     continue
-                metrics = self.step({name: values[shard(index)] for name, values in flat.items()})
+                own = shard(index)
+                metrics = self.step({name: values[own] for name, values in flat.items()})
                 count += 1
                 for name, value in metrics.items():
                     totals[name] = totals.get(name, 0.0) + value
@@ -172,14 +173,16 @@ class OnPolicy(Checkpointed):
         now, then = self.level(log_probs, batch), self.level(batch["log_probs"], batch)
         objective = self.objective(now, then, batch)
         weights = batch["weights"].unsqueeze(-1) * (executed if config.level == "action" else 1.0)
-        weights = weights.expand(now.shape)
-        bonus, loss = masked_mean(self.level(entropy, batch), weights), masked_mean(objective, weights)
+        counted = shares(weights.expand(now.shape))
+        loss = (objective * counted).sum()
+        bonus = (self.level(entropy if config.entropy else entropy.detach(), batch) * counted).sum()
         if config.entropy:
             loss = loss - config.entropy * bonus
         with torch.no_grad():
-            ratio = (now - then).exp()
+            log_ratio = now - then
+            ratio = log_ratio.exp()
             clipped = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)
-            metrics = {"entropy": bonus.item(), "kl": mean(ratio - 1.0 - (now - then)).item(),
+            metrics = {"entropy": bonus.item(), "kl": mean(ratio - 1.0 - log_ratio).item(),
                        "clipped": mean(clipped.float()).item()}
         return loss, metrics
 
