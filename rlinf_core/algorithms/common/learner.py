@@ -164,10 +164,11 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
         return 0.0
     parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters])
-    if norm.device.type != "cpu" or whole(norm) > clip:  # elsewhere it would have to be waited for
+    of_all = whole(norm)
+    if norm.device.type != "cpu" or not of_all <= clip:  # elsewhere it would have to be waited for
         nn.utils.clip_grads_with_norm_(parameters, clip, norm)
     optimiser.step()
-    return float(whole(norm))
+    return float(of_all)
 
 
 def polyak_update(target: Iterable[Tensor], online: Iterable[Tensor], rate: float) -> None:
