@@ -231,7 +231,7 @@ def main() -> None:
         for seed in options.seeds:
             for who in WHO:
                 episodes, took = apart(who, task, seed, options)
-                last = [value for step, value in episodes if step > 0.9 * TASKS[task][2]]
+                last = [value for step, value in episodes if step > 0.9 * TASKS[task][2]] or [episodes[-1][1]]
                 runs[who].append((float(np.mean(last)), float(np.mean([value for _, value in episodes])), *took))
                 print(f"  {task} seed {seed} {who:8} return {runs[who][-1][0]:9.1f}, of all {runs[who][-1][1]:9.1f}  "
                       f"{took[0]:6.1f} s, {took[1]:6.1f} of the processor", flush=True)

@@ -127,7 +127,7 @@ class StationReport(_message.Message):
     def __init__(self, backlog: _Optional[int] = ..., policy_version: _Optional[int] = ..., set_aside: _Optional[int] = ..., spool_full: _Optional[float] = ..., software: _Optional[str] = ..., playing: _Optional[int] = ..., policy_error: _Optional[str] = ...) -> None: ...
 
 class TrainerReport(_message.Message):
-    __slots__ = ("phase", "policy_version", "updates", "episodes", "transitions", "update_ratio", "accepting", "metrics", "message", "registered")
+    __slots__ = ("phase", "policy_version", "updates", "episodes", "transitions", "update_ratio", "accepting", "metrics", "message", "registered", "held")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class TrainerReport(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     phase: str
     policy_version: int
     updates: int
@@ -155,4 +156,5 @@ class TrainerReport(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     message: str
     registered: bool
-    def __init__(self, phase: _Optional[str] = ..., policy_version: _Optional[int] = ..., updates: _Optional[int] = ..., episodes: _Optional[int] = ..., transitions: _Optional[int] = ..., update_ratio: _Optional[float] = ..., accepting: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., message: _Optional[str] = ..., registered: _Optional[bool] = ...) -> None: ...
+    held: bool
+    def __init__(self, phase: _Optional[str] = ..., policy_version: _Optional[int] = ..., updates: _Optional[int] = ..., episodes: _Optional[int] = ..., transitions: _Optional[int] = ..., update_ratio: _Optional[float] = ..., accepting: _Optional[bool] = ..., metrics: _Optional[_Mapping[str, float]] = ..., message: _Optional[str] = ..., registered: _Optional[bool] = ..., held: _Optional[bool] = ...) -> None: ...

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from rlinf_core import __version__
+from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, SERVICE, STATION, VERSION, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.by_hand import decoded
@@ -22,7 +23,7 @@ from rlinf_core.errors import BridgeError, RefusedError
 from rlinf_core.policies.files import policy_name
 
 SLOWEST_BYTES_PER_S = 1e6
-LONGEST_FILE_S = 3600.0  # in which a policy's other file must have come
+LONGEST_FILE_S = 3600.0  # in which a policy, or the file that it stands on, must have come
 OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
@@ -82,7 +83,7 @@ class BridgeClient:
             if got.version < 0:
                 return None
             self._get_needed(got, folder)
-            # Neither is flushed: what a power cut leaves of it has another hash, and is fetched again.
+            # It is not flushed: what a power cut leaves of it has another hash, and is fetched again.
             os.replace(aside, path := folder / policy_name(got.version))
             return Fetched(got.version, path, got.told)
         finally:
@@ -93,10 +94,13 @@ class BridgeClient:
         name, aside = policy.needs, folder / f".needed.{os.getpid()}.part"
         if not name or (is_plain(name) and (folder / name).exists()):
             return
-        if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), aside).told:
-            raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
-                              f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
-        os.replace(aside, folder / name)
+        try:
+            if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), aside).told:
+                raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
+                                  f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
+            publish_file(aside, folder / name)  # flushed: its name alone says later that it is there
+        finally:
+            aside.unlink(missing_ok=True)
 
     def _file(self, request: pb.PolicyRequest, aside: Path, base: Fetched | None = None) -> Got:
         """What came of a request, in ``aside``: linked, else with what ``base`` has, else whole."""
@@ -109,9 +113,8 @@ class BridgeClient:
         raise BridgeError(f"policy {got.version} from {self.address} was cut short on the way; it is fetched again")
 
     def _once(self, request: pb.PolicyRequest, base: Fetched | None, aside: Path) -> Got:
-        left = LONGEST_FILE_S if request.file else request.wait_s + 60.0
-        try:
-            return put_together(self._call(self._next_policy, request, left), base, aside)
+        try:  # a line that is dead ends earlier, as nobody answers its keepalive
+            return put_together(self._call(self._next_policy, request, request.wait_s + LONGEST_FILE_S), base, aside)
         except grpc.RpcError as error:
             raise self._error(error) from error
 

@@ -14,7 +14,7 @@ from rlinf_core.bridge import PART_BYTES
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.by_hand import Bytes
 from rlinf_core.episodes.checksums import file_sha256
-from rlinf_core.policies.files import POLICIES, policy_version
+from rlinf_core.policies.files import policy_files, policy_version
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 
@@ -88,7 +88,7 @@ def copied(path: Path, offset: int, size: int) -> Iterator[bytes]:
 
 def forget(folder: Path, max_gb: float, *versions: int) -> None:
     """Remove older policies while all take more; never the first, to which a report compares, nor any of ``versions``."""
-    kept = {path: path.stat().st_size for path in sorted(folder.glob(POLICIES))}
+    kept = {path: path.stat().st_size for path in policy_files(folder)}
     left = sum(kept.values()) - max_gb * 1e9
     for path in [path for path in [*kept][1:] if policy_version(path) not in versions]:
         if left <= 0:
@@ -99,7 +99,7 @@ def forget(folder: Path, max_gb: float, *versions: int) -> None:
 
 def last_fetched(folder: Path) -> Fetched | None:
     """The newest policy that an earlier start of this station has left; None where there is none."""
-    newest = max(folder.glob(POLICIES), key=lambda path: path.name, default=None)
-    with contextlib.suppress(OSError):  # then all of the next one is sent
-        return Fetched(policy_version(newest), newest, file_sha256(newest)) if newest else None
+    for newest in policy_files(folder)[-1:]:
+        with contextlib.suppress(OSError):  # then all of the next one is sent
+            return Fetched(policy_version(newest), newest, file_sha256(newest))
     return None

@@ -204,10 +204,10 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
     def _for(self, station: str, report: dict[str, Any]) -> dict[str, Any]:
         """What of a report is for this station alone."""
-        why = (self.registered.why_not(station) or self.choice.why_waiting(station)
-               or report.get("waiting", {}).get(station, ""))
+        held = self.registered.why_not(station) or self.choice.why_waiting(station)
+        why = held or report.get("waiting", {}).get(station, "")
         known = {"policy_version": self.choice.version_for(station, report.get("policy_version", 0)),
-                 "registered": station in self.registered.entries}
+                 "registered": station in self.registered.entries, "held": bool(held)}
         return known | ({"accepting": False, "message": why} if why else {})
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from rlinf_core.errors import RlinfError
 
 _folder: Path | None = None  # of the cluster that this process started
+_joined = ""  # where the cluster is that this process joined, as it was asked for
 
 
 def connected() -> bool:
@@ -32,12 +33,16 @@ def connect(address: str = "", **options: Any) -> Any:
         options: further ones of ``ray.init``.
 
     Raises:
-        RlinfError: there is no cluster at the address, or it does not take this process.
+        RlinfError: there is no cluster at the address, or it does not take this process, which may be in another.
     """
-    global _folder
+    global _folder, _joined
     import ray
 
     if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address and address not in (_joined, here):
+            raise RlinfError(f"placement.ray: expected to join the Ray cluster at {address}, and this process is in the "
+                             f"one at {here} already. Leave that first (ray.shutdown()), or name its address")
         return ray
     if address:
         host, _, port = address.rpartition(":")
@@ -48,6 +53,7 @@ def connect(address: str = "", **options: Any) -> Any:
             raise RlinfError(f"placement.ray: expected the head of a Ray cluster at {address}, of the same versions of Ray "
                              f"and Python, got: {error}. Start one there (ray start --head), or leave the address "
                              "empty for this machine alone") from error
+        _joined = address
         return ray
     from ray._private import ray_constants
 
@@ -60,10 +66,11 @@ def connect(address: str = "", **options: Any) -> Any:
 
 def disconnect() -> None:
     """Leave the cluster; one that this process started ends, and its folder goes."""
-    global _folder
+    global _folder, _joined
     import ray
 
     ray.shutdown()
+    _joined = ""
     if _folder:
         shutil.rmtree(_folder, ignore_errors=True)
         _folder = None

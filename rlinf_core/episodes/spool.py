@@ -76,10 +76,14 @@ class Spool:
             raise SpoolError(f"spool {self.root}: expected episodes of less than {self.max_gb:g} GB, got {used_gb:.3g} GB; "
                              "nothing is recorded until some are sent. Is the trainer away (rlinf status)? Else look in "
                              "refused/ and broken/, or set station.spool_gb; closed episodes are safe")
-        free_mb = shutil.disk_usage(self.root).free / 1e6
-        if free_mb < self.min_free_mb:
-            raise SpoolError(f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} MB. "
-                             f"Free the disk, e.g. delete {self.root / 'sent'}; closed episodes are safe")
+        self.forget("sent", keep=self.keep_sent)
+        for old in _oldest_first(self.root / "sent"):
+            if self._free_mb() >= self.min_free_mb:
+                break
+            shutil.rmtree(old, ignore_errors=True)
+        if (free_mb := self._free_mb()) < self.min_free_mb:
+            raise SpoolError(f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} MB, "
+                             "and no sent episode is left to remove. Free the disk; closed episodes are safe")
         return EpisodeWriter(self, episode_id)
 
     def closed(self) -> list[Path]:
@@ -117,6 +121,9 @@ class Spool:
     def refuse(self, name: str, reason: str) -> Path:
         """Take it out of ``closed/`` for good, and keep it with the reason."""
         return set_aside(self.root / "closed" / name, self.root / "refused", reason)
+
+    def _free_mb(self) -> float:
+        return shutil.disk_usage(self.root).free / 1e6
 
     def _bytes(self, *folders: str) -> int:
         for name in folders:

@@ -69,11 +69,11 @@ def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
         raise PolicyFileError(f"policy {policy}: expected the weights that it leaves as they are in {path.name} beside it, "
                               "found none. Copy them from the run's policies, once for all versions") from error
     except (SafetensorError, OSError) as error:
-        raise PolicyFileError(f"policy {path}: expected a whole safetensors file, got one that is cut short or damaged "
-                              f"({error}). Copy it again") from error
+        raise PolicyFileError(f"policy {policy}: {path.name}: expected a whole safetensors file, got one that is cut short "
+                              f"or damaged ({error}). Delete it, and it is fetched again, or copy it again") from error
     if (got := _digest(weights, said)) != digest:
-        raise PolicyFileError(f"policy {path}: expected weights of hash {digest[:16]}, got {got[:16]}: it was damaged or "
-                              "changed. Copy it again")
+        raise PolicyFileError(f"policy {policy}: {path.name}: expected weights of hash {digest[:16]}, got {got[:16]}: it "
+                              "was damaged or changed. Delete it, and it is fetched again, or copy it again")
     return weights, said
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 FORMAT = "rlinf-policy-1"
 ITS_OWN = ("format", "info", "config", "spec")  # what each file says itself
 LONG = 10_000  # characters of what else is said, such as a tokenizer, which go with the weights that stay
-POLICIES = f"policy-{'[0-9]' * 8}*.safetensors"  # glob
+NAMED = re.compile(r"policy-[0-9]{8,}\.safetensors")
 
 
 def policy_name(version: int) -> str:
@@ -30,6 +31,11 @@ def policy_name(version: int) -> str:
 def policy_version(path: Path) -> int:
     """The version in a policy file's name."""
     return int(path.stem.removeprefix("policy-"))
+
+
+def policy_files(folder: Path) -> list[Path]:
+    """The policies in a folder, oldest version first; what people keep beside them under other names is none."""
+    return sorted((path for path in folder.glob("policy-*") if NAMED.fullmatch(path.name)), key=policy_version)
 
 
 def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:

@@ -197,6 +197,8 @@ class Bridge(Settings):
                              "calls without TLS")
     metrics_port: int = Field(0, ge=0, le=65535, description="at the trainer: TCP port, on this machine alone, at which "
                               "Prometheus reads how the fleet is; 0 serves none")
+    policies_gb: float = Field(20.0, gt=0, description="at the trainer: its policies may take so much of its disk, then "
+                               "older ones go; never the first, the newest, or one that a station is meant to have")
     insecure: bool = Field(False, description="listen, or call, beyond this machine without TLS: whoever is on that "
                            "network can feed the training, fetch policies, and pose as the trainer")
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
-from rlinf_core.policies.files import policy_name, policy_version, save_policy
+from rlinf_core.policies.files import policy_files, policy_name, policy_version, save_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import longest_episode
 from rlinf_core.reports.evaluations import Outcome, evaluation
@@ -295,6 +295,6 @@ class Run:
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
         self.progress.load_state_dict(state["progress"], before=self.next_evaluation)
         self.clock.seconds.update(state["clock"][0])
-        newest = max((self.run_dir / "policies").glob("policy-*.safetensors"), default=None)
-        self.version = max(run["version"], policy_version(newest) if newest else 0)  # stations only take newer ones
+        written = [policy_version(path) for path in policy_files(self.run_dir / "policies")]
+        self.version = max([run["version"], 0, *written])  # stations only take newer ones
         self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]

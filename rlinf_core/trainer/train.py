@@ -85,7 +85,8 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         source = Simulators(recipe, env, run.policy, make, run.clock)
     elif came_from == STATIONS:
         run.intake.readers = _readers(recipe, run.intake)
-        source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release)
+        source = Stations(recipe.bridge.address, run_dir, run.intake, run.insert, fleet, recipe.release,
+                          recipe.bridge.policies_gb)
         if recipe.bridge.metrics_port:
             ending.callback(prometheus.serve(source.families, recipe.bridge.metrics_port))
     elif robots:

@@ -1,6 +1,7 @@
 """Policies on their way down: what travels, what a station makes of it, and who is meant to have which."""
 
 import hashlib
+import shutil
 
 import numpy as np
 import pytest
@@ -99,6 +100,8 @@ def test_nothing_is_sent_again_to_a_station_that_was_started_again(trainer, clie
     assert left.version == 7 and sent(client, left)[0] < 200
     assert client.next_policy(-1, tmp_path / "station", base=left) == left, "and it hears which one to play"
     assert last_fetched(tmp_path / "nowhere") is None
+    shutil.copy(left.path, left.path.with_name("policy-00000009_best.safetensors"))
+    assert last_fetched(tmp_path / "station") == left, "what a person keeps there under another name is none"
 
 
 def test_older_policies_make_room_but_not_the_first_the_newest_or_the_one_that_plays(trainer, client, tmp_path, random):

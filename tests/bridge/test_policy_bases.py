@@ -37,6 +37,17 @@ def test_what_adapters_are_for_comes_with_the_first_version_alone(trainer, tmp_p
     station.close()
 
 
+def test_what_its_name_alone_says_is_there_is_flushed_first_and_a_long_policy_has_its_time(
+        trainer, client, tmp_path, random, monkeypatch):
+    stands_on(trainer, random)
+    flushed, deadlines, ask = [], [], client._next_policy
+    monkeypatch.setattr("rlinf_core.atomic_io.fsync", lambda path: flushed.append(path.name))
+    client._next_policy = lambda *what, timeout, **how: deadlines.append(timeout) or ask(*what, timeout=timeout, **how)
+    assert client.next_policy(-1, tmp_path / "station", wait_s=3.0)
+    assert flushed[0].startswith(".needed.") and not list((tmp_path / "station").glob("*.part"))
+    assert deadlines == [3603.0, 3600.0], "gigabytes on a slow line are no trouble; a dead one is found by its keepalive"
+
+
 @pytest.mark.parametrize("base", [BASE, "../../secret"])
 def test_a_policy_whose_base_the_trainer_does_not_have_is_not_taken(trainer, client, tmp_path, random, base):
     publish(trainer, 1, {"lora.a": np.zeros((8, 64), np.float32)}, base=base)

@@ -2,6 +2,7 @@ import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -175,6 +176,25 @@ def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(sp
     left = {name: sorted(path.name for path in (spool.root / name).iterdir()) for name in ("closed", "refused", "broken")}
     assert left == {"closed": ["d", "f"], "refused": ["c", "c.reason.txt"], "broken": ["e"]}
     assert Spool(spool.root, max_gb=3 * gb).open_episode("g")
+
+
+def test_while_the_trainer_is_away_sent_episodes_make_room_for_new_ones(spool, task, monkeypatch):
+    folders = [record(spool, task.spec, name).close() for name in "abcd"]
+    gb = sum(path.stat().st_size for path in (folders[0], *folders[0].iterdir())) / 1e9
+    for name in "abc":
+        spool.mark_sent(name)
+    Spool(spool.root, max_gb=3.5 * gb).open_episode("e").abort()
+    assert sorted(path.name for path in (spool.root / "sent").iterdir()) == ["b", "c"], "by its own bound"
+
+    def usage(root):
+        return SimpleNamespace(free=1e9 - 4e8 * len([*(spool.root / "sent").iterdir()]))
+
+    monkeypatch.setattr("rlinf_core.episodes.spool.shutil.disk_usage", usage)
+    Spool(spool.root, min_free_mb=500).open_episode("f").abort()
+    assert [path.name for path in (spool.root / "sent").iterdir()] == ["c"], "the oldest, and no more than it takes"
+    with pytest.raises(SpoolError, match="at least 2000 MB free, got 1000 MB, and no sent episode is left"):
+        Spool(spool.root, min_free_mb=2000).open_episode("g")
+    assert [path.name for path in spool.closed()] == ["d"]
 
 
 def test_how_full_a_spool_is_can_be_asked_while_another_process_moves_episodes(spool):

@@ -15,6 +15,8 @@ from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
 from rlinf_msgs.action import ResetScene
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, PolicyStatus, PolicyUpdate, SafetyState, TimeStep
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from sensor_msgs.msg import Image
 from std_srvs.srv import SetBool
 
@@ -98,6 +100,10 @@ def test_the_policy_refuses_what_does_not_fit_and_keeps_what_does(peer, tmp_path
     (tmp_path / "torn.safetensors").write_bytes(good.read_bytes()[:-50])
     updates.publish(PolicyUpdate(version=5, path=str(tmp_path / "torn.safetensors")))
     peer.spin(lambda: "cut short" in statuses[-1].error, what="the second refusal")
+    larger = load_file(good) | {"more": np.zeros(1, np.float32)}
+    save_file(larger, tmp_path / "larger.safetensors", safe_open(good, "numpy").metadata())
+    updates.publish(PolicyUpdate(version=6, path=str(tmp_path / "larger.safetensors")))
+    peer.spin(lambda: "larger.safetensors: RuntimeError" in statuses[-1].error, what="what nobody thought of")
     peer.spin(lambda: steps.get_subscription_count() >= 1, what="its subscription")
     steps.publish(step_of(spec))
     peer.spin(lambda: chunks, what="a chunk")

@@ -10,6 +10,7 @@ from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, SafetyState, TrainerStatu
 from rlinf.qos import profile
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.bridge.registered import Entry
 from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes.checksums import SUMS
 from rlinf_core.episodes.spool import Spool
@@ -34,6 +35,9 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     (server.policies / ".part").write_bytes(b"policy")
     publish_file(server.policies / ".part", server.policies / policy_name(3))
     statuses, updates = listen(peer, TrainerStatus, "trainer/status"), listen(peer, PolicyUpdate, "policy/update")
+    server.registered.entries["station_a"] = Entry("another task's", "", "", "expected others")  # before its restart
+    (tmp_path / "policies_at_station").mkdir()
+    (tmp_path / "policies_at_station/policy-00000001_best.safetensors").write_bytes(b"somebody's copy")
     start(peer, "uplink", f"bridge.port={server.port}", f"bridge.credentials={tmp_path / 'carried'}")
     peer.spin(lambda: statuses and statuses[-1].set_aside == 1 and statuses[-1].backlog == 0 and updates, what="the uplink")
     assert sorted(server.journal.ids()) == ["one", "three"] and updates[-1].version == 3
@@ -41,7 +45,7 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     assert (spool.root / "refused/two").is_dir() and "SHA256SUMS" in (spool.root / "refused/two.reason.txt").read_text()
     peer.spin(lambda: server.stations["station_a"][1].set_aside == 1, what="the trainer to hear of it")
     assert server.stations["station_a"][1].playing == -1, "nothing is loaded yet"
-    peer.spin(lambda: "station_a" in server.registered.entries, what="the station to say what it is")
+    peer.spin(lambda: not server.registered.why_not("station_a"), what="the station to say what it is")
     entry = server.registered.entries["station_a"]
     assert (entry.spec_hash, entry.why_not) == (task.spec.hash, "") and len(entry.limits_hash) == 12
     loaded = peer.node.create_publisher(PolicyStatus, "policy/status", profile("policy/status"))
@@ -58,6 +62,10 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     peer.spin(lambda: updates[-1].version == 4, what="the one before it")
     assert (tmp_path / "policies_at_station" / policy_name(4)).read_bytes() == b"policy 4"
 
+    server.choice.why_waiting = lambda station: "drained"
+    peer.spin(lambda: statuses[-1].held, what="the order to begin nothing")
+    assert not statuses[-1].accepting and statuses[-1].message == "drained"
+
     assert "ends in 20 days, on" in (peer.supervisor.run_dir / "logs/uplink.log").read_text()
 
     fleet.revoke("station_a")
@@ -65,6 +73,7 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     peer.spin(lambda: not statuses[-1].connected, what="the revocation")
     assert "station 'station_a': its certificate was revoked" in statuses[-1].message
     peer.for_s(1.5)
+    assert statuses[-1].held, "until a trainer says otherwise"
     assert statuses[-1].backlog == 1 and len(spool.closed()) == 1 and "four" not in server.journal.ids()
     server.stop()
 
@@ -93,5 +102,27 @@ def test_a_full_spool_is_told_and_nothing_is_played_until_there_is_room(peer, tm
         shutil.move(folder, tmp_path / "elsewhere")
         peer.spin(lambda: robot_side.asked == [1], what="the episode", timeout_s=40.0)
         assert statuses[-1].spool_full < 1.0
+    finally:
+        robot_side.close()
+
+
+@pytest.mark.domain(48)
+def test_a_station_that_its_trainer_holds_begins_no_episode_of_any_mode(peer):
+    told = peer.node.create_publisher(TrainerStatus, "trainer/status", profile("trainer/status"))
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    runner, robot_side = ActionClient(peer.node, RunEpisodes, "run_episodes"), RobotSide(48)
+    try:
+        peer.node.create_timer(0.1, lambda: safety.publish(SafetyState(state=SafetyState.ARMED)))
+        told.publish(TrainerStatus(connected=False, held=True))
+        for node in ("recorder", "environment"):
+            start(peer, node)
+        peer.spin(runner.server_is_ready, what="the environment")
+        peer.for_s(1.0)  # in which it hears of the trainer
+        sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate", first_seed=1))
+        peer.spin(sent.done, what="the goal")
+        peer.for_s(2.0)
+        assert sent.result().accepted and robot_side.asked == []
+        told.publish(TrainerStatus(connected=True))
+        peer.spin(lambda: robot_side.asked == [1], what="the episode", timeout_s=40.0)
     finally:
         robot_side.close()

@@ -11,7 +11,7 @@ import torch
 
 from rlinf_core.distributed.ray_cluster import connect, connected, disconnect
 from rlinf_core.distributed.rollout_workers import OnRay, Order, Worker
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.reports.curves import read_evaluations
@@ -40,6 +40,12 @@ def points(recipe, size):
 def weights(folder):
     policy = load_policy(max((folder / "policies").iterdir()), SPEC)
     return torch.cat([value.flatten().float() for value in policy.state_dict().values()])
+
+
+def test_a_process_that_is_in_another_cluster_says_so():
+    with pytest.raises(RlinfError, match="to join the Ray cluster at 10.0.0.1:6379, and this process is in the one at "):
+        connect("10.0.0.1:6379")
+    assert connect(ray.get_runtime_context().gcs_address) is ray is connect()
 
 
 @pytest.mark.slow

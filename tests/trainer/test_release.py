@@ -188,6 +188,29 @@ def test_an_episode_counts_once_and_one_of_another_version_or_station_not_at_all
     assert fleet.record.trial.new == [lost], "as when a trainer that was started again reads its inbox"
 
 
+@pytest.mark.parametrize("good", [True, False])
+def test_what_was_compared_is_compared_with_nothing_else_by_a_trainer_that_reads_it_again(tmp_path, good):
+    fleet = Fleet(tmp_path, STAGED.but(watch=8)).on_trial()
+    fleet.play(2, [1, 0, 1, 1, 1, 1, 1, 1] if good else [0] * 3)
+    assert fleet.versions(2) == ([2, 2] if good else [1, 1])
+    read = fleet.count
+    fleet.again()
+    fleet.count = 0
+    fleet.play(1, [1] * 8)
+    fleet.play(2, [1, 0, 1, 1, 1, 1, 1, 1] if good else [0] * 3)
+    assert fleet.count == read and not fleet.record.watched
+    fleet.look(2)
+    assert len(fleet.releases.recent["a"]) == (0 if good else 5), "five were compared with nothing"
+    fleet.play(1 + good, [1] * (8 if good else 3))
+    assert fleet.look(3) == [3, 1 + good]
+
+
+def test_what_can_be_gone_back_to_and_what_a_station_is_meant_to_have_is_needed(tmp_path):
+    fleet = Fleet(tmp_path).on_trial()
+    fleet.record.pins, fleet.record.previous = {"b": 30}, [11, 12, 13, 14, 15, 16]
+    assert fleet.releases.needed() == {1, 2, 12, 13, 14, 15, 16, 30} and fleet.record.previous == [12, 13, 14, 15, 16]
+
+
 def test_a_restarted_trainer_goes_on_with_trial_pins_and_what_was_refused(tmp_path):
     fleet = Fleet(tmp_path).on_trial()
     fleet.play(2, [0, 0])

@@ -13,7 +13,7 @@ from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
 from rlinf_core.policies import make_policy, tanh_gaussian
-from rlinf_core.policies.files import policy_name, save_policy
+from rlinf_core.policies.files import policy_files, policy_name, policy_version, save_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Checkpoint
 from rlinf_core.rollouts.experience import Trajectory
@@ -218,6 +218,14 @@ def test_the_bridge_hands_over_what_arrived_and_tells_what_it_was_told(task, tmp
         policy = make_policy(task.spec, tanh_gaussian.Config(hidden=(8,)))
         save_policy(policy, tmp_path / "run/policies" / policy_name(2), version=2)
         assert client.next_policy(1, tmp_path / "station")[0] == 2
+        for version in range(3, 7):
+            save_policy(policy, tmp_path / "run/policies" / policy_name(version), version=version)
+        stations.policies_gb = 1e-9
+        stations.releases.record.pins = {"b": 4}
+        assert client.next_policy(2, tmp_path / "station")[0] == 6
+        stations.take(0, {})
+        left = [policy_version(path) for path in policy_files(tmp_path / "run/policies")]
+        assert left == [2, 4, 6], "the first, that of a station, and the newest"
     finally:
         client.close()
         stations.close()

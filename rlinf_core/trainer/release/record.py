@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ALL = "*"        # the pin of every station
 DECISIONS = 50   # are kept
+USED = 2000      # ids
 
 
 class Model(BaseModel):
@@ -102,6 +103,8 @@ class Record(Model):
         refused: versions that were rolled back, and why.
         pins: of stations, or of ALL.
         drained: stations that begin no further episode.
+        used: the last episodes that were compared in what was decided: in nothing else again, also where a trainer that is
+            started anew reads them once more.
         decisions: lines for people.
     """
 
@@ -112,6 +115,7 @@ class Record(Model):
     refused: dict[int, str] = {}
     pins: dict[str, int] = {}
     drained: list[str] = []
+    used: list[str] = []
     decisions: list[str] = []
 
     def decided(self, text: str) -> str:
@@ -119,6 +123,11 @@ class Record(Model):
         print(text, flush=True)
         self.decisions = [*self.decisions, f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"][-DECISIONS:]
         return text
+
+    def use(self, *compared: Trial | Watched | None) -> None:
+        """What these compare is not compared again."""
+        ids = [outcome.id for each in compared if each is not None for pair in each.pairs for outcome in pair]
+        self.used = [*dict.fromkeys([*self.used, *ids])][-USED:]
 
     def make_current(self, version: int) -> None:
         """A version for all; a trial is over."""

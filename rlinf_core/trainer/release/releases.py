@@ -18,6 +18,7 @@ from rlinf_core.trainer.release.sequential import NOT_WORSE, WORSE, Evidence, ju
 SILENT_S = 60.0  # after which another station takes over from the one that tries a policy
 LAST = 50        # training episodes of each station that are shown
 KEEP_S = 5.0     # between two writes of what is watched
+GO_BACK = 5      # versions that stay on the disk, to go back to
 FILE = "release.json"
 Heard = Mapping[str, tuple[float, pb.StationReport]]
 MEASURES: dict[str, Callable[[Outcome, Outcome], float]] = {  # above 0 where the new policy did worse, below where better
@@ -64,9 +65,11 @@ class Releases(Choice):
 
     # What the loop tells
     def played(self, station: str, outcome: Outcome) -> None:
-        """A training episode has come. One that counts already changes nothing."""
+        """A training episode has come. One that counts already, or did in what was decided, changes nothing."""
         self.last[station].append(outcome)
         trial = self.record.trial
+        if outcome.id in self.record.used:
+            return
         if self.settings.staged and outcome.version == self.record.current:
             self.recent[station].append(outcome)
             self._look_back(station, outcome)
@@ -120,6 +123,16 @@ class Releases(Choice):
         able = [name for name in free if len(self.recent[name]) >= self.settings.episodes]
         return present if present in free else min(able, default="")
 
+    def needed(self) -> set[int]:
+        """Versions that a station has, or may be sent; those that can be gone back to no more are forgotten.
+
+        Of those before that of all, the last few can: each file may be gigabytes.
+        """
+        record = self.record
+        record.previous = record.previous[-GO_BACK:]
+        return {self.newest, record.current, *record.previous, *record.pins.values(),
+                *((record.trial.version,) if record.trial else ()), *((record.watched.before,) if record.watched else ())}
+
     # What is decided
     def _judge(self, trial: Trial) -> None:
         """What the tests say, which share the probability of a false alarm."""
@@ -165,6 +178,7 @@ class Releases(Choice):
 
     def promote(self, version: int, why: str) -> str:
         """A version for all. Its episodes on trial are compared with no other: they count because they were good."""
+        self.record.use(self.record.trial, self.record.watched)
         if version != self.record.current:
             self.record.watched = self._from_now_on()
         self.record.make_current(version)
@@ -186,6 +200,7 @@ class Releases(Choice):
         What it was compared with is used no more: where that was luck, every policy to come would be found worse.
         """
         record, trial = self.record, self.record.trial
+        record.use(trial or record.watched)
         if trial is not None:
             gone, record.trial = trial.version, None
             self.recent.pop(trial.station, None)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.bridge import metrics
+from rlinf_core.bridge.fetching import forget
 from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.episodes.spool import MAX_GB
 from rlinf_core.recipes.release import Release
 from rlinf_core.rollouts.experience import TRAIN, Experience, Source, Trajectory
 from rlinf_core.trainer.release import metrics as release_metrics
@@ -36,12 +38,14 @@ class Stations(Source):
         insert: what takes it, and says what became of it.
         fleet: the folder of the fleet that it serves; None serves whoever calls.
         release: how a new policy comes to them.
+        policies_gb: that ``policies/`` may take, before the oldest are removed that nobody needs.
     """
 
     asynchronous = True
 
     def __init__(self, address: str, run_dir: Path, intake: Intake, insert: Callable[[Trajectory], str],
-                 fleet: Path | None = None, release: Release | None = None) -> None:
+                 fleet: Path | None = None, release: Release | None = None, policies_gb: float = MAX_GB) -> None:
+        self.policies_gb, self.looked_at = policies_gb, -1
         self.intake, self.insert = intake, insert
         self.releases = Releases(release or Release(), run_dir)
         self.watch = Watch(self.releases, run_dir)
@@ -61,6 +65,9 @@ class Stations(Source):
             for _ in range(min(AT_ONCE, len(queue))):
                 self.intake.take(queue.popleft(), self._insert)
         self.watch.turn(self.server.newest, dict(self.server.stations))
+        if self.looked_at != self.server.newest:
+            self.looked_at = self.server.newest
+            forget(self.server.policies, self.policies_gb, self.looked_at, *self.releases.needed())
         return Experience()
 
     def _insert(self, trajectory: Trajectory) -> str:

@@ -191,9 +191,10 @@ class Environment(ControlNode):
         return await Until(self.done) or await Until(self.closed[self.episode_id])
 
     def _must_wait(self) -> bool:
-        """The learner is behind; or nothing could be recorded; or the arm has just been held; or it waits for a person."""
-        behind = self.mode == "train" and self.trainer.connected and not self.trainer.accepting
-        return bool(self.still) or behind or self.trainer.spool_full >= 1.0 or time.monotonic() < self.held_until
+        """The trainer holds it or is behind; nothing could be recorded; the arm was just held; or it waits for a person."""
+        trainer = self.trainer
+        behind = trainer.held or self.mode == "train" and trainer.connected and not trainer.accepting
+        return bool(self.still) or behind or trainer.spool_full >= 1.0 or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
         """Whether an episode may begin."""

@@ -57,9 +57,10 @@ class LocalPolicyNode(PolicyNode):
             self.generator = torch.Generator(policy.device).manual_seed(self.seed + max(update.version, 0))
             self.schedule = ChunkSchedule(1, policy.config.executed)
             self.status.path, self.status.error = update.path, ""
-        except (PolicyFileError, SpecError) as error:
-            self.status.error = str(error)
-            self.get_logger().error(str(error))
+        except Exception as error:  # whatever a file says, the present policy plays on, and the trainer hears of it
+            known = isinstance(error, (PolicyFileError, SpecError))
+            self.status.error = str(error) if known else f"policy {update.path}: {type(error).__name__}: {error}"
+            self.get_logger().error(self.status.error)
         self._publish_status()
 
     def _may_change(self, step: TimeStep) -> bool:

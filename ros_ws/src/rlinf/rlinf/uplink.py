@@ -36,7 +36,9 @@ class Uplink(StationNode):
         credentials = Path(folder) if folder else None
         self.client, self.reporter = (BridgeClient(address, station, credentials) for _ in range(2))
         self.specs, self.limits_hash = (self.declare_parameter(name, "").value for name in ("specs", "limits_hash"))
-        self.version, self.trouble, self.stopping = -1, "", threading.Event()
+        self.version, self.stopping = -1, threading.Event()
+        self.troubles = {"up": "", "down": ""}  # of either worker
+        self.said = self.held = False  # what this station is; what was last told
         self.policy = PolicyStatus(version=-1)
         subscription(self, "policy/status", self._on_policy)
         self.updates = publisher(self, "policy/update")
@@ -60,10 +62,7 @@ class Uplink(StationNode):
                 trouble = sender.send_all()
             except Exception as error:  # this thread must outlive whatever happens to a disk
                 trouble = f"{type(error).__name__}: {error}"
-            if trouble:
-                self._complain(trouble)
-            else:
-                self.trouble = ""
+            self._note("up", trouble)
 
     def _fetch(self) -> None:
         base = last_fetched(self.policies)
@@ -72,9 +71,10 @@ class Uplink(StationNode):
                 fetched = self.reporter.next_policy(self.version, self.policies, base=base)
                 if fetched is not None:
                     forget(self.policies, self.policies_gb, fetched.version, self.policy.version)
-            except (BridgeError, OSError) as error:
-                self._complain(str(error))
+            except Exception as error:  # as above
+                self._note("down", str(error) if isinstance(error, BridgeError) else f"{type(error).__name__}: {error}")
                 continue
+            self._note("down", "")
             if fetched is None:
                 self.stopping.wait(PAUSE_S)
             else:
@@ -85,25 +85,33 @@ class Uplink(StationNode):
         if self.client.credentials and (said := self.client.credentials.warning()):
             self.get_logger().warning(said)
 
-    def _complain(self, trouble: str) -> None:
-        if trouble != self.trouble:
-            self.trouble = trouble
+    def _note(self, way: str, trouble: str) -> None:
+        """How it goes with one of the two ways; a trouble is said once, and waited for a little."""
+        if trouble and trouble != self.troubles[way]:
             self.get_logger().warning(f"{trouble}. Nothing is lost: episodes wait in {self.spool.root / 'closed'}")
-        self.stopping.wait(RETRY_S)
+        self.troubles[way] = trouble
+        if trouble:
+            self.stopping.wait(RETRY_S)
+
+    @property
+    def trouble(self) -> str:
+        """What hinders, each once; empty where nothing does."""
+        return "; ".join(dict.fromkeys(filter(None, self.troubles.values())))
 
     def _report(self) -> None:
         backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
         full = room["spool_full"] >= 1.0
-        status = TrainerStatus(connected=False, backlog=backlog, message=self.trouble, **room)
+        status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
         try:
             told = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
                                         policy_error=self.policy.error, **room)
+            self.held = told.held
             status = TrainerStatus(
-                connected=True, backlog=backlog, phase=told.phase, policy_version=told.policy_version,
+                connected=True, backlog=backlog, held=told.held, phase=told.phase, policy_version=told.policy_version,
                 updates=told.updates, episodes=told.episodes, transitions=told.transitions,
                 update_ratio=told.update_ratio, accepting=told.accepting and not full, names=list(told.metrics),
                 values=list(told.metrics.values()), message=told.message or self.trouble, **room)
-            if self.specs and not told.registered:
+            if self.specs and not (self.said and told.registered):
                 self._register()
         except BridgeError as error:
             status.message = str(error)
@@ -114,9 +122,11 @@ class Uplink(StationNode):
         self.statuses.publish(status)
 
     def _register(self) -> None:
-        """Say what this station is to a trainer that does not know it."""
+        """Say what this station is: since it was started, and to a trainer that does not know it."""
         try:
-            if why := self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4):
+            why = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
+            self.said = True
+            if why:
                 self.get_logger().error(f"the trainer does not take this station: {why}")
         except BridgeError as error:
             self.get_logger().warning(f"this station cannot register: {error}")
