@@ -115,3 +115,31 @@ def test_what_has_a_channel_is_read_as_one_and_what_cannot_be_is_not_asked_for()
     assert all(kind(row.name) in CHANNELS for row in TOPICS if row.channel is not None)
     with pytest.raises(SpecError, match="topic 'distance': expected one that an observation takes .* got Range"):
         Latest(None, {"distance"}, False)
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize("harm", [{"step": 0}, {"step": 5}, {"data": b""}, {"data": bytes(23)}, {"height": 0, "data": b""}])
+def test_an_image_that_is_none_is_refused_in_words(harm):
+    from sensor_msgs.msg import Image
+
+    from rlinf.conversions import from_image
+
+    whole = {"height": 2, "width": 4, "step": 12, "encoding": "rgb8", "data": bytes(24)}
+    assert from_image(Image(**whole)).shape == (2, 4, 3)
+    with pytest.raises(SpecError, match="image '': expected . rows of .* bytes for 4 pixels of 3, got .* bytes"):
+        from_image(Image(**whole | harm))
+
+
+@pytest.mark.ros
+def test_joints_are_read_by_name_and_what_others_say_on_their_topic_is_not_theirs():
+    from sensor_msgs.msg import JointState
+
+    from rlinf.latest import Latest
+
+    latest = Latest.__new__(Latest)
+    latest.channels, latest.messages, latest.stamps_ns = {}, {}, {}
+    latest.joints = {"joint_states": ["b", "a"]}
+    latest._keep("joint_states", JointState(name=["a", "finger", "b"], position=[1.0, 9.0, 2.0]))
+    latest._keep("joint_states", JointState(name=["finger"], position=[9.0]))
+    assert latest.channels["joint_states"].tolist() == [2.0, 1.0]
+    assert latest.messages["joint_states"].name == ["b", "a"]

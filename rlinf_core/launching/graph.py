@@ -93,14 +93,15 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         node = _node(recipe, "driver", "rlinf.driver", SHUTDOWN, module=driver.node, settings=driver.model_dump_json())
         processes += [_of_arm(node, arm) for arm in robot.interlocks]
     if robot.controller:
-        processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, **robot.controller.model_dump()))
+        processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, limits_file=str(robot.limits),
+                               **robot.controller.model_dump()))
     processes += [
         *_cameras(recipe, robot),
         *_grippers(recipe, robot),
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
-              homes=bool(home(recipe)), **cameras),
+              homes=bool(home(recipe)), joints=_joints(robot), **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
               lockstep=lockstep, **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
@@ -140,8 +141,16 @@ def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
         return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, home=home(recipe),
                      **_devices(recipe))
     return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
+                 joints=_joints(station_robot(recipe)),
                  takes_over=operator.takes_over, seed=recipe.seed,
                  armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
+
+
+def _joints(robot: Robot) -> str:
+    """What is read of each arm's joints: those of its limits, in their order, whatever its driver's order is."""
+    names = {f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
+             for arm, path in robot.interlocks.items()}
+    return json.dumps({topic: joints for topic, joints in names.items() if joints})
 
 
 def home(recipe: Recipe) -> str:
@@ -247,7 +256,8 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     common = [*(f"estop/{name}" for name in robot.estops), *OF_THE_STATION, *(f"{other}/{TO_OTHERS}" for other in others)]
     return replace(_of_arm(process, arm),
                    parameters=process.parameters | {"others": others, "rows": [rows.start, rows.stop, action.dim]},
-                   remappings=process.remappings + tuple((topic, f"{process.namespace}/{topic}") for topic in common))
+                   remappings=process.remappings + tuple(  # names are not looked up twice: the robot's own stands here
+                       (topic, robot.topics.get(topic, f"{process.namespace}/{topic}")) for topic in common))
 
 
 def _of_arm(process: Process, arm: str) -> Process:

@@ -20,4 +20,5 @@ class External:
     channels = ("task/success",)
 
     def __call__(self, channels: dict[str, np.ndarray]) -> bool:
-        return bool(channels["task/success"][0] > self.threshold)
+        signal = channels["task/success"]
+        return bool(signal.size and signal[0] > self.threshold)

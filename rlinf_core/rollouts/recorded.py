@@ -11,7 +11,7 @@ from rlinf_core.episodes.types import Episode, PlayedChunks
 from rlinf_core.errors import EpisodeError
 from rlinf_core.policies import instructions
 from rlinf_core.policies.policy import Batch, Observation
-from rlinf_core.policies.settings import PolicySettings
+from rlinf_core.policies.settings import FlowSettings, PolicySettings, PretrainedSettings
 from rlinf_core.specs import StationSpec
 
 
@@ -36,8 +36,9 @@ def rollout_of(episode: Episode, spec: StationSpec, config: PolicySettings) -> R
     rewards = np.where(np.arange(execute) < played[:, None], episode.rewards[np.minimum(steps, length - 1)], 0.0)
     done = after != np.append(starts[1:], -1)[:len(starts)]
     terminated = (after == length) & (episode.discounts[-1] == 0.0)
-    actions = chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute]
-    reads = bool(config.sentence_features)
+    actions = (chunks.drawn[:, None] if isinstance(config, FlowSettings)  # a path, as a whole
+               else chunks.drawn.reshape(len(chunks), config.horizon, spec.action.dim)[:, :execute])
+    reads = bool(config.sentence_features) or isinstance(config, PretrainedSettings)
     return Rollout(_seen(episode, spec, starts, reads), _seen(episode, spec, after, reads), _one(actions), _one(log_probs),
                    _one(rewards), _one(played), _one(terminated), _one(done), _one(np.ones(len(chunks))),
                    _one(chunks.versions))
@@ -49,6 +50,9 @@ def _fitting(episode: Episode, spec: StationSpec, config: PolicySettings) -> tup
     if chunks is None or chunks.log_probs is None:
         raise EpisodeError(f"episode {episode.id}: expected log-probabilities of what the policy drew, got none. Stations "
                            "record them of a policy that explores (mode train) and has a density (policy.kind)")
+    if isinstance(config, FlowSettings):  # a path of points, whose numbers an action are the network's
+        points, size = config.horizon * (config.flow_steps + 1), chunks.drawn.shape[1]
+        drawn = size if size >= points * spec.action.dim and size % points == 0 else points * spec.action.dim
     sizes, expected = (chunks.drawn.shape[1], chunks.log_probs.shape[1]), (drawn, config.executed)
     if sizes != expected:
         raise EpisodeError(f"episode {episode.id}: expected chunks of {expected[0]} numbers drawn and {expected[1]} "

@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlinf_core.errors import EngineError
+
 QUICK_S = 1e-3  # what takes no longer is computed where the sockets are served: going to a thread and back costs as much
 Infer = Callable[[Any, Sequence[Any]], list[Any]]
 
@@ -108,6 +110,8 @@ class Batcher:
         """An answer or an exception each: where a batch cannot be answered, each of it is asked alone."""
         try:
             return self.infer(batch[0].kind, [each.request for each in batch])
+        except EngineError as error:  # nobody's request: the next would wait as long
+            return [error] * len(batch)
         except Exception as error:
             return [error] if len(batch) == 1 else [result for each in batch for result in self._answered([each])]
 

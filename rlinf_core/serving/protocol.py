@@ -71,6 +71,14 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
     return Request(vectors, images, instruction, **_ours(spec, said.get(OURS, {})))
 
 
+def check_keys(spec: StationSpec, keys: Mapping[str, str]) -> None:
+    """That each of ``keys`` is something that the client has; SpecError names it."""
+    known = [*(item.name for item in spec.observation), STATE, PROMPT]
+    for name in keys:
+        if name not in known:
+            raise SpecError(f"station.policy.keys: expected {', '.join(known)}, got '{name}'{nearest(name, known)}")
+
+
 def observation_message(spec: StationSpec, named: Arrays, instruction: str, keys: Mapping[str, str]) -> dict[str, Any]:
     """The client's message: every observation under its name, or those of ``keys`` alone, under the server's names."""
     whole: dict[str, Any] = {**named, PROMPT: instruction}

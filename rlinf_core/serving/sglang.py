@@ -127,12 +127,12 @@ class Generated(NetworkPolicy):
                               f"{policy.network.words}, which stand for actions, got {tokens.tolist()[0][:8]}. Serve the "
                               "policy's own checkpoint")
         shape = (len(tokens), policy.config.horizon, policy.spec.action.dim)
-        bins = torch.from_numpy(policy.network.words - 1 - tokens).view(shape).float()
+        bins = torch.from_numpy(policy.network.words - 1 - tokens).view(shape).float().to(policy.device)
         if not draws:
             return policy.played(bins)
         every = torch.from_numpy(log_probs).log_softmax(dim=-1)
         chosen = every.gather(-1, torch.from_numpy(tokens - first).unsqueeze(-1)).view(shape)
-        return policy.played(bins, chosen)
+        return policy.played(bins, chosen.to(policy.device))
 
 
 def _png(picture: torch.Tensor) -> str:

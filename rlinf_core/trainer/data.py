@@ -22,6 +22,7 @@ from rlinf_core.algorithms.common.settings import (
     ExpertSettings,
     OnPolicySettings,
 )
+from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ReplayBuffer, mix
@@ -195,6 +196,8 @@ class RolloutData(Data):
         super().__init__(recipe, policy, governor)
         self.waiting: list[Rollout] = []
         self.moments = RunningMoments(policy.spec.vector_size)
+        self.before = next(((part.mean.numpy(force=True), part.std.numpy(force=True)) for part in policy.modules()
+                            if isinstance(part, Normalisation)), (np.zeros(0), np.zeros(0)))
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if trajectory.rollout is None:
@@ -235,7 +238,10 @@ class RolloutData(Data):
 
     def learned(self, learner: Learner) -> None:
         self._seen(self.last)
-        learner.normalise(self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True))
+        if self.recipe.simulation.initial_policy:  # it sees as it has learned to see; so do its critics
+            learner.normalise(self.before[0], self.before[1])
+        else:
+            learner.normalise(self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True))
 
     def _seen(self, rollout: Rollout) -> torch.Tensor:
         vectors = rollout.observations["vectors"]

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from rlinf_core.errors import RecipeError
 from rlinf_core.specs import ActionSpec
 from rlinf_core.task import Channels
 from sim_bridges.scripted.arm import ScriptedArm
@@ -20,24 +19,22 @@ Reach = Annotated[float, Field(gt=0, le=1)]
 class JointsOperator(ScriptedArm):
     """Goes straight to the goal by damped least squares (Nakamura and Hanafusa, 1986), each joint as little as can be.
 
+    The joints are the limits', in their order, as everywhere on a station; the action's are the same.
+
     Args:
-        listed: the joints in the order in which ``joint_states`` has them; the action names them, too, in its own.
         reach: share of the way to the goal that a step asks for, as far as the action's scale allows.
     """
 
     channels = ("current_pose", "goal_pose", "joint_states")
 
-    def __init__(self, action: ActionSpec, listed: tuple[str, ...], reach: Reach = 0.6, **common: Any) -> None:
-        if sorted(listed) != sorted(action.names):
-            raise RecipeError(f"script.listed: expected the action's dimensions ({', '.join(action.names)}) in the order "
-                              f"of joint_states, got {', '.join(listed)}")
-        self.places, self.reach = [listed.index(name) for name in action.names], reach
+    def __init__(self, action: ActionSpec, reach: Reach = 0.6, **common: Any) -> None:
+        self.reach = reach
         self.unsteady, self.scale_rad = action.dim, np.asarray(action.scale)
         super().__init__(action, **common)
 
     def act(self, channels: Channels) -> np.ndarray:
         """Normalised action (J,)."""
-        hesitates, joints = self.hesitates(), channels["joint_states"][self.places]
+        hesitates, joints = self.hesitates(), channels["joint_states"]
         way = (0.0 if hesitates else self.reach) * (channels["goal_pose"][:3] - channels["current_pose"][:3])
         here = tool_pose(joints)[:3]
         slope = np.stack([(tool_pose(joints + STEP_RAD * each)[:3] - here) / STEP_RAD for each in np.eye(len(joints))], 1)

@@ -59,6 +59,23 @@ def test_updates_are_the_same(kind, more):
     assert computed.count("computed") <= computed.count("called"), "what acts is computed once"
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+def test_in_bfloat16_the_layers_are_computed_so_and_the_loss_is_near(kind):
+    make, observation = MAKERS[kind]
+    plain, seen = make().train(), observation("push", "pull it")
+    reduced, dtypes = copy.deepcopy(plain), []
+    for layer in layers(reduced):
+        for part in layer.modules():
+            if isinstance(part, torch.nn.Linear):
+                part.register_forward_hook(lambda part, seen, answer: dtypes.append(answer.dtype))
+    one, two = cloner(plain, Computing()), cloner(reduced, Computing(precision="bfloat16"))
+    for _ in range(2):
+        losses = [learner.update(batch_of(plain, seen))["sft_loss"] for learner in (one, two)]
+        assert losses[1] == pytest.approx(losses[0], rel=0.03) and losses[1] != losses[0]
+    assert dtypes.count(torch.bfloat16) > 0.8 * len(dtypes) > 0 and {value.dtype for value in reduced.parameters()} == {torch.float32}
+    assert reduced.act(seen, False).actions.dtype == torch.float32
+
+
 def test_less_is_kept():
     """Of a pi0 with six layers in each part; bytes that are kept between the two ways."""
     def kept(how):

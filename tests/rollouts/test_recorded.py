@@ -11,7 +11,7 @@ from rlinf_core.algorithms.common.advantages import gae
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError
-from rlinf_core.policies import gaussian, make_policy
+from rlinf_core.policies import gaussian, make_policy, pi0
 from rlinf_core.policies.instructions import NAME, decoded
 from rlinf_core.rollouts.recorded import rollout_of
 from tests.messages import record
@@ -119,3 +119,15 @@ def test_what_says_no_log_probabilities_or_has_other_sizes_is_refused_by_name(re
                          (SIZES.but(horizon=5), "expected chunks of 15 numbers drawn and 2 log-probabilities")):
         with pytest.raises(EpisodeError, match=said):
             rollout_of(episode, spec, config)
+
+
+def test_what_a_flow_policy_drew_is_one_path_and_models_that_read_have_their_instruction(recorded):
+    config = pi0.Config(horizon=4, execute=2, flow_steps=3, sde_noise=0.3)
+    episode, spec = recorded(steps=5)
+    path = np.arange(len(episode.chunks) * 4 * 4 * 32, dtype=np.float32).reshape(len(episode.chunks), -1)
+    chunks = replace(episode.chunks, drawn=path)
+    rollout = rollout_of(replace(episode, chunks=chunks), spec, config)
+    assert rollout.actions.shape == (3, 1, 1, 512) and np.array_equal(rollout.actions[:, 0, 0], path)
+    assert NAME in rollout.observations
+    with pytest.raises(EpisodeError, match="expected chunks of 48 numbers drawn and 2 log-probabilities .* got 511 and 2"):
+        rollout_of(replace(episode, chunks=replace(chunks, drawn=path[:, :-1])), spec, config)

@@ -1,9 +1,11 @@
 """An arm that is one YAML (robots/ur5e): its driver's own topics and its own controller, behind the interlock."""
 
+import copy
+import math
 import time
 
 import pytest
-from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, WrenchStamped
 from rclpy.duration import Duration
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from sensor_msgs.msg import JointState
@@ -13,6 +15,7 @@ from trajectory_msgs.msg import JointTrajectory
 
 from rlinf.qos import profile
 from rlinf_core.errors import RecipeError
+from rlinf_core.interlock import load_limits
 from rlinf_core.launching.graph import Process, station_processes
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robot import load_robot
@@ -95,7 +98,7 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
 
 def controller(peer, kind, topic):
     peer.supervisor.start(Process("controller", "rlinf", "controller", "rlinf.controller", "/station_a",
-                                  {"kind": kind, "topic": topic}))
+                                  {"kind": kind, "topic": topic, "limits_file": str(load_robot("franka_fr3").limits)}))
 
 
 @pytest.mark.domain(121)
@@ -110,25 +113,54 @@ def test_forward_position_is_told_the_joints_as_they_are(peer):
 
 
 @pytest.mark.domain(122)
-def test_a_twist_goes_and_turns_the_shorter_way_to_the_target_and_says_nothing_before_it_knows_the_pose(peer):
+def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_while_it_may(peer):
     got = listen_to(peer, TwistStamped, "/servo_node/delta_twist_cmds")
     targets = peer.node.create_publisher(PoseStamped, "target_pose", profile("target_pose"))
     poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     controller(peer, "twist", "/servo_node/delta_twist_cmds")
-    peer.spin(lambda: targets.get_subscription_count() and poses.get_subscription_count(), 90, "the controller")
+    peer.spin(lambda: all(each.get_subscription_count() for each in (targets, poses, safety)), 90, "the controller")
     target, pose = PoseStamped(), PoseStamped()
     target.header.frame_id = "base"
     target.pose.position.x, target.pose.orientation.z, target.pose.orientation.w = 0.41, 0.0499792, 0.9987503  # 0.1 rad
     pose.pose.position.x, pose.pose.orientation.w = 0.4, -1.0  # the same as 1, with the other sign
+    pose.header.frame_id = "base"
+
+    def told(state=SafetyState.ACTIVE, stale_s=0.0, **changed):
+        """Linear x, y, z and angular z of what it says to a target, by a pose and a state of that moment."""
+        said = copy.deepcopy(pose)
+        said.header.frame_id = changed.pop("frame", "base")
+        for name, value in changed.items():
+            setattr(said.pose.position, name, value)
+        got.clear()
+        deadline = time.monotonic() + 60
+        while not (got and got[-1].header.stamp.sec == 7) and time.monotonic() < deadline:
+            safety.publish(SafetyState(state=state))
+            if stale_s == 0.0:
+                poses.publish(said)
+            peer.for_s(stale_s or 0.02)
+            if stale_s:
+                safety.publish(SafetyState(state=state))
+                peer.for_s(0.02)
+            target.header.stamp.sec = 7
+            targets.publish(target)
+            peer.for_s(0.01)
+        twist = got[-1].twist
+        return [twist.linear.x, twist.linear.y, twist.linear.z, twist.angular.z]
+
     targets.publish(target)
-    peer.for_s(0.5)
-    assert not got
-    poses.publish(pose)
-    peer.for_s(0.5)
-    targets.publish(target)
-    peer.spin(lambda: got, what="the command")
-    assert got[0].header.frame_id == "base" and got[0].twist.linear.x == pytest.approx(0.05)
-    assert got[0].twist.angular.z == pytest.approx(0.5, abs=1e-4) and got[0].twist.angular.x == pytest.approx(0.0, abs=1e-6)
+    peer.spin(lambda: got, what="an answer")
+    assert got[-1].twist == Twist(), "it does not know where the arm is"
+    peer.spin(lambda: told()[0] == pytest.approx(0.05), 90, lambda: f"motion: {told()}")
+    assert got[-1].header.frame_id == "base" and got[-1].twist.angular.x == pytest.approx(0.0, abs=1e-6)
+    assert got[-1].twist.angular.z == pytest.approx(0.5, abs=1e-4)
+    limits = load_limits(load_robot("franka_fr3").limits)
+    peer.spin(lambda: math.hypot(*told(x=-0.6, y=-0.5)[:3]) == pytest.approx(limits.speed), 60, "what it may at most")
+    still = [0.0] * 4
+    for held in ({"state": SafetyState.HOLD}, {"state": SafetyState.FAULT}, {"state": SafetyState.DISARMED},
+                 {"frame": "world"}, {"x": math.nan}, {"stale_s": 0.2}):
+        peer.spin(lambda held=held: told(**held) == still, 30, lambda held=held: f"a stop: {held} {told(**held)}")
+    assert told(stale_s=0.2) == still
 
 
 def listen_to(peer, kind, topic):

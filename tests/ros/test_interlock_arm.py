@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from rlinf_msgs.msg import ActionChunk, Applied, EpisodeEvent, SafetyEvent
-from std_msgs.msg import Bool
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
 from rlinf.qos import kind, profile
@@ -194,6 +195,40 @@ def test_s21_s22_arming_says_which_input_is_missing_or_foreign(disarmed):
     arm.reach(ACTIVE)
     arm.felt = False
     arm.reach(HOLD, "silent:wrench")
+
+
+def test_s22_joints_of_others_are_not_the_arms(disarmed):
+    arm, names, say = disarmed, list(disarmed.joints.name), disarmed.say["joint_states"]
+    told(arm, True)
+    arm.streams = True
+    arm.reach(ACTIVE)
+    others = JointState(name=["robotiq_85_left_knuckle_joint"], position=[0.4])
+    timer = arm.peer.node.create_timer(0.01, lambda: say.publish(others))  # as a gripper's driver on the same topic
+    try:
+        arm.peer.for_s(1.0)
+        assert arm.states[-1].state == ACTIVE, "they hide nothing either"
+        arm.joints.name = [f"panda_joint{number}" for number in range(1, 8)]
+        arm.reach(HOLD, "silent:joint_states")
+        arm.streams = False
+        told(arm, False)
+        assert "silent:joint_states" in refused(arm)
+    finally:
+        arm.joints.name = names
+        arm.peer.node.destroy_timer(timer)
+
+
+def test_s17_a_fault_that_could_not_be_heard_lets_nothing_be_armed_and_one_that_cannot_be_read_is_one(disarmed):
+    arm = disarmed
+    volatile = arm.peer.node.create_publisher(String, "robot/fault", 10)  # ROS's default
+    arm.peer.spin(lambda: "silent:robot/fault" in refused(arm), what="the refusal")
+    arm.peer.node.destroy_publisher(volatile)
+    latched = arm.peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
+    told(arm, True)
+    latched.publish(String(data="x" * 10_000))
+    arm.reach(FAULT, "robot:unreadable")
+    latched.publish(String(data=""))
+    arm.peer.spin(lambda: arm.clear("robot:unreadable").success, what="the reset")
+    arm.peer.node.destroy_publisher(latched)
 
 
 def test_s25_messages_of_any_size_are_refused_unread(arm):

@@ -44,6 +44,23 @@ def set_limit(arm, name, value):
     return arm.ask(client, request).results[0]
 
 
+@pytest.mark.domain(49)
+def test_s19_s22_a_contact_limit_that_is_set_while_it_runs_is_kept_from_then_on(peer, tmp_path):
+    arm, limits = Arm(peer), tmp_path / "limits.yaml"
+    limits.write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\ncontact_force: unlimited\n"
+                      "contact_torque: unlimited\ncontact_fault: unlimited\n")
+    arm.felt = False
+    launch(peer, limits_file=str(limits))
+    arm.arm()
+    arm.reach(ACTIVE)
+    assert set_limit(arm, "contact_force", 20.0).successful
+    arm.reach(HOLD, "silent:wrench")
+    arm.felt = True
+    arm.reach(ACTIVE)
+    arm.wrench.wrench.force.z = 30.0
+    arm.reach(HOLD, "contact")
+
+
 @pytest.mark.domain(84)
 def test_s25_no_request_ends_the_process_and_each_is_refused_in_words(peer):
     arm = Arm(peer, streams=False)

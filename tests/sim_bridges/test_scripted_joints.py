@@ -1,15 +1,12 @@
 """The script of an arm that takes joint steps, at a UR5e's kinematics: it reaches the goals that the twin draws."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe, station_robot, station_task
 from rlinf_core.scripts import make_script
-from sim_bridges.twins.universal_robots import ARM, NEAR_M
+from sim_bridges.twins.universal_robots import NEAR_M
 from sim_bridges.twins.universal_robots_state import HOME, tool_pose
 
 
@@ -21,7 +18,6 @@ def recipe():
 def plays(task, goals, noise=0.12):
     """Time steps to each of them in turn, the arm beginning where it was; those of an episode where it did not come."""
     joints, taken = np.array(HOME), []
-    listed = sorted(range(6), key=lambda joint: ARM[joint])  # as the driver's joint_state_broadcaster
     for seed, goal in enumerate(goals):
         script = make_script(task, noise=noise, seed=seed)
         step = 0
@@ -29,7 +25,7 @@ def plays(task, goals, noise=0.12):
             pose = tool_pose(joints)
             if np.linalg.norm(pose[:3] - goal[:3]) < NEAR_M:
                 break
-            action = script.act({"joint_states": joints[listed], "current_pose": pose, "goal_pose": goal})
+            action = script.act({"joint_states": joints, "current_pose": pose, "goal_pose": goal})
             assert action.shape == (6,) and np.abs(action).max() <= 1
             joints, step = joints + task.spec.action.to_si(action), step + 1
         taken.append(step)
@@ -47,9 +43,3 @@ def test_it_reaches_the_goals_of_the_twin_which_lie_within_the_arms_box(recipe):
     steady, unsteady = plays(task, goals, noise=0.0), plays(task, goals)
     assert np.mean(steady < task.max_steps) == 1.0 and steady.max() < 60
     assert np.mean(unsteady < task.max_steps) >= 0.99
-
-
-def test_joints_that_are_listed_otherwise_than_the_action_knows_them_are_told(recipe):
-    task = station_task(recipe)
-    with pytest.raises(RecipeError, match="script.listed: expected the action's dimensions .*, got elbow_joint"):
-        make_script(replace(task, script=task.script.but(listed=("elbow_joint",))))

@@ -17,6 +17,7 @@ from rlinf_core.algorithms.common.recomputing import layers, recomputing
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.devices import check_bfloat16, check_compiles
 from rlinf_core.errors import RlinfError
+from rlinf_core.policies.settings import PretrainedSettings
 
 BACKEND = "inductor"  # of torch.compile
 Forward = Callable[..., Any]
@@ -55,10 +56,14 @@ def compute(learner: Checkpointed, computing: Computing) -> None:
 
 
 def networks(learner: Checkpointed) -> Iterator[nn.Module]:
-    """The outermost modules of a learner that are called, and have a matrix at least: each once."""
+    """The outermost modules of a learner that are called, and have a matrix at least: each once.
+
+    Of a policy made of a published network, whose parts are called from outside it: its layers.
+    """
     seen: set[nn.Module] = set()
     for module in learner.modules.values():
-        for network in _called(module):
+        published = isinstance(getattr(module, "config", None), PretrainedSettings)
+        for network in layers(module) if published else _called(module):
             if network not in seen:
                 seen.add(network)
                 yield network
@@ -75,9 +80,9 @@ def _called(module: nn.Module) -> Iterator[nn.Module]:
 def _compiled(forward: Forward) -> Forward:
     compiled = torch.compile(forward, backend=BACKEND)
 
-    def called(*inputs: Any) -> Any:
+    def called(*inputs: Any, **named: Any) -> Any:
         try:
-            return compiled(*inputs)
+            return compiled(*inputs, **named)
         except torch._dynamo.exc.TorchDynamoException as error:
             raise RlinfError(f"learner.compile: expected networks that torch.compile can compile, got: {error}. Set "
                              "learner.compile to false") from error
@@ -86,9 +91,13 @@ def _compiled(forward: Forward) -> Forward:
 
 
 def _reduced(forward: Forward, device: torch.device) -> Forward:
-    def reduced(*inputs: Any) -> Any:
+    def reduced(*inputs: Any, **named: Any) -> Any:
         with torch.autocast(device.type, torch.bfloat16):
-            outputs = forward(*inputs)
-        return tuple(each.float() for each in outputs) if isinstance(outputs, tuple) else outputs.float()
+            outputs = forward(*inputs, **named)
+        return tuple(map(_float, outputs)) if isinstance(outputs, tuple) else _float(outputs)
 
     return reduced
+
+
+def _float(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value

@@ -52,7 +52,7 @@ def built(architecture: Mapping[str, Any]) -> Any:
     from transformers import PI0Config, PI0ForConditionalGeneration
 
     try:
-        return PI0ForConditionalGeneration(PI0Config.from_dict(json.loads(json.dumps(architecture))))
+        return PI0ForConditionalGeneration(PI0Config.from_dict(json.loads(json.dumps(architecture)))).float()
     except Exception as error:  # the library raises many kinds
         raise PolicyFileError("policy.network: expected keys and values of transformers' PI0Config, got: "
                               f"{error}") from error
@@ -85,7 +85,7 @@ def from_checkpoint(folder: Path, horizon: int) -> tuple[Any, Tokenizer]:
     network, found = loaded
     check_horizon(folder, config.chunk_size, horizon)
     refuse_differing(folder, found["missing_keys"], found["unexpected_keys"], found["mismatched_keys"])
-    return network, FileTokenizer(text)
+    return network.float(), FileTokenizer(text)  # a folder's own numbers may be shorter
 
 
 def described(network: Any) -> Mapping[str, Any]:

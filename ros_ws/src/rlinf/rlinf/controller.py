@@ -1,14 +1,20 @@
 """Controller: tells a robot's own controller what the interlock commands, in the messages that it takes.
 
 It makes nothing up and keeps nothing going: one message out for one in. Where the interlock falls silent it is silent too,
-and the robot's controller stops by itself.
+and the robot's controller stops by itself. A twist is what closes the loop from target to measured pose here, beyond the
+interlock: it is bounded by the same limits, and it is zero unless the interlock lets the arm move and the pose is fresh,
+finite and of the target's frame.
 """
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped
 from rclpy.duration import Duration
+from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
@@ -16,8 +22,11 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from rlinf.qos import received, subscription
 from rlinf.spinning import ControlNode, run
 from rlinf_core.errors import RlinfError
+from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.rotation import inverse, product, to_vector
 
+MOVES = (SafetyState.ARMED, SafetyState.ACTIVE)
+SAFETY_S = 0.5  # the interlock says how it stands several times in that
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
 
@@ -32,9 +41,13 @@ class Controller(ControlNode):
         self.horizon = Duration(seconds=self.declare_parameter("horizon_s", 0.05).value).to_msg()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
-        self.pose: PoseStamped | None = None
+        limits_file = self.declare_parameter("limits_file", "").value
+        self.pose, self.pose_at = PoseStamped(), -math.inf
+        self.moves, self.moves_at = False, -math.inf
         if self.kind == "twist":
+            self.limits = load_limits(limits_file)
             subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
+            subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
         else:
             subscription(self, "target_joints", self._on_joints)
@@ -47,13 +60,22 @@ class Controller(ControlNode):
         self.output.publish(JointTrajectory(joint_names=target.name, points=[point]))  # stamp 0: from now on
 
     def _on_pose(self, pose: PoseStamped) -> None:
-        self.pose = pose
+        self.pose, self.pose_at = pose, time.monotonic()
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.moves, self.moves_at = safety.state in MOVES, time.monotonic()
+
+    def _may_move(self, target: PoseStamped) -> bool:
+        now, here = time.monotonic(), self.pose.pose
+        fresh = now - self.pose_at <= self.limits.stale_state and now - self.moves_at <= SAFETY_S
+        return self.moves and fresh and self.pose.header.frame_id == target.header.frame_id and all(map(math.isfinite, (
+            here.position.x, here.position.y, here.position.z,
+            here.orientation.x, here.orientation.y, here.orientation.z, here.orientation.w)))
 
     def _on_target_pose(self, target: PoseStamped) -> None:
-        if self.pose is None:
-            return
-        twist = TwistStamped(header=target.header)
-        linear, angular = twist_towards(self.pose, target, self.gain)
+        twist, still = TwistStamped(header=target.header), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
+        linear, angular = twist_towards(self.pose, target, self.gain) if self._may_move(target) else still
+        linear, angular = at_most(self.limits.speed, linear), at_most(self.limits.rotation_speed, angular)
         for part, values in ((twist.twist.linear, linear), (twist.twist.angular, angular)):
             part.x, part.y, part.z = values
         self.output.publish(twist)
@@ -65,6 +87,12 @@ def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[
     way = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
     turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
     return tuple((gain * way).tolist()), tuple((gain * turn).tolist())
+
+
+def at_most(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
+    """The same direction, no faster than that."""
+    speed = math.hypot(*velocity)
+    return velocity if speed <= bound else tuple(each * bound / speed for each in velocity)
 
 
 def main() -> None:

@@ -39,6 +39,9 @@ def from_image(message: Image) -> np.ndarray:
     if message.encoding not in ("rgb8", "bgr8"):
         raise SpecError(f"image '{message.header.frame_id}': expected encoding rgb8 or bgr8, got '{message.encoding}'. "
                         "Set the camera driver to one of them (realsense2_camera: rgb_camera.color_format:=RGB8)")
+    if message.step < 3 * message.width or len(message.data) != message.height * message.step or not message.data:
+        raise SpecError(f"image '{message.header.frame_id}': expected {message.height} rows of {message.step} bytes for "
+                        f"{message.width} pixels of 3, got {len(message.data)} bytes. Its sender is defective")
     rows = np.frombuffer(message.data, np.uint8).reshape(message.height, message.step)
     pixels = rows[:, : message.width * 3].reshape(message.height, message.width, 3)
     return pixels if message.encoding == "rgb8" else pixels[..., ::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from builtin_interfaces.msg import Time
@@ -57,7 +58,8 @@ class Environment(ControlNode):
             self.declare_parameter(name, False).value for name in ("person", "external", "homes"))
         self.period_ns = round(NS / self.task.spec.control_hz)
         seen = None if self.lockstep else lambda: self.timer.arrived()
-        self.inputs = Latest(self, self.task.channels, self.lockstep, seen)
+        joints = json.loads(self.declare_parameter("joints", "{}").value)
+        self.inputs = Latest(self, self.task.channels, self.lockstep, seen, joints)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns, self.held_until = "", -1, 0, 0, 0.0
         self.done, self.closed = Future(), dict[str, Future]()
         self.running, self.mode, self.judged = False, "", StepResult()  # the last time step

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
+from operator import sub
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ import rclpy
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
+from rclpy.qos import QoSProfile
 from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 
 from rlinf.arms import each
 from rlinf.asking import asker, asking
 from rlinf.drill_table import Row
-from rlinf.qos import OVERHEARD, subscription, witnessed
+from rlinf.qos import AT_ONCE, OVERHEARD, overheard, subscription, witnessed
 from rlinf.spinning import prioritise
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.errors import RlinfError
@@ -50,23 +53,33 @@ class Watcher:
         self.robot = station_robot(recipe)
         if arm not in self.robot.interlocks:
             raise RlinfError(f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got '{arm}'")
-        self.limits = load_limits(self.robot.interlocks[arm])
+        self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
         self.states: list[tuple[float, SafetyState]] = []
         self.poses: list[tuple[float, tuple[float, ...]]] = []
-        self.targets: list[tuple[float, tuple[float, ...]]] = []
+        self.joints, self.targets = list[tuple[float, tuple[float, ...]]](), list[tuple[float, tuple[float, ...]]]()
         self.begun = 0.0  # the present one of what is asked for
         self.asked: dict[str, float] = {}  # what people did, and when it was last heard
         self.node = asker(recipe.station.name)
-        hear, topic = partial(subscription, self.node), each(arm, "current_pose")
-        hear(each(arm, "safety"), self._on_safety, quality=witnessed("safety"))
-        hear(topic, partial(self._on_pose, self.poses), quality=OVERHEARD, at=self.robot.topics.get(topic, topic))
-        hear(each(arm, "target_pose"), partial(self._on_pose, self.targets), quality=OVERHEARD)
-        hear("teleop/action", lambda _: self.asked.__setitem__("command", time.monotonic()))
-        hear(each(arm, "robot/fault"), self._on_fault)
+        self._hear(each(arm, "safety"), self._on_safety, witnessed("safety"))
+        self._hear(each(arm, "current_pose"), partial(self._on_pose, self.poses), OVERHEARD)
+        self.by_joints = self.limits.control_mode == "joint_delta"
+        self.measured = self.joints if self.by_joints else self.poses  # of what is commanded
+        if self.by_joints:
+            for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
+                self._hear(each(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
+        else:
+            self._hear(each(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD)
+        self._hear("teleop/action", lambda _: self.asked.__setitem__("command", time.monotonic()))
+        self._hear(each(arm, "robot/fault"), self._on_fault)
         for name in self.robot.estops:
-            hear(f"estop/{name}", partial(self._on_estop, name))
-        self.setting = self.node.create_client(SetParameters, each(arm, "interlock/set_parameters"))
+            self._hear(f"estop/{name}", partial(self._on_estop, name))
+        self.setting = {name: self.node.create_client(SetParameters, each(name, "interlock/set_parameters"))
+                        for name in self.robot.interlocks}
         prioritise(PRIORITY)
+
+    def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
+        """By the name that the robot has for it."""
+        subscription(self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic))
 
     def _on_safety(self, message: SafetyState) -> None:
         self.states.append((time.monotonic(), message))
@@ -74,6 +87,11 @@ class Watcher:
     def _on_pose(self, into: list[Any], message: PoseStamped) -> None:
         p = message.pose.position
         into.append((time.monotonic(), (p.x, p.y, p.z)))
+
+    def _on_joints(self, into: list[Any], message: JointState) -> None:
+        angles = dict(zip(message.name, message.position, strict=False))
+        if all(name in angles for name in self.limits.joint_names):
+            into.append((time.monotonic(), tuple(angles[name] for name in self.limits.joint_names)))
 
     def _on_fault(self, fault: String) -> None:
         if fault.data:
@@ -107,7 +125,8 @@ class Watcher:
     def meet(self) -> None:
         """Until the interlock and the arm are heard."""
         try:
-            self.spin(lambda: self.states and self.poses and self.setting.service_is_ready(), MEET_S, "it")
+            self.spin(lambda: self.states and self.poses and self.measured and all(
+                client.service_is_ready() for client in self.setting.values()), MEET_S, "it")
         except (RlinfError, IndexError):
             what = "pose of the arm" if self.states else "interlock"
             raise RlinfError(nothing_heard(self.node, what, MEET_S)) from None
@@ -115,15 +134,22 @@ class Watcher:
             raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
 
     def set_speeds(self, factor: float) -> dict[str, float]:
-        """Those of the limits' file times that; RlinfError where the interlock does not take them."""
-        wanted = {name: value * factor for name in SPEEDS if math.isfinite(value := getattr(self.limits, name))}
-        said = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
-                for name, value in wanted.items()]
-        future = self.setting.call_async(SetParameters.Request(parameters=said))
-        self.spin(future.done, 10.0, "the interlock's answer")
-        if refused := [each.reason for each in future.result().results if not each.successful]:
-            raise RlinfError(f"the interlock takes no other speeds: {refused[0]}")
-        return wanted
+        """Those of each arm's limits times that, and of this arm what they are; RlinfError where one does not take them.
+
+        Of every arm: a person's device may move another one than they think.
+        """
+        slow = {}
+        for arm, client in self.setting.items():
+            limits = load_limits(self.robot.interlocks[arm])
+            wanted = {name: value * factor for name in SPEEDS if math.isfinite(value := getattr(limits, name))}
+            said = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
+                    for name, value in wanted.items()]
+            future = client.call_async(SetParameters.Request(parameters=said))
+            self.spin(future.done, 10.0, "the interlock's answer")
+            if refused := [each.reason for each in future.result().results if not each.successful]:
+                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}")
+            slow[arm] = wanted
+        return slow[self.arm]
 
     def since(self, where: list[Any], when: float) -> list[Any]:
         """What was heard since then."""
@@ -146,7 +172,7 @@ def latched(cause: str, state: SafetyState) -> bool:
 
 def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     """One thing after the other, each with what to do."""
-    yield _moves(watcher, speeds["speed"])
+    yield _moves(watcher, speeds["joint_speed" if watcher.by_joints else "speed"])
     yield _stops(watcher, "S2", "let go of your device while the arm moves", "the device was let go",
                  lambda: watcher.asked.get("command", math.inf) if time.monotonic() - watcher.asked.get(
                      "command", math.inf) > 0.15 else None, lambda state: state.state in STOPPED, 1e3 * 0.35)
@@ -183,14 +209,18 @@ def _moves(watcher: Watcher, speed: float) -> Row:
     _moving(watcher)
     begun = watcher.begun
     watcher.spin(lambda: watcher.rests, PATIENCE_S, "the arm to rest again")
-    poses, targets = watcher.since(watcher.poses, begun), watcher.since(watcher.targets, begun)
-    fastest = max((math.dist(a[1], b[1]) / (b[0] - a[0]) for a, b in zip(poses, poses[10:], strict=False)), default=0.0)
+    poses, targets = watcher.since(watcher.measured, begun), watcher.since(watcher.targets, begun)
+    if not targets:
+        raise RlinfError("expected to hear what the interlock commands while the arm moved, and heard nothing")
+    far, per_s = (math.dist, "m/s") if not watcher.by_joints else (lambda a, b: max(map(abs, map(sub, a, b))), "rad/s")
+    fastest = max((far(a[1], b[1]) / (b[0] - a[0]) for a, b in zip(poses, poses[10:], strict=False)), default=0.0)
     way = [b - a for a, b in zip(poses[0][1], poses[-1][1], strict=True)]
     asked = [b - a for a, b in zip(targets[0][1], targets[-1][1], strict=True)]
     length = math.hypot(*way) * math.hypot(*asked)
     along = sum(a * b for a, b in zip(way, asked, strict=True)) / length if length else 0.0
-    return Row("S9", 0, "the first motion: where it was told to go, at a tenth", f"{1.2 * speed:.3f} m/s, 0.9 of 1 alike",
-               f"{fastest:.3f} m/s, {along:.2f} alike", fastest <= 1.2 * speed and along >= 0.9)
+    return Row("S9", 0, "the first motion: where it was told to go, at a tenth",
+               f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike", f"{fastest:.3f} {per_s}, {along:.2f} alike",
+               fastest <= 1.2 * speed and along >= 0.9)
 
 
 def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Callable[[], float | None],
@@ -225,7 +255,8 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
     watcher = Watcher(recipe, arm)
     watcher.meet()
     speeds = watcher.set_speeds(SLOWER)
-    print("the interlock's speeds are a tenth now: " + ", ".join(f"{name} {value:g}" for name, value in speeds.items()))
+    print("the interlock's speeds are a tenth now: " + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
+          + (f"; so are those of every arm. Move '{arm}' with your device" if arm else ""))
     rows: list[Row] = []
     try:
         for row in drill(watcher, speeds):

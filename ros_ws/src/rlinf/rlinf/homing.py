@@ -55,7 +55,9 @@ class Homing:
         self.nearest, self.result = float("inf"), ResetScene.Result()
         topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
         self.topics = {arm: each(arm, topic) for arm in homes.goals}
-        self.latest, self.heard = Latest(node, set(self.topics.values()), False), dict[str, tuple[Any, ...]]()
+        joints = {self.topics[arm]: goal.joints for arm, goal in homes.goals.items() if goal.joints}
+        self.latest = Latest(node, set(self.topics.values()), False, joints=joints)
+        self.heard = dict[str, tuple[Any, ...]]()
         self.timer = node.create_timer(1.0 / spec.control_hz, self._look)
         self.timer.cancel()
         hear_safety(node, spec.action.arms, partial(setattr, self, "safety"))

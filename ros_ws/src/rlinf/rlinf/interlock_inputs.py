@@ -14,6 +14,7 @@ from typing import Any
 
 import rclpy
 from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy
 from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent
 from sensor_msgs.msg import JointState
@@ -30,7 +31,8 @@ MAX_AT_ONCE = 10                # messages of one topic a tick
 MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, String: 4_096}
 FEW_BYTES = 1_024                # of everything else
 TO_OTHERS = "safety/to_others"   # of another arm: below its name
-FEW_TICKS, UNHEARD = 4, "unheard"
+FEW_TICKS, UNHEARD, NOW_AND_THEN = 4, "unheard", 100
+FAULT_TOPIC = "robot/fault"      # latched, and never silent: one that offers it otherwise is heard by nobody (S17)
 STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
 
 
@@ -116,22 +118,24 @@ class Inputs:
         self.events: list[EpisodeEvent] = []
         self.foreign: tuple[str, ...] = ()
         self.doubled: tuple[str, ...] = ()
+        self.unmatched, self.fault_speakers, self.looks = False, -1, 0  # of who speaks of faults
         self.commands: tuple[str, ...] = ()
         self.others = {f"{name}/{TO_OTHERS}": Said(name) for name in others}
         for name in estops:
-            self._hear(f"estop/{name}")
-        self._hear("enable")
-        self._hear("robot/fault")
+            self.hear(f"estop/{name}")
+        self.hear("enable")
+        self.hear(FAULT_TOPIC)
         for topic, wanted in (("wrench", "wrench" in needs(limits)), ("distance", distance),
                               ("gripper/state", limits.gripper_width), ("joint_states", limits.joint_names)):
             if wanted:
-                self._hear(topic)
+                self.hear(topic)
         for topic in () if lockstep else ("current_pose", "episode", *ROLES, *self.others):
-            self._hear(topic)
+            self.hear(topic)
         self.state_topic = "joint_states" if limits.control_mode == "joint_delta" else "current_pose"
         self.pulled_ns = time.monotonic_ns()
 
-    def _hear(self, topic: str) -> None:
+    def hear(self, topic: str) -> None:
+        """Listen to it from now on."""
         name, quality = self.owner.resolve_topic_name(topic), received(topic, self.lockstep)
         self.listeners[topic] = Listener(topic, kind(topic), subscription(
             self.node, topic, _ignore, quality=quality, at=name, raw=True))
@@ -148,9 +152,9 @@ class Inputs:
                 message = self.decode(topic, listener.kind, raw)
                 if message is None:
                     continue
-                listener.heard_ns = now - age_ns
-                listener.arrived.append(listener.heard_ns)
-                self.receive(topic, message)
+                if self.receive(topic, message):
+                    listener.heard_ns = now - age_ns
+                    listener.arrived.append(listener.heard_ns)
                 released |= topic == "enable" and not message.data
         if released:  # a release counts, however soon it is taken back
             self.enable = False
@@ -180,6 +184,8 @@ class Inputs:
             self.counts["unreadable"] += 1
         if topic in ROLES:
             self.chunks.append(messages.no_chunk(ROLES[topic], self.limits.control_mode))
+        elif topic == FAULT_TOPIC:  # whatever it says, it is no all-clear
+            self.robot_fault = "unreadable"
         return None
 
     def hand_over(self) -> tuple[dict[str, Any], list[EpisodeEvent]]:
@@ -192,8 +198,8 @@ class Inputs:
             other.forget()
         return inputs, events
 
-    def receive(self, topic: str, message: Any) -> None:
-        """Keep what one message says."""
+    def receive(self, topic: str, message: Any) -> bool:
+        """Keep what one message says; False where it says nothing of the arm."""
         if topic in ROLES:
             self.chunks.append(messages.to_chunk(message, ROLES[topic], self.rows))
         elif topic.startswith("estop/"):
@@ -204,14 +210,14 @@ class Inputs:
             self.pose, self.frame = messages.to_pose(message.pose), message.header.frame_id
             self.pose_stamp_ns = messages.to_ns(message.header.stamp)
         elif topic == "joint_states":
-            self._joints(message)
+            return self._joints(message)
         elif topic == "gripper/state":
             self.gripper_width = float(message.position[0]) if len(message.position) else None
         elif topic == "wrench":
             self.wrench = messages.norms(message.wrench)
         elif topic == "distance":
             self.distance = message.range
-        elif topic == "robot/fault":
+        elif topic == FAULT_TOPIC:
             self.robot_fault = message.data[:200]
         elif topic == "enable":
             self.enable = message.data
@@ -221,13 +227,17 @@ class Inputs:
             self.events.append(message)
             if message.kind in OVER:
                 self.chunks.clear()
+        return True
 
-    def _joints(self, message: JointState) -> None:
+    def _joints(self, message: JointState) -> bool:
         """In the order of the limits; a message that lacks one of their joints says nothing about the arm."""
         angles = dict(zip(message.name, message.position, strict=False))
         names = self.limits.joint_names
-        if all(name in angles for name in names):
-            self.joints = tuple([angles[name] for name in names])
+        if not all(name in angles for name in names):
+            self.counts["of_other_joints"] += 1
+            return False
+        self.joints = tuple([angles[name] for name in names])
+        return True
 
     # Who speaks
     def look_around(self) -> None:
@@ -238,6 +248,11 @@ class Inputs:
         self.doubled = tuple([topic for topic in STATE_TOPICS
                               if topic in self.listeners and count(self._name(topic)) > 1]
                              + [topic for topic in self.others if topic in self.listeners and count(self._name(topic)) > 1])
+        self.looks += 1
+        speakers = count(name := self._name(FAULT_TOPIC))
+        if speakers != self.fault_speakers or self.unmatched or self.looks % NOW_AND_THEN == 0:
+            offered = [info.qos_profile.durability for info in self.owner.get_publishers_info_by_topic(name)]
+            self.fault_speakers, self.unmatched = speakers, DurabilityPolicy.VOLATILE in offered
 
     def who(self, topic: str) -> str:
         """The nodes that publish on a topic, for people."""
@@ -257,6 +272,7 @@ class Inputs:
         """Names of inputs that a limit needs and that are not heard now (S22)."""
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
         needed, unheard = {*needs(self.limits), *self.others}, {name for name in self.others if not self.others[name].said}
+        unheard |= {FAULT_TOPIC} if self.unmatched else set()
         return tuple(sorted(unheard | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}))
 
     def outside(self) -> dict[str, Any]:

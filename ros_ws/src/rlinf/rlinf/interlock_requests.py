@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from std_msgs.msg import String
 
 from rlinf.interlock_channel import ROBOTS_OWN
+from rlinf.interlock_inputs import needs
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
 from rlinf_core.interlock.coordinates import measured
@@ -187,6 +188,8 @@ class Requests:
         state, reason = adopt(limits, node.state, node.limits)
         if not reason:
             node.limits = node.inputs.limits = limits
+            for topic in () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys():
+                node.inputs.hear(topic)  # until it is heard, it is silent
             node.state = state
             node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
         return reason

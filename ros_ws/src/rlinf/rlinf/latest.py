@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,19 @@ class Latest:
 
     The subscriptions live on a node that no executor spins, so that the middleware keeps the newest messages and this
     process only pays for those it takes. With ``on_image``, images are received as they come, and that call says when
-    there is one of every camera since the last pull.
+    there is one of every camera since the last pull. Of joints, those that ``joints`` names for a topic are taken, in that
+    order; a message that lacks one of them, as a gripper's on the same topic, says nothing.
     """
 
-    def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None) -> None:
+    def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None,
+                 joints: Mapping[str, Collection[str]] | None = None) -> None:
         for topic in topics:
             if kind(topic) not in CHANNELS:
                 raise SpecError(f"topic '{topic}': expected one that an observation takes numbers or an image from "
                                 f"(docs/reference.md, Topics), got {kind(topic).__name__}. Take it out of task and reward")
         node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                  start_parameter_services=False, use_global_arguments=False)  # which name the owner
+        self.joints = joints or {}
         self.channels: dict[str, np.ndarray] = {}
         self.messages: dict[str, Any] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
@@ -70,11 +73,17 @@ class Latest:
         for topic in topics:
             subscription = self._pulled[topic]
             with subscription.handle:
-                taken = subscription.handle.take_message(subscription.msg_type, False)  # of depth 1: the newest or none
-            if taken is not None:
-                self._keep(topic, taken[0])
+                while (taken := subscription.handle.take_message(subscription.msg_type, False)) is not None:
+                    self._keep(topic, taken[0])
+                    if topic not in self.joints:  # of depth 1: the newest or none
+                        break
 
     def _keep(self, topic: str, message: Any) -> None:
+        if names := self.joints.get(topic):
+            angles = dict(zip(message.name, message.position, strict=False))
+            if not all(name in angles for name in names):
+                return
+            message.name, message.position = list(names), [angles[name] for name in names]
         self.channels[topic], self.messages[topic] = CHANNELS[type(message)](message), message
         self.stamps_ns[topic] = to_ns(message.header.stamp)
 

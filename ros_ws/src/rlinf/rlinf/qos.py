@@ -25,6 +25,7 @@ def _keep(depth: int, *, reliable: bool = True, latched: bool = False) -> QoSPro
 
 
 MUCH = 5000  # messages
+SHARED, AT_ONCE = "joint_states", 8  # where others may speak too, as a gripper's driver: the newest may not be the arm's
 OVERHEARD = _keep(1, reliable=False)  # by whoever must be no burden to the sender
 
 
@@ -49,7 +50,7 @@ def witnessed(name: str) -> QoSProfile:
 @cache
 def received(name: str, lockstep: bool) -> QoSProfile:
     """The profile with which a topic is received; where only the newest message counts, in lockstep none may be lost."""
-    return _keep(1, reliable=lockstep) if topic(name).newest else profile(name)
+    return _keep(AT_ONCE if name.endswith(SHARED) else 1, reliable=lockstep) if topic(name).newest else profile(name)
 
 
 def to_override(name: str, quality: Any) -> tuple[Any, dict[str, Any]]:

@@ -10,20 +10,21 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from rlinf_msgs.msg import PolicyUpdate, TimeStep
+from rlinf_msgs.msg import PolicyUpdate, SafetyState, TimeStep
 
 from rlinf.conversions import action_chunk, fill_drawn, observation_of
 from rlinf.episode_ids import request_of
 from rlinf.policy import PolicyNode
 from rlinf.stamps import to_ns
 from rlinf_core.errors import RefusedRequestError, RlinfError, ServingError, SpecError
-from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, Chunking
+from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, TEMPORAL_ENSEMBLING, Chunking
 from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.serving.client import PolicyClient
-from rlinf_core.serving.protocol import OURS, observation_message, read_actions
+from rlinf_core.serving.protocol import OURS, check_keys, observation_message, read_actions
 from rlinf_core.specs import StationSpec
 
 RETRY_S = 1.0
+STARVED = "stale_command"  # the interlock's word for it
 LOOK_S = 0.2
 RECENT = 10  # answers, the slowest of which says how much of a chunk will have begun before the next one comes
 
@@ -42,6 +43,11 @@ class RemotePolicyNode(PolicyNode):
         threading.Thread(target=self._work, daemon=True).start()
 
     # The executor's part
+    def _on_safety(self, safety: SafetyState) -> None:
+        """Where the arm is held since a chunk is over, which this node's own waiting brings, the answer is still wanted."""
+        super()._on_safety(safety)
+        self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
+
     def _on_update(self, update: PolicyUpdate) -> None:
         self.get_logger().info(f"version {update.version} stays where it is: the server's are played")
 
@@ -59,12 +65,13 @@ class RemotePolicyNode(PolicyNode):
             self.pending = None
             self._send(step, actions, ours, 0)
         elif self.connected and not self.busy:
-            self.busy, self.nothing_in_play = True, self._stands()
+            self.busy, self.nothing_in_play = True, self._stands(step)
             self.asked.put_nowait((step, time.monotonic()))
 
-    def _stands(self) -> bool:
+    def _stands(self, step: TimeStep) -> bool:
         """Whether nothing of this policy is played while it is asked, so that all of the answer can be."""
-        return not self.interrupted and (not self.chunking.chunks or self.chunking.mode == SYNCHRONOUS)
+        over = self.chunking.mode == SYNCHRONOUS or not len(self.chunking.left(self._number(step)))
+        return not self.interrupted and over
 
     # The thread's part
     def _work(self) -> None:
@@ -91,6 +98,7 @@ class RemotePolicyNode(PolicyNode):
         if "spec" in ours and (theirs := StationSpec.from_dict(ours["spec"])).hash != self.spec.hash:
             raise SpecError(f"policy server {self.settings['address']} does not fit this station:\n"
                             f"{theirs.difference(self.spec)}\nServe a policy of this station's task")
+        check_keys(self.spec, self.settings["keys"])
         with self.lock:
             self.execute = self.settings["execute"] or ours.get("execute", 0)
             self.chunking = Chunking(self.settings["chunking"], self.execute or 1)
@@ -144,7 +152,9 @@ class RemotePolicyNode(PolicyNode):
             if self.idle or passed < 0 or self.newest_id != step.episode_id or step.instruction != self.asked_for:
                 return
             if not self.execute:
-                self.execute = self.chunking.execute = self.schedule.execute = len(actions)
+                self.execute = len(actions)
+                at_once = 1 if self.chunking.mode == TEMPORAL_ENSEMBLING else self.execute
+                self.chunking.execute = self.schedule.execute = at_once
             if passed and self.nothing_in_play and step.mode != "train":
                 self.pending = step.episode_id, actions, ours
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -161,7 +162,8 @@ class ScriptedOperator:
         self.seed = node.declare_parameter("seed", 0).value
         self.takes_over = node.declare_parameter("takes_over", 0).value
         self.script = make_script(task, noise=noise, seed=self.seed)
-        self.latest = Latest(node, set(self.script.channels), True)  # an operator sees more than a policy may
+        joints = json.loads(node.declare_parameter("joints", "{}").value)
+        self.latest = Latest(node, set(self.script.channels), True, joints=joints)  # it sees more than a policy may
         self.arming = FirstArming(node, arms, arming, actions, enables)
         self.check = self.arming.check
         subscription(node, "episode", self._on_episode)

@@ -220,19 +220,23 @@ def reset_fault(station: StationClient, cause: str) -> None:
 
 
 def arm(station: StationClient, value: bool) -> None:
-    """Arm or disarm all arms; RlinfError says why not. A real arm is armed by a person: at a terminal."""
+    """Arm or disarm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
     before = station.meet()
     if value and not sys.stdin.isatty() and not all(
             station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
-        raise RlinfError("the interlock of a real arm: a person arms it, each time. Run rlinf arm, or rlinf teleop, at a "
-                         "terminal")
+        raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
     clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
-    for arm, client in clients.items():
-        answer = station.call(client, SetBool.Request(data=value))
-        if not answer.success:
-            for other in clients.values() if value and len(clients) > 1 else ():  # all of them, or none
-                station.call(other, SetBool.Request(data=False))
-            raise RlinfError(f"{_of(arm)}{answer.message}")
+    refused: list[str] = []
+    for name, client in clients.items():  # a disarming is asked of all of them, whatever one says
+        try:
+            answer = station.call(client, SetBool.Request(data=value and not refused))  # nor is one armed alone
+            refused += [] if answer.success else [f"{_of(name)}{answer.message}"]
+        except RlinfError as error:
+            refused.append(str(error))
+    if refused:
+        for client in clients.values() if value and len(clients) > 1 else ():  # all of them are armed, or none
+            station.call(client, SetBool.Request(data=False))
+        raise RlinfError("; ".join(refused))
     print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
 
 
