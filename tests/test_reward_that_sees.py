@@ -143,7 +143,15 @@ def test_images_of_several_sizes_are_told_apart(task):
         "front": np.zeros((3, 24, 24, 3), np.uint8), "wrist": np.zeros((3, 32, 24, 3), np.uint8)})
     with pytest.raises(EpisodeError, match="expected images of one size, got .*Choose by --cameras"):
         training.frames_of([episode], [])
-    assert training.frames_of([episode], ["wrist"]).images.shape == (3, 3, 32, 24)
+    assert training.frames_of([episode], ["wrist"]).images.shape == (1, 3, 32, 24)
+
+
+def test_what_may_show_it_already_is_left_out_and_what_is_none_by_name_is_none():
+    episodes = [SimpleNamespace(id=name, success=name != "c", observations={"front": np.zeros((9, 24, 24, 3), np.uint8)})
+                for name in "abc"]
+    found = training.frames_of(episodes, [], failed=["b"])
+    assert [int(sum(found.episodes == number)) for number in range(3)] == [6, 9, 9]
+    assert found.success.tolist() == [False] * 5 + [True] + [False] * 18
 
 
 def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys, recorded):
@@ -154,6 +162,8 @@ def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys,
     assert "frames of held-out episodes; missed" in said and out.with_suffix(".png").stat().st_size > 1000
     assert json.loads((tmp_path / "scores.json").read_text())["positives"] == 2
     assert Network.load(out).cameras == ("camera/front/image",)
+    assert main(["reward", "train", recorded, "--out", str(tmp_path / "other"), "--failed", "nobody"]) == 1
+    assert "--failed: expected ids of episodes in these recordings, got nobody" in capsys.readouterr().err
     assert main(["reward", "train", recorded, "--out", str(out)]) == 1
     assert "nothing is overwritten" in capsys.readouterr().err
     assert main(["reward", "train", recorded, "--out", str(tmp_path / "b"), "--cameras", "top"]) == 1

@@ -67,11 +67,14 @@ def reward_commands(commands: Commands) -> None:
     own = commands.add_parser("reward", help="a reward that sees success, learned from recordings").add_subparsers(
         required=True, metavar="COMMAND")
     train = command(own, "train", "cli.reward:train", "train a classifier on the frames of recordings", (
-        "The last frame of an episode that succeeded shows success, and no other one does. Says how often it errs on "
-        "episodes held out, and draws where. A task's file takes it: `reward: {kind: classifier, model: FILE}`."))
+        "The last frame of an episode that succeeded shows success; the three before it are left out, and no other one "
+        "does. Says how often it errs on episodes held out, and draws where. A task's file takes it: `reward: {kind: "
+        "classifier, model: FILE}`."))
     train.add_argument("paths", **RECORDINGS)
     train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
     train.add_argument("--cameras", nargs="+", default=[], metavar="NAME", help="to look through (default: all recorded)")
+    train.add_argument("--failed", nargs="+", default=[], metavar="EPISODE",
+                       help="ids of episodes that were called a success and are none, as a classifier's mistakes")
     train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
                        help="of the episodes, to judge it by (default: 0.2)")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out: float, seed: int,
-          json_file: Path | None) -> None:
+          json_file: Path | None, failed: list[str]) -> None:
     """Train, judge by episodes held out, write the model and a picture of what it takes for what."""
     from rich.progress import Progress
 
@@ -28,7 +28,10 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
 
     if out.exists():
         raise EpisodeError(f"--out {out}: expected a file that is not there yet; nothing is overwritten")
-    frames = training.frames_of((episode for _, episode in whole_episodes(paths)), cameras)
+    read = {episode.id: episode for _, episode in whole_episodes(paths)}
+    if unknown := set(failed) - read.keys():
+        raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
+    frames = training.frames_of(read.values(), cameras, failed)
     learned, judged = training.split(frames, held_out, seed)
     with Progress(transient=True) as progress:
         task = progress.add_task("learning to see success", total=steps)

@@ -21,7 +21,7 @@ from rlinf_core.algorithms.common.learner import AVERAGED
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
 from rlinf_core.distributed.learner_process import LearnerProcess, Made
-from rlinf_core.distributed.ray_cluster import connect, cpus_each, resources
+from rlinf_core.distributed.ray_cluster import connect, cpus_each, lost, resources
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes.placement import check_shards
@@ -196,7 +196,7 @@ class LearnerGroup:
             raise RlinfError(f"learner group: expected room for {self.size} processes of {self.asked['num_cpus']:g} CPU, "
                              f"{self.asked['num_gpus']:g} GPU each within {START_S:.0f} s; the cluster has {all_of}, of "
                              f"which {free} are free. Ask for fewer in placement, or end what runs there") from error
-        except ray.exceptions.RayActorError as error:
+        except lost() as error:
             raise _lost(error) from error
         self.name = self._ask("join", meeting, self.made)[0]
 
@@ -218,7 +218,7 @@ class LearnerGroup:
         ray = self.ray
         try:
             return ray.get([getattr(process, name).remote(*arguments) for process in self.processes])
-        except ray.exceptions.RayActorError as error:
+        except lost() as error:
             raise _lost(error) from error
         except ray.exceptions.RayTaskError as error:  # the others of one that died fail too, and may be heard first
             if self._one_is_lost():
@@ -231,6 +231,6 @@ class LearnerGroup:
         ready, _ = self.ray.wait(alive, num_returns=self.size, timeout=NOTICE_S)
         try:
             self.ray.get(ready)
-        except self.ray.exceptions.RayActorError:
+        except lost():
             return True
         return False

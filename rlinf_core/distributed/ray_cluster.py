@@ -21,6 +21,13 @@ def connected() -> bool:
     return "ray" in sys.modules and sys.modules["ray"].is_initialized()
 
 
+def lost() -> tuple[type[Exception], ...]:
+    """What Ray raises of a process that is no more: it has died, was killed as memory ran out, or its machine is gone."""
+    from ray import exceptions
+
+    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError
+
+
 def connect(address: str = "", **options: Any) -> Any:
     """Start or join a cluster, unless that has been done; returns the module ``ray``.
 

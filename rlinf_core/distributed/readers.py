@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.distributed.ray_cluster import connect
+from rlinf_core.distributed.ray_cluster import connect, lost
 from rlinf_core.errors import EpisodeError, IngestError, SpecError
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import Trajectory
@@ -82,8 +82,10 @@ class Readers:
                 if isinstance(error.cause, EpisodeError | SpecError):
                     raise error.cause from None
                 raise
-            except self.ray.exceptions.RayActorError as error:
+            except lost() as error:
                 self._replace(number, error)
+            except self.ray.exceptions.RayError as error:  # no word on the episode: it stays in the inbox
+                raise IngestError(f"a process of the ingest does not answer: {error}") from error
 
     def _begin(self, folder: Path, sender: str) -> None:
         number = self._next = (self._next + 1) % len(self._actors)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.distributed.ray_cluster import connect
+from rlinf_core.distributed.ray_cluster import connect, lost
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import Arrays, StationSpec
@@ -117,7 +117,7 @@ class ReplayShards:
         try:
             drawn: tuple[Arrays, np.ndarray] = self.ray.get(answer)
             return drawn
-        except self.ray.exceptions.RayActorError as error:
+        except lost() as error:
             self._replace(number, error)
             return self._ask(number, lambda shard: shard.draw.remote(*what))
 
@@ -163,7 +163,7 @@ class ReplayShards:
         while True:
             try:
                 return self.ray.get(call(self._actors[number]))
-            except self.ray.exceptions.RayActorError as error:
+            except lost() as error:
                 self._replace(number, error)
 
     def _replace(self, number: int, error: Exception) -> None:

@@ -14,7 +14,7 @@ import torch
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.devices import device_of
-from rlinf_core.distributed.ray_cluster import connect, cpus_each
+from rlinf_core.distributed.ray_cluster import connect, cpus_each, lost
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.policy import NetworkPolicy
@@ -118,7 +118,7 @@ class OnRay:
                 return self.ray.get(self.pending[index])
             except self.ray.exceptions.RayTaskError as error:
                 raise RlinfError(f"a rollout worker stopped: {error}") from error
-            except self.ray.exceptions.RayActorError as error:
+            except lost() as error:
                 self.died += 1
                 if self.died > RESTARTS:
                     raise RlinfError(f"rollout workers died {self.died} times, the last by: {error}. The last checkpoint "

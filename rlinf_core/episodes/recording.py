@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
+import struct
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,8 @@ class Recording:
         self.writer: EpisodeWriter | None = None
         self.ended: Any = None
         self.ended_ns = self.steps = self.applied = 0
+        self.stamps: deque[int] = deque(maxlen=3)  # of the last time steps
+        self.applied_ns: dict[str, int] = {}       # by topic, so by arm: when the last action that came began
 
     def take(self, message: Message, event: Any = None) -> None:
         """The next message, with what it says if it is an EpisodeEvent."""
@@ -84,6 +87,8 @@ class Recording:
         self.abort("the next episode began before this one ended")
         self.steps = self.applied = 0
         self.images.clear()
+        self.stamps.clear()
+        self.applied_ns.clear()
         try:
             self.writer = self.spool.open_episode(episode_id)
         except SpoolError as error:
@@ -95,8 +100,12 @@ class Recording:
     def _write(self, message: Message) -> None:
         if self.writer is None:
             return
-        self.steps += message.kind.endswith("/TimeStep")
-        self.applied += message.kind.endswith("/Applied")
+        if message.kind.endswith("/TimeStep"):
+            self.steps += 1
+            self.stamps.append(_stamp_ns(message.raw))
+        elif message.kind.endswith("/Applied"):
+            self.applied += 1
+            self.applied_ns[message.topic] = max(self.applied_ns.get(message.topic, 0), _stamp_ns(message.raw))
         self.images[message.topic.removesuffix("/compressed")] += message.kind.endswith("Image")
         try:
             self.writer.write(message.topic, message.kind, message.at_ns, message.raw)
@@ -106,8 +115,17 @@ class Recording:
     def _close_if_complete(self) -> None:
         if self.ended is None:
             return
-        if self.steps >= self.ended.steps + 1 and self.applied >= self.arms * self.ended.steps:
+        if self.steps >= self.ended.steps + 1 and self.applied >= self.arms * self.ended.steps and self._all_applied():
             self._close()
+
+    def _all_applied(self) -> bool:
+        """Whether each arm has an action of the last time step: in one step there may be two, and then they are not all.
+
+        By the stamps, as a reader goes by them (``chunks.steps_of``).
+        """
+        *before, last, _ = self.stamps if len(self.stamps) > 1 else (0, 0)
+        begins = last - (last - before[-1]) // 4 if before else last
+        return sum(at >= begins for at in self.applied_ns.values()) >= self.arms
 
     def _close(self) -> None:
         event, writer = self.ended, self.writer
@@ -125,6 +143,12 @@ class Recording:
             return
         self.missed += sum(missed.values())
         self.tell(CLOSED, writer.episode_id, event, "")
+
+
+def _stamp_ns(raw: bytes) -> int:
+    """That of the header which a message begins with, in CDR: seconds and nanoseconds after four bytes that say how."""
+    seconds, nanoseconds = struct.unpack_from("<iI" if raw[1] & 1 else ">iI", raw, 4)
+    return seconds * 1_000_000_000 + nanoseconds
 
 
 class Worker:

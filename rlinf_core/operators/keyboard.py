@@ -13,6 +13,7 @@ from rlinf_core.operators.device import Device
 PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
          "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
 ASKS = {"e": "arm", "q": "disarm", "g": "ready", "y": "success", "n": "failure", "b": "rerecord", "x": "discard"}
+MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
 STEP = 0.5         # of the task's largest
 KEY_HELD_S = 0.4   # a terminal repeats a key that is held
 
@@ -23,7 +24,7 @@ class Keyboard(Device):
     rest_s = 0.0  # a key that was pressed before is over
 
     def __init__(self) -> None:
-        self.key, self.key_at = "", 0.0
+        self.key, self.key_at = " ", 0.0
 
     def open(self) -> None:
         if not sys.stdin.isatty():
@@ -45,11 +46,11 @@ class Keyboard(Device):
         return tuple(asked)
 
     def motion(self) -> dict[str, float] | None:
-        if time.monotonic() - self.key_at >= KEY_HELD_S:
-            return None
+        if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOVES + PAUSE:
+            return None  # what only asks takes nothing over
         return {axis: STEP * ((self.key == keys[0]) - (self.key == keys[1])) for axis, (keys, _) in PAIRS.items()}
 
     def help(self, axes: dict[str, int]) -> str:
         keys = ", ".join(f"{pair[0]}/{pair[1]} {way}" for pair, way in map(PAIRS.__getitem__, axes))
-        return (f"{keys}; e arms, q disarms; g the scene is ready; y success, n failure, b once more, x discard. You beat "
-                "the policy while a key is held.")
+        return (f"{keys}; p rests; e arms, q disarms; g the scene is ready; y success, n failure, b once more, x discard. "
+                "You beat the policy while a key that moves or rests is held.")

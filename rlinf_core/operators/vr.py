@@ -17,6 +17,7 @@ from rlinf_core.specs import ActionSpec
 
 JUMP_M, JUMP_RAD = 0.3, 1.0  # between two messages: nobody's hand
 AHEAD = 3.0                  # full steps that the follower may owe; what is more is forgotten
+PAUSE_S = 0.5                # after which the follower goes from where the hand is then
 PRESSED = 0.5                # of a button that is an axis
 Way = Literal["x", "y", "z", "-x", "-y", "-z"]
 Place = tuple[np.ndarray, tuple[float, float, float, float]]  # [m], quaternion x y z w
@@ -63,7 +64,7 @@ class Vr(Device):
         self.given: Place | None = None
         self.pressed: set[str] = set()
         self.asked: list[str] = []
-        self.garbage, self.pose_at, self.joy_at = "", -math.inf, -math.inf
+        self.garbage, self.pose_at, self.joy_at, self.moved_at = "", -math.inf, -math.inf, -math.inf
 
     # What is heard
     def receive(self, message: Any) -> None:
@@ -98,6 +99,7 @@ class Vr(Device):
         now = {name for name, held in zip(self.button_names, down, strict=False) if held}
         self.asked += [self.buttons.get(name, "enable") for name in self.button_names if name in now - self.pressed]
         self.pressed, self.joy_at = now, time.monotonic()
+        self.given = self.given if self._holds() else None
 
     # What it asks
     def poll(self) -> tuple[str, ...]:
@@ -117,6 +119,9 @@ class Vr(Device):
         return self.clutch in self.pressed
 
     def motion(self) -> dict[str, float] | None:
+        paused, self.moved_at = time.monotonic() - self.moved_at > PAUSE_S, time.monotonic()
+        if paused:  # nobody asked for what the hand did meanwhile
+            self.given = None
         roles = {self.buttons.get(name) for name in self.pressed}
         grip = {"grip": -1.0 if "close" in roles else 1.0} if roles & HELD.keys() else {}
         if not self._holds() or self.at is None:

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from rlinf_core.embodiments import JointSpec
 from rlinf_core.specs import StationSpec
 
+STD_FLOOR = 1e-4
+
 
 class Normalisation(nn.Module):
     """Mean and deviation of vectors (B, V); what a learner sets in every module that has them.
@@ -47,7 +49,7 @@ class Normalisation(nn.Module):
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         """Set mean and deviation (V,)."""
         self.mean.copy_(torch.from_numpy(np.asarray(mean)))
-        self.std.copy_(torch.from_numpy(np.asarray(std + 1e-4)))
+        self.std.copy_(torch.from_numpy(np.asarray(std + STD_FLOOR)))
 
 
 def _moments(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -34,8 +34,12 @@ def check_recipe(recipe: Recipe) -> None:
     check_source(recipe)
     if recipe.env:
         return
-    for one in robots_of(recipe).values():
+    for name, one in robots_of(recipe).items():
         check_recipe(one)
+        if recipe.simulation.environments and (driver := station_robot(one).driver) != "simulator":
+            raise RecipeError(f"embodiments.{name}: expected a simulator with simulation.environments of "
+                              f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is {driver}. Set "
+                              "simulation.environments=0, and stations send what they play")
     for limits in station_robot(recipe).interlocks.values():
         load_limits(limits)
     station_task(recipe)

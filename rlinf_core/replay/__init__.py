@@ -1,5 +1,5 @@
 """Replay: where transitions wait to be learned from."""
 
-from rlinf_core.replay.buffer import ReplayBuffer, mix
+from rlinf_core.replay.buffer import ORIGINS, ReplayBuffer, mix
 
-__all__ = ["ReplayBuffer", "mix"]
+__all__ = ["ORIGINS", "ReplayBuffer", "mix"]

@@ -11,6 +11,8 @@ from rlinf_core.policies.instructions import NAME as INSTRUCTION
 from rlinf_core.policies.instructions import WIDTH, encoded
 from rlinf_core.specs import Arrays, StationSpec
 
+ORIGINS = 255  # stations that are told apart; later ones are counted as the last
+
 
 class ReplayBuffer:
     """Uniform replay over whole episodes.
@@ -85,11 +87,11 @@ class ReplayBuffer:
             self._arrays[name][slots[:-1]] = values
         self._arrays["starts"][slots[:-1]] = True if counts is None else counts
         self._arrays["starts"][slots[-1]] = False
-        self._arrays["origin"][slots] = min(origin, 255)
+        self._arrays["origin"][slots] = min(origin, ORIGINS)
         self._arrays["final"][slots] = np.arange(length + 1) == length
         self._next = int((slots[-1] + 1) % self.capacity)
         self.inserted += length
-        self.inserted_of[min(origin, 255)] += length if counts is None else int(np.sum(counts))
+        self.inserted_of[min(origin, ORIGINS)] += length if counts is None else int(np.sum(counts))
         self.episodes += 1
         self._valid = self._of = self._fair = None
         return length

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from rlinf_core.errors import EpisodeError
 from rlinf_core.rewards.classifier import STRIDE, Layer, Network
 
 CHANNELS, KERNEL, HIDDEN, SMALLEST = (16, 32, 32), 3, 32, 16
+DOUBTFUL = 3  # frames before a success that may show it already: a person, or a second frame, comes later
 BATCH, RATE, DECAY, SHIFT, SHADE = 64, 1e-3, 1e-3, 3, 0.1
 
 
@@ -55,8 +56,11 @@ class Scores:
         return 1.0 - (self.missed + self.invented) / max(self.positives + self.negatives, 1)
 
 
-def frames_of(episodes: Iterable[Episode], cameras: Sequence[str]) -> Frames:
-    """The frames of episodes that all have the same cameras; EpisodeError says what is missing to learn from."""
+def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Collection[str] = ()) -> Frames:
+    """The frames of episodes that all have the same cameras; EpisodeError says what is missing to learn from.
+
+    The last frame of a success shows it, unless its id is in ``failed``; the few before it may, and are left out.
+    """
     images, success, numbers = [], [], []
     for number, episode in enumerate(episodes):
         seen = [name for name, values in episode.observations.items() if values.ndim == 4]
@@ -68,9 +72,12 @@ def frames_of(episodes: Iterable[Episode], cameras: Sequence[str]) -> Frames:
         if len(set(sizes.values())) > 1:
             raise EpisodeError(f"episode {episode.id}: expected images of one size, got {sizes}. Choose by --cameras")
         stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3).transpose(0, 3, 1, 2)
-        images.append(stacked)
-        success.append(np.arange(len(stacked)) == (len(stacked) - 1 if episode.success else -1))
-        numbers.append(np.full(len(stacked), number))
+        solved = episode.success and episode.id not in failed
+        told = np.arange(len(stacked)) < len(stacked) - 1 - DOUBTFUL * solved
+        told[-1] = True
+        images.append(stacked[told])
+        success.append((np.arange(len(stacked)) == (len(stacked) - 1 if solved else -1))[told])
+        numbers.append(np.full(told.sum(), number))
     found = Frames(np.concatenate(images), np.concatenate(success), np.concatenate(numbers), tuple(cameras))
     if min(found.images.shape[2:]) < SMALLEST:
         raise EpisodeError(f"expected images of {SMALLEST} pixels or more, got {found.images.shape[2:]}: "

@@ -14,7 +14,7 @@ from rlinf_core.algorithms.common.settings import AlgorithmSettings, Amount
 from rlinf_core.embodiments import JointSpec
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
-from rlinf_core.replay import ReplayBuffer
+from rlinf_core.replay import ORIGINS, ReplayBuffer
 from rlinf_core.rollouts.experience import DEMONSTRATION, EVALUATE, Experience, Trajectory
 from rlinf_core.specs import Arrays
 from rlinf_core.trainer.governor import Governor
@@ -164,7 +164,7 @@ class Data(ABC):
 
     def by_station(self) -> dict[str, dict[str, int]]:
         """Episodes and time steps that came from each, and how often one of its transitions was learned from."""
-        return {name: seen | {"sampled": sum(int(buffer.sampled[number]) for buffer in self.buffers)}
+        return {name: seen | {"sampled": sum(int(buffer.sampled[min(number, ORIGINS)]) for buffer in self.buffers)}
                 for number, (name, seen) in enumerate(self.stations.items(), 1)}
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,10 +22,10 @@ from rlinf_core.algorithms.common.settings import (
     ExpertSettings,
     OnPolicySettings,
 )
-from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.policies.normalisation import STD_FLOOR, Normalisation
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
-from rlinf_core.replay import ReplayBuffer, mix
+from rlinf_core.replay import ORIGINS, ReplayBuffer, mix
 from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.specs import Arrays
 from rlinf_core.trainer.base_data import Data, Replay
@@ -132,7 +132,8 @@ class ReplayData(Data):
         least, replay = self.governor.min_samples, self.online
         if not (least and self.governor.due(self.steps, updates)):
             return {}
-        drawn = {name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for k, name in enumerate(self.stations, 1)}
+        places = {name: min(number, ORIGINS) for number, name in enumerate(self.stations, 1)}
+        drawn = {name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for name, k in places.items()}
         return {name: f"station '{name}' waits for the learner: of what it has sent, {sampled / inserted:.3g} samples per "
                       f"insert were drawn, expected at least {least:g} (online.min_samples_per_insert)"
                 for name, (inserted, sampled) in drawn.items() if self.governor.must_wait(inserted, sampled)}
@@ -195,9 +196,10 @@ class RolloutData(Data):
     def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
         super().__init__(recipe, policy, governor)
         self.waiting: list[Rollout] = []
+        self.taken = 0  # of them; those of a checkpoint are one, whatever they were
         self.moments = RunningMoments(policy.spec.vector_size)
-        self.before = next(((part.mean.numpy(force=True), part.std.numpy(force=True)) for part in policy.modules()
-                            if isinstance(part, Normalisation)), (np.zeros(0), np.zeros(0)))
+        self.before = next(((part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
+                            for part in policy.modules() if isinstance(part, Normalisation)), (np.zeros(0), np.zeros(0)))
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if trajectory.rollout is None:
@@ -210,11 +212,12 @@ class RolloutData(Data):
     def put(self, brought: Experience, newest: int) -> None:
         super().put(brought, newest)
         self.waiting += brought.rollouts
+        self.taken += len(brought.rollouts)
 
     def normalisation(self) -> np.ndarray | None:
         if not self.waiting:
             return None
-        first, self.waiting = reduce(Rollout.concatenated_with, self.waiting), []
+        first, self.waiting, self.taken = reduce(Rollout.concatenated_with, self.waiting), [], 0
         self.steps = 0
         return self._seen(first).numpy(force=True)
 
@@ -227,13 +230,13 @@ class RolloutData(Data):
         if self.stations:  # as many chunks as one environment's rollout has
             return int(sum(float(rollout.mask.sum()) for rollout in self.waiting) >= self.config.rollout["chunks"])
         players = max(self.recipe.placement.workers, 1)
-        return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), len(self.waiting) // players))
+        return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.taken // players))
 
     def order(self) -> Amount:
         return self.config.rollout
 
     def batch(self) -> Rollout:
-        self.last, self.waiting = reduce(Rollout.concatenated_with, self.waiting), []
+        self.last, self.waiting, self.taken = reduce(Rollout.concatenated_with, self.waiting), [], 0
         return self.last
 
     def learned(self, learner: Learner) -> None:
@@ -251,12 +254,14 @@ class RolloutData(Data):
 
     def state_dict(self) -> dict[str, Any]:
         first = reduce(Rollout.concatenated_with, self.waiting).state_dict() if self.waiting else {}
-        return super().state_dict() | {"moments": dict(self.moments.state_dict()), "waiting": first}
+        return super().state_dict() | {"moments": dict(self.moments.state_dict()), "waiting": first,
+                                       "taken": self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
         self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
+        self.taken = state["taken"]
 
 
 def data_for(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:

@@ -85,7 +85,7 @@ class Run:
     @property
     def steps(self) -> int:
         """Time steps of experience; of an algorithm that gathers none, its updates."""
-        return self.learner.updates if self.last_stage and self.offline else self.data.steps
+        return self.learner.updates - self.owed_from if self.last_stage and self.offline else self.data.steps
 
     @property
     def updates(self) -> int:
@@ -123,6 +123,8 @@ class Run:
         self._enter(0)
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
+            if self.recipe.simulation.environments:
+                self.data.steps = 0  # what was recorded is learned from, and was not simulated
         elif not self._ready():
             for trajectory in source.demonstrate().trajectories:
                 self.insert(trajectory)
@@ -149,6 +151,8 @@ class Run:
                 done = self._done(due)
                 if self.evaluator and (self.steps >= self.next_evaluation or done):
                     entry = self._evaluate(self.evaluator)
+                elif done and self.published_at < self.updates:  # nobody judges it here: a robot's, from recordings
+                    self.publish()
                 if done:
                     break
             worked = self._learn(due) if due else False
@@ -163,9 +167,11 @@ class Run:
         """Updates that are owed now."""
         if not self._ready() or not self._fit():
             return 0
-        if self.offline:
-            return max(0, self.offline.steps - self.learner.updates)
-        return self.data.due(self.learner.updates - self.owed_from, self.learner)
+        return self._left() if self.offline else self.data.due(self.learner.updates - self.owed_from, self.learner)
+
+    def _left(self) -> int:
+        """Updates of a stage that learns from demonstrations alone."""
+        return max(0, self.offline.steps - self.learner.updates + self.owed_from) if self.offline else 0
 
     def _fit(self) -> bool:
         """Fit the normalisation before anything is done with the policy; a replay alone waits for its first update."""
@@ -173,16 +179,14 @@ class Run:
         return self.fitted or not early or (self._ready() and self._fit_now())
 
     def _fit_now(self) -> bool:
-        vectors = self.data.normalisation()
-        if vectors is not None:
+        if (vectors := self.data.normalisation()) is not None:
             self.learner.fit_normalisation(vectors)
             self.fitted, self.published_at = True, -1
         return self.fitted
 
     def _done(self, due: int) -> bool:
-        if self.source.asynchronous:
-            return False
-        return not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
+        through = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
+        return through and not self.source.asynchronous
 
     def _learn(self, due: int) -> bool:
         """A group of updates; the stage ends with its last one."""
@@ -268,16 +272,15 @@ class Run:
         return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": steps,
                 "episodes": len(self.intake.ids), "update_ratio": updates / max(1, steps),
                 **(self.data.admits(updates - self.owed_from) if self.last_stage else {"accepting": True}),
-                "metrics": {**self.progress.metrics, **self.counts(), "sft_left":
-                            float(max(0, self.offline.steps - self.learner.updates) if self.offline else 0)}}
+                "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(self._left())}}
 
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""
-        self.saved_at = time.monotonic()
+        self.saved_at, done = time.monotonic(), self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
         now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation
         if now == self.saved:
             return
-        self.saved, done = now, self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
+        self.saved = now
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
             "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
             "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
@@ -286,12 +289,9 @@ class Run:
                     "seconds": self.seconds + time.perf_counter() - self.started}})
 
     def _resume(self, state: dict[str, Any]) -> None:
-        run = state["run"]
-        self._enter(run["stage"])
-        self.learner.load_state_dict(state["learner"])
-        self.data.load_state_dict(state["data"])
-        self.intake.load_state_dict(state["intake"])
-        self.source.load_state_dict(state["source"])
+        self._enter((run := state["run"])["stage"])
+        for part in ("learner", "data", "intake", "source"):
+            getattr(self, part).load_state_dict(state[part])
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
         self.progress.load_state_dict(state["progress"], before=self.next_evaluation)
         self.clock.seconds.update(state["clock"][0])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+import yaml
 
 from rlinf_core import prometheus
 from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
@@ -26,6 +27,7 @@ from rlinf_core.rollouts.experience import Source
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.rollouts.tensors import InArrays
 from rlinf_core.rollouts.vector_env import VectorEnv
+from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings
@@ -35,6 +37,8 @@ from rlinf_core.trainer.sources.stations import Stations
 
 if TYPE_CHECKING:
     from rlinf_core.distributed.readers import Readers
+
+SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot", "station.task", "replay.capacity")
 
 
 def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
@@ -93,10 +97,24 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         source = several = Robots(recipe, robots, judged, run.policy, make, run.clock)
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     ending.callback(source.close)
+    _same_run(recipe, run_dir)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     run.start(source)
     ending.callback(lambda: run.learner.close())
     return run
+
+
+def _same_run(recipe: Recipe, run_dir: Path) -> None:
+    """A run that goes on is of the recipe that it was begun with, in all that its figures are of; RecipeError if not."""
+    before = run_dir / "recipe.yaml"
+    if not before.exists() or not checkpoint.checkpoints(run_dir / "checkpoints"):
+        return
+    was, now = (yaml.safe_load(text) for text in (before.read_text(), resolved(recipe)))
+    for key in SAME:
+        old, new = (reduce(lambda found, part: found.get(part, {}), key.split("."), said) for said in (was, now))
+        if old != new:
+            raise RecipeError(f"{key}: expected {old}, with which the run in {run_dir} was begun and goes on, got {new}. "
+                              "Choose another --out, or leave it as it was")
 
 
 def _simulated(recipe: Recipe) -> bool:

@@ -63,6 +63,24 @@ def test_what_is_not_complete_after_a_grace_is_closed_where_the_arm_moved_and_el
     assert told[-1][:2] == (ABORTED, "torn") and "expected 6 time steps, got 5" in told[-1][3]
 
 
+def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(recording, spool, task, told):
+    """A person takes over within the second; the last comes after the end is told, as topics are not ordered."""
+    messages, late = raw_messages(task.spec, "a-1", steps=5), []
+    for topic, kind, ns, raw in messages:
+        applied = topic.endswith("applied")
+        if applied and ns == 4 * NS // 10:
+            late.append(Message(topic, kind, ns, raw))
+            continue
+        told_of = topic.endswith("episode")
+        event = SimpleNamespace(kind=int(ns > 0), episode_id="a-1", steps=5, detail="") if told_of else None
+        for _ in range(1 + (applied and ns == NS // 10)):
+            recording.take(Message(topic, kind, ns, raw), event)
+    assert not told, "five actions, and none of the last time step"
+    recording.take(late[0])
+    assert [(kind, name) for kind, name, _, _ in told] == [(CLOSED, "a-1")]
+    assert read_episode(spool.root / "closed/a-1").sources[-1] == "policy"
+
+
 @pytest.mark.parametrize("name, said", [("../../outside", "plain name"), ("a-1", "closed/ already"),
                                         ("x" * 500, "plain name")])
 def test_ids_that_cannot_be_had_are_aborted_and_the_next_episode_is_recorded(recording, spool, task, told, name, said):

@@ -74,6 +74,23 @@ def test_nothing_moves_before_the_clutch_is_held_nor_jumps_when_it_is(hand):
     assert hand.goes(0.0, 0.0, 0.0) == {}, "from where it is now"
 
 
+def test_what_the_hand_did_between_two_episodes_moves_nothing(hand):
+    hand.press("grip")
+    hand.goes(0.0, 0.0, 0.0)
+    hand.let_go()  # nobody asks for a motion meanwhile
+    hand.at = hand.at + (0.5, 0.0, 0.0)
+    hand.send()
+    hand.press("grip")
+    assert hand.goes(0.0, 0.0, 0.0) == {}, "it was let go of"
+    for _ in range(50):
+        hand.at = hand.at + (0.01, 0.0, 0.0)
+        hand.send()
+        hand.guard.poll()
+    hand.device.moved_at -= 1.0
+    assert hand.goes(0.0, 0.0, 0.0) == {}, "or held all the time"
+    assert hand.goes(0.01, 0.0, 0.0) == {"x": 0.5}
+
+
 def test_what_is_more_than_a_step_is_owed_up_to_a_few_of_them(hand):
     hand.press("grip")
     hand.goes(0.0, 0.0, 0.0)

@@ -84,6 +84,7 @@ def test_what_succeeded_with_a_persons_help_is_no_success_of_the_policy():
         return recent.close(EpisodeEvent(success=success, mode=mode, steps=len(sources)))
 
     assert episode(True, ["operator"] * 4, "demonstration") == 0
+    assert episode(True, ["policy", "operator"], "evaluate") == 1, "in an evaluation it counts as help too"
     recent.ended.clear()
     assert episode(True, ["policy", "policy", "operator", "operator"]) == 2
     assert (recent.success(50), recent.intervened(50)) == (0.0, 0.5)

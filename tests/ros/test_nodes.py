@@ -21,7 +21,7 @@ from sensor_msgs.msg import Image
 from std_srvs.srv import SetBool
 
 from rlinf.conversions import fill_observation
-from rlinf.person import Person
+from rlinf.person import Person, axes
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import operator_process, station_processes
@@ -248,6 +248,11 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     assert [moves[key] for key in keys] == [row.tolist() for axis in axes for row in (axis, -axis)]
     assert not any(any(moves[key]) for key in others)
     assert ("u/o turn left/right" in told[0], "v/c open/close the gripper" in told[0]) == ("u" in keys, "v" in keys)
+    for key in "e 1yx":
+        keyboard.key, keyboard.key_at = key, time.monotonic()
+        assert person.answer(TimeStep(mode="train")) is None, "what only asks, or renews the enable, takes nothing over"
+    keyboard.key, keyboard.key_at = "p", time.monotonic()
+    assert person.answer(TimeStep(mode="train")).tolist() == [0.0] * spec.action.dim
     keyboard.key_at -= 1.0
     assert person.answer(TimeStep(mode="train")) is None and not person.answer(TimeStep(mode="demonstration")).any()
     os.close(terminal)
@@ -270,6 +275,22 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
         assert {place: value for place, value in enumerate(person.answer(TimeStep(mode="train"))) if value} == expected
     assert "gripper" in told[1] and "gripper" not in told[2]
     os.close(terminal)
+
+
+def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_once_a_time_step(monkeypatch):
+    monkeypatch.setattr("sys.stdin", open(os.devnull))
+    action = ActionSpec("joint_delta", ("j1", "j2", "gripper"), (0.02, 0.02, 0.04), ("rad", "rad", "m"))
+    spec, device = replace(load_task("configs/tasks/reach.yaml").spec, action=action), MagicMock(topics=())
+    device.poll.return_value, device.at_rest.return_value, device.rest_s = (), True, 0.0
+    device.motion.return_value = {"j1": 0.5, "j2": -1.0, "j3": 1.0, "grip": -0.25}
+    node = MagicMock()
+    node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
+    person = Person(node, [], spec, {"leader": device})
+    person.look()
+    moves = person.asks()
+    assert person.answer(TimeStep(mode="train"), moves).tolist() == [0.5, -1.0, -0.25]
+    assert device.motion.call_count == 1
+    assert axes(action)["grip"] == 2 and "grip" not in axes(replace(action, names=("a", "b", "c")))
 
 
 def test_the_keyboard_needs_a_terminal(tmp_path):

@@ -83,6 +83,16 @@ def test_a_held_key_or_pad_moves_and_a_lost_focus_holds_the_arm_and_says_so(tab,
     tab.until(lambda: station.state.source == "policy", "it goes on once somebody is there again")
 
 
+def test_a_key_that_is_let_go_of_beside_another_one_is_let_go_of(tab, station):
+    tab.armed()
+    keyboard = tab.page.keyboard
+    tab.moves_left(partial(keyboard.down, "KeyA"), partial(keyboard.up, "KeyA"))
+    for key in ("Control", "KeyA"):
+        (keyboard.down if key == "Control" else keyboard.up)(key)
+    keyboard.up("Control")
+    tab.until(lambda: station.state.source == "policy", "nothing is held any more")
+
+
 def test_a_lost_connection_says_so_disarms_nothing_and_a_held_takeover_holds(tab, station):
     tab.armed()
     tab.moves_left(partial(tab.page.keyboard.down, "KeyA"), partial(tab.page.keyboard.up, "KeyA"))

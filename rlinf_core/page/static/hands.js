@@ -28,7 +28,8 @@ export class Hands {
   }
 
   key(event, down) {
-    if (event.ctrlKey || event.altKey || event.metaKey || !(event.code in KEYS)) return;
+    if (down && event.key === "Meta") this.cut("the system's key is held");  // no release is told of what is held with it
+    if (!(event.code in KEYS) || (down && (event.ctrlKey || event.altKey || event.metaKey))) return;
     event.preventDefault();
     if (event.repeat) return;
     const [axis, way] = KEYS[event.code];

@@ -7,7 +7,6 @@ an event, for reports) and ``status.json`` (the latest picture, for the live dis
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -90,9 +89,10 @@ class Director(StationNode):
             self.env_steps += event.steps if event.mode == "train" else 0
             if self.phase == "collect":
                 self.get_logger().info(f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} takes")
-            self._log("episode", id=event.episode_id, mode=event.mode, seed=event.seed, steps=event.steps,
-                      success=event.success, failure=event.failure, policy_version=event.policy_version,
-                      env_steps=self.env_steps, updates=self.trainer.updates, intervened=self.recent.close(event))
+            commanded, names = self.recent.close(event), ("mode", "seed", "steps", "success", "failure", "policy_version")
+            self._log("episode", id=event.episode_id, **{name: getattr(event, name) for name in names},
+                      env_steps=self.env_steps, updates=self.trainer.updates, intervened=commanded)
+            event.success &= not (commanded and event.mode == "evaluate")  # a person's is not the policy's
         elif event.kind == EpisodeEvent.ABORTED:
             self.discarded += event.detail == DISCARDED
             self.dropped += event.detail in (AGAIN, DISCARDED)
@@ -273,7 +273,7 @@ class Director(StationNode):
             "waiting_for": self.lookout.said or still or self.operator.prompt, "dropped": self.dropped,
             **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
         (aside := self.run_dir / ".status.json").write_text(json.dumps(status))
-        os.replace(aside, self.run_dir / "status.json")
+        aside.replace(self.run_dir / "status.json")
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ class Recent:
 
     def close(self, event: EpisodeEvent) -> int:
         """The episode is over; returns how many of its time steps were a takeover."""
-        commanded = len(self.commanded) if event.mode == "train" else 0
+        commanded = len(self.commanded) if event.mode != "demonstration" else 0
         self.ended.append((event.success and not commanded, commanded / max(event.steps, 1)))
         return commanded
 

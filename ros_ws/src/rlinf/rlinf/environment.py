@@ -10,7 +10,7 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
+from rlinf_msgs.msg import Applied, EpisodeEvent, SafetyState, TimeStep, TrainerStatus
 from rosgraph_msgs.msg import Clock
 
 from rlinf.arms import arms_of, hear, hear_safety
@@ -74,9 +74,9 @@ class Environment(ControlNode):
         self.poses = of_arms("current_pose", arms := arms_of(self))
         hear(self, "applied", arms, self._on_applied)
         hear_safety(self, arms, self._on_safety)
-        subscription(self, "policy/status", self._on_policy)
+        subscription(self, "policy/status", lambda status: self.abandon(self.policy_tracker.heard(status)))
         subscription(self, "trainer/status", lambda told: setattr(self, "trainer", told))
-        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon)
+        self.scene, self.labels = Scene(self, self.patience_s), Labels(self, self.abandon, self.playing)
         self.scenes = ScenesByHand(self, self.homes)
         self.server = ActionServer(self, RunEpisodes, "run_episodes", self._end, goal_callback=self._accept,
                                    cancel_callback=self._cancel, handle_accepted_callback=self._start)
@@ -105,11 +105,11 @@ class Environment(ControlNode):
     def _on_applied(self, applied: Applied) -> None:
         self.abandon(self.policy_tracker.played(applied))
 
-    def _on_policy(self, status: PolicyStatus) -> None:
-        self.abandon(self.policy_tracker.heard(status))
+    def playing(self) -> bool:
+        return self.step_index >= 0
 
     def abandon(self, trouble: str) -> None:
-        if trouble and self.step_index >= 0:
+        if trouble and self.playing():
             self._finish(trouble)
 
     def _on_safety(self, safety: SafetyState) -> None:
@@ -194,9 +194,9 @@ class Environment(ControlNode):
 
     def _must_wait(self) -> bool:
         """The trainer holds it or is behind; nothing could be recorded; the arm was just held; or it waits for a person."""
-        trainer = self.trainer
-        behind = trainer.held or self.mode == "train" and trainer.connected and not trainer.accepting
-        return bool(self.still) or behind or trainer.spool_full >= 1.0 or time.monotonic() < self.held_until
+        told, train = self.trainer, self.mode == "train"
+        waits = told.held or told.spool_full >= 1.0 or train and told.connected and not told.accepting
+        return bool(self.still) or waits or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
         """Whether an episode may begin."""
@@ -278,7 +278,7 @@ class Environment(ControlNode):
             self._tell(EpisodeEvent.ABORTED, detail=trouble)
 
     def finish(self) -> bool:
-        """Asked to end: an episode in play is told to be over, and the interlock stops the arm along its path."""
+        """Asked to end: an episode in play is over, and the interlock stops the arm along its path."""
         self.abandon("the environment was stopped within the episode")
         return True
 

@@ -25,10 +25,12 @@ class Labels:
 
     Args:
         aside: called with the reason when what is played shall not count.
+        playing: whether an episode is in play.
     """
 
-    def __init__(self, node: Node, aside: Callable[[str], None]) -> None:
-        self.node, self.aside, self.label = node, aside, ""
+    def __init__(self, node: Node, aside: Callable[[str], None], playing: Callable[[], bool]) -> None:
+        self.node, self.aside, self.playing, self.label = node, aside, playing, ""
+        self.question, self.noted = "", False  # what a person is asked; whether they were told something beside it
         self.may_begin: Callable[[], bool] = lambda: True
         self.word: Future | None = None  # that is waited for
         self.over = False                # nobody wants another episode
@@ -39,6 +41,11 @@ class Labels:
     def _on_label(self, message: String) -> None:
         if message.data not in LABELS:
             self.node.get_logger().error(f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}")
+        elif message.data != "ready" and not self.playing():
+            said = f"'{message.data}' came while no episode was in play: it counts for none"
+            self.node.get_logger().warning(said)
+            self.prompts.publish(String(data=f"{said}. {self.question}".rstrip()))
+            self.noted = True
         elif message.data in ASIDE:
             self.aside(ASIDE[message.data])
         elif message.data == "ready":
@@ -49,6 +56,8 @@ class Labels:
     def begin(self) -> None:
         """Another episode."""
         self.label = ""
+        if self.noted:
+            self.prompt(self.question)
 
     def on(self, result: StepResult) -> StepResult:
         """The time step as the operator judges it, who goes before the task's reward."""
@@ -87,4 +96,5 @@ class Labels:
 
     def prompt(self, text: str) -> None:
         """What a person is asked, or waits for."""
+        self.question, self.noted = text, False
         self.prompts.publish(String(data=text))

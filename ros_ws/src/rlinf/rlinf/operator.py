@@ -69,9 +69,10 @@ class Operator(StationNode):
 
     def _answer(self, step: TimeStep) -> np.ndarray | None:
         """A person goes before the script."""
-        if self.script and not (self.person and self.person.commands):
+        moves = self.person.asks() if self.person else []
+        if self.script and not (self.person and (self.person.trouble or moves)):
             return self.script.answer(step)
-        return self.person.answer(step) if self.person else None
+        return self.person.answer(step, moves) if self.person else None
 
     def _on_timestep(self, step: TimeStep) -> None:
         last = step.step_type == TimeStep.LAST

@@ -29,9 +29,14 @@ CHOOSE = " They move arm {}; choose by number: {}. The others rest, and arming i
 def axes(action: ActionSpec) -> dict[str, int]:
     """Those of a device's axes that one arm's actions have, in their order: where each stands in them."""
     if action.control_mode != "tcp_delta":
-        return {"x": 0, "y": 1, "z": 2}
+        return {"x": 0, "y": 1, "z": 2} | ({"grip": action.dim - 1} if _grips(action) else {})
     arm = ("x", "y", "z", "rx", "ry", "rz")[:6 if action.dim >= 6 else 3]
     return {axis: place for place, axis in enumerate((*arm, "grip")[:action.dim])}
+
+
+def _grips(action: ActionSpec) -> bool:
+    """Whether the last number of an arm's joint action is its gripper's, as its name says."""
+    return "grip" in action.names[-1]
 
 
 class Person:
@@ -102,7 +107,7 @@ class Person:
             client.call_async(SetBool.Request(data=asked == "arm")).add_done_callback(self.stands.answered)
         if asked in LABELS:
             self.labels.publish(String(data=asked))
-            self.node.get_logger().info(f"labelled: {asked}")
+            self.node.get_logger().info(f"said: {asked}")
         numbers = list(self.arms)
         if asked == "next_arm" and numbers:
             asked = numbers[([*self.arms.values()].index(self.arm) + 1) % len(numbers)]
@@ -133,21 +138,20 @@ class Person:
         message.header.stamp = self.node.get_clock().now().to_msg()
         self.diagnostics.publish(message)
 
-    @property
-    def commands(self) -> bool:
-        """Whether a script has no say now: they ask for motion, or are in trouble, which stops it too."""
-        return bool(self.trouble) or any(guard.motion() is not None for guard in self.guards)
+    def asks(self) -> list[dict[str, float]]:
+        """The motion that each device asks for now, if it does. Once a time step: some hand over what was moved since."""
+        return [move for guard in self.guards if (move := guard.motion()) is not None]
 
     @property
     def moves(self) -> bool:
         """Whether a device asks for motion now, and not for rest alone."""
         return any(any(move.values()) for guard in self.guards if (move := guard.motion()) is not None)
 
-    def answer(self, step: TimeStep) -> np.ndarray | None:
+    def answer(self, step: TimeStep, moves: list[dict[str, float]] | None = None) -> np.ndarray | None:
         """What the devices ask; rest in demonstrations, and None elsewhere, while they ask nothing; None in trouble."""
+        moves = self.asks() if moves is None else moves
         if not all(guard.believed for guard in self.guards):
             return None
-        moves = [move for guard in self.guards if (move := guard.motion()) is not None]
         if not moves and step.mode != "demonstration":
             return None
         action, own = np.zeros(self.spec.action.dim), self.spec.action.rows(self.arm)
@@ -158,8 +162,9 @@ class Person:
     @property
     def places(self) -> dict[str, int]:
         """Where each axis, and in joint_delta each joint, stands in the actions of the arm."""
-        joints = {} if self._action.control_mode == "tcp_delta" else {f"j{n + 1}": n for n in range(self._action.dim)}
-        return self.axes | joints
+        action = self._action
+        joints = 0 if action.control_mode == "tcp_delta" else action.dim - _grips(action)
+        return self.axes | {f"j{number + 1}": number for number in range(joints)}
 
     def finish(self) -> None:
         """The devices are let go."""
