@@ -77,6 +77,7 @@ class OnRay:
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], policy: NetworkPolicy) -> None:
         placement = recipe.placement
         self.ray, self.recipe, self.policy, self.died = connect(placement.ray), recipe, policy, 0
+        self.begun = 0  # how often the run was gone on with
         self.asked = {"num_cpus": cpus_each(placement.processes), "num_gpus": placement.worker_gpus}
         self.made = (recipe, make, kind)
         self.workers = [self._worker(index) for index in range(placement.workers)]
@@ -84,9 +85,16 @@ class OnRay:
         self.stays, self.edition = self.ray.put({}), 0
 
     def _worker(self, index: int) -> Any:
-        number = index + self.died * self.recipe.placement.workers
+        number = index + (self.died + self.begun * (RESTARTS + 1)) * self.recipe.placement.workers
         return self.ray.remote(**self.asked)(Worker).remote(
             *self.made, self.recipe.seed + number, self.recipe.scene(number * SCENE_STRIDE))
+
+    def go_on(self, begun: int) -> None:
+        """In scenes of their own, that many beginnings after the first."""
+        self.begun = begun
+        for index, worker in enumerate(self.workers):
+            self.ray.kill(worker)
+            self.workers[index] = self._worker(index)
 
     def start(self, version: int, amount: Amount) -> None:
         """Send every worker the policy as it is now; what stays in it (``NetworkPolicy.stays``) where it has changed."""

@@ -76,11 +76,15 @@ class Simulators(Source):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the environments of this process are; workers on Ray begin new episodes."""
-        return self.players.rollouts.state_dict() if isinstance(self.players, InProcess) else {}
+        if isinstance(self.players, OnRay):
+            return {"begun": self.players.begun}
+        return self.players.rollouts.state_dict() if self.players else {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        if state and isinstance(self.players, InProcess):
+        if isinstance(self.players, OnRay):
+            self.players.go_on(state.get("begun", 0) + 1)
+        elif state and self.players:
             self.players.rollouts.load_state_dict(state)
 
     def close(self) -> None:

@@ -1,0 +1,134 @@
+"""Runs that begin where others were: what is kept of those, what is counted anew, and what is refused."""
+
+import pytest
+import ray
+import torch
+
+from rlinf_core.distributed.readers import Readers
+from rlinf_core.distributed.rollout_workers import OnRay
+from rlinf_core.errors import IngestError, RecipeError, RlinfError
+from rlinf_core.policies.files import load_policy
+from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.replay import ORIGINS
+from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.learner import first_policy
+from rlinf_core.trainer.train import train
+from tests.algorithms.point import SPEC, points
+
+SMALL = ("policy.hidden=[16]", "simulation.environments=2", "simulation.evaluate_every=100",
+         "simulation.evaluate_episodes=2", "collect.episodes=2")
+SFT = ("algorithm={name: sft, steps: 12, batch_size: 16}", *SMALL)
+PPO = ("algorithm={name: ppo, chunks: 16, epochs: 1}", "policy={kind: gaussian, hidden: [16]}", "simulation.environments=2",
+       "simulation.env_steps=128", "simulation.evaluate_every=1000", "simulation.evaluate_episodes=2")
+
+
+def deviations(run):
+    policy = load_policy(max((run / "policies").iterdir()), SPEC)
+    return [part.std for part in policy.modules() if isinstance(part, Normalisation)]
+
+
+def test_sft_from_another_run_has_its_own_steps(tmp_path):
+    train(load_recipe("sim_sft", [*SFT]), tmp_path / "first", points)
+    train(load_recipe("sim_sft", [*SFT, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
+    one, two = (load_policy(max((tmp_path / name / "policies").iterdir()), SPEC) for name in ("first", "second"))
+    assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True)), "it learned"
+    assert [read_evaluations(tmp_path / name)[-1]["env_steps"] for name in ("first", "second")] == [12, 12]
+
+
+def test_a_policy_that_rl_improves_goes_on_to_see_as_it_has_learned_to(tmp_path):
+    train(load_recipe("sim_ppo", [*PPO]), tmp_path / "first", points)
+    train(load_recipe("sim_ppo", [*PPO, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
+    for one, two in zip(deviations(tmp_path / "first"), deviations(tmp_path / "second"), strict=True):
+        assert torch.allclose(one, two, atol=1e-6) and not torch.equal(one, torch.ones_like(one))
+
+
+@pytest.mark.parametrize("change, said", [
+    ("seed=3", "seed: expected 0, with which the run in .* was begun and goes on, got 3"),
+    ("policy.hidden=[8]", r"policy: expected .*16.* got .*8"),
+    ("replay.capacity=77", "replay.capacity: expected .* got 77"),
+    ("algorithm={name: crossq, batch_size: 16, critic_hidden: [16]}", "algorithm.name: expected sac, .* got crossq")])
+def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path, change, said):
+    sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)
+    train(load_recipe("sim_sac", [*sac]), tmp_path / "run", points)
+    before = (tmp_path / "run/recipe.yaml").read_text()
+    with pytest.raises(RecipeError, match=said):
+        train(load_recipe("sim_sac", [*sac, change]), tmp_path / "run", points)
+    assert (tmp_path / "run/recipe.yaml").read_text() == before
+    assert train(load_recipe("sim_sac", [*sac, "simulation.env_steps=80"]), tmp_path / "run", points)["env_steps"] == 80
+
+
+def test_rollouts_that_wait_are_as_many_after_a_resume():
+    recipe = load_recipe("sim_dapo", ["algorithm.group=2", "simulation.environments=4", "placement.workers=2",
+                                      "policy={kind: gaussian, hidden: [8]}"])
+    policy = first_policy(recipe, SPEC, None)
+    one, two = (data_for(recipe, policy, governor_for(recipe, 10)) for _ in range(2))
+    one.taken = 6
+    two.load_state_dict(one.state_dict())
+    assert two.taken == 6
+
+
+def test_workers_of_a_run_that_goes_on_play_scenes_of_their_own():
+    class Players(OnRay):
+        def __init__(self):
+            self.recipe = load_recipe("sim_ppo", ["placement.workers=2"])
+            self.asked, self.made, self.died, self.begun, self.said, self.workers = {}, (), 0, 0, [], [0, 1]
+            self.ray = self
+
+        def remote(self, *what, **_):
+            self.said.append(what) if len(what) > 1 else None
+            return self
+
+        __call__ = remote
+
+        def kill(self, _):
+            pass
+
+    players = Players()
+    for worker in (0, 1):
+        players._worker(worker)
+    players.go_on(1)
+    players.go_on(2)
+    assert len({seed for seed, _ in players.said}) == len({scene for _, scene in players.said}) == 6
+
+
+def test_stations_beyond_those_that_are_told_apart_are_counted_as_the_last():
+    recipe = load_recipe("sim_sac", ["policy.hidden=[8]"])
+    data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+    for number in range(ORIGINS + 5):
+        data.stations[f"s{number}"] = {"episodes": 1, "steps": 1}
+    counts = data.counts()
+    assert counts[f"s{ORIGINS + 4}/sampled"] == counts[f"s{ORIGINS - 1}/sampled"] == 0
+
+
+def test_a_real_robot_among_several_is_not_simulated():
+    robots = "embodiments={one: {robot: franka_sim, task: reach}, two: {robot: franka_twin, task: peg_insertion}}"
+    with pytest.raises(RecipeError, match="embodiments.two: expected a simulator .* got 'franka_twin', whose driver is"):
+        check_recipe(load_recipe("sim_embodiments", ["algorithm={name: sac}", "simulation={environments: 1}", robots]))
+
+
+class Lost:
+    """Ray, as it answers for a process that was killed as memory ran out."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self, error):
+        self.error = error
+
+    def get(self, _):
+        raise self.error
+
+
+def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_heard_refuses_no_episode(tmp_path):
+    workers, replaced = OnRay.__new__(OnRay), []
+    workers.ray, workers.died, workers.workers, workers.pending = Lost(ray.exceptions.OutOfMemoryError("m")), 0, [0], [0]
+    workers._worker, workers._begin = lambda index: replaced.append(index), lambda worker: None
+    with pytest.raises(RlinfError, match="rollout workers died"):
+        workers._answer(0)
+    assert len(replaced) > 1
+    readers = Readers.__new__(Readers)
+    readers.ray, readers._begun = Lost(ray.exceptions.ObjectLostError("a" * 56, "b", "c")), {tmp_path: (0, None)}
+    with pytest.raises(IngestError, match="a process of the ingest does not answer"):
+        readers.read(tmp_path, "station_a")
