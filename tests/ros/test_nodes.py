@@ -1,5 +1,6 @@
 """Nodes one by one, each a real process: what it does, and what it says when it cannot."""
 
+import io
 import os
 import pty
 import subprocess
@@ -278,7 +279,7 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
 
 
 def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_once_a_time_step(monkeypatch):
-    monkeypatch.setattr("sys.stdin", open(os.devnull))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     action = ActionSpec("joint_delta", ("j1", "j2", "gripper"), (0.02, 0.02, 0.04), ("rad", "rad", "m"))
     spec, device = replace(load_task("configs/tasks/reach.yaml").spec, action=action), MagicMock(topics=())
     device.poll.return_value, device.at_rest.return_value, device.rest_s = (), True, 0.0
