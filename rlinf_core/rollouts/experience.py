@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -54,6 +54,13 @@ class Trajectory:
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+    def part(self, steps: slice) -> Trajectory:
+        """What was observed and done in some of its time steps, which ends as if by a time limit unless it is the end."""
+        after = slice(steps.start, steps.stop + 1)
+        return replace(self, observations={name: values[after] for name, values in self.observations.items()},
+                       actions=self.actions[steps], rewards=self.rewards[steps], discounts=self.discounts[steps],
+                       sources=self.sources[steps], decided=None, latents=None, rollout=None)
 
 
 @dataclass

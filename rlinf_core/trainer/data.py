@@ -93,7 +93,9 @@ class ReplayData(Data):
         self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
         if self.config.half_demonstrations and corrected.any():
-            self._keep(self.demonstrations, trajectory, counts=corrected)  # nothing of what made a person take over
+            reach = max(self.policy.config.horizon, self.config.summed)  # how far a transition looks
+            for part in runs(corrected, reach):  # nothing of what made a person take over
+                self._keep(self.demonstrations, trajectory.part(part), counts=corrected[part])
         if trajectory.station and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"
         if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
@@ -168,6 +170,13 @@ def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
     from rlinf_core.distributed.replay_shards import ReplayShards
 
     return ReplayShards(*made, shards=placement.replay_shards, address=placement.ray)
+
+
+def runs(wanted: np.ndarray, beside: int) -> list[slice]:
+    """Where time steps are that are wanted, each with so many after it, as far as there are: an episode is mostly not."""
+    at = np.flatnonzero(wanted)
+    parts = np.split(at, np.flatnonzero(np.diff(at) > beside) + 1)
+    return [slice(int(part[0]), min(int(part[-1]) + beside, len(wanted))) for part in parts]
 
 
 class LabelledData(ReplayData):

@@ -142,6 +142,9 @@ def test_of_a_corrected_episode_what_the_operator_did_is_demonstrated_and_nothin
     assert shown(run, spool, "o", steps=9, sources={3: "operator", 4: "operator"}, success=success) == "stale"
     vectors = run.data.batch()["vectors"][:, 0]
     assert set(np.unique(vectors[200:])) == {1000.0, 1001.0, 3.0, 4.0}, "a person's correction is never stale"
+    before = run.data.demonstrations._next
+    shown(run, spool, "long", steps=40, sources={3: "operator", 30: "operator"}, success=success)
+    assert run.data.demonstrations._next - before < 20, "what a person showed before has the room"
     assert len(np.unique(vectors[:200])) == 9
 
 
