@@ -12,7 +12,7 @@ from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 
 from rlinf.conversions import from_image
-from rlinf.qos import kind, received, subscription
+from rlinf.qos import SHARED, kind, received, subscription
 from rlinf.stamps import to_ns
 from rlinf_core.errors import SpecError
 
@@ -75,7 +75,7 @@ class Latest:
             with subscription.handle:
                 while (taken := subscription.handle.take_message(subscription.msg_type, False)) is not None:
                     self._keep(topic, taken[0])
-                    if topic not in self.joints:  # of depth 1: the newest or none
+                    if not topic.endswith(SHARED):  # of depth 1: the newest or none
                         break
 
     def _keep(self, topic: str, message: Any) -> None:
