@@ -81,3 +81,24 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(asked, cut, m
     assert (not node.chunking.chunks) == (node.pending is None) == cut
     node._answered(before, actions, {}, 0.1)
     assert bool(sent) != cut
+
+
+@pytest.mark.parametrize("cause, interrupted", [("stale_command", False), ("enable", True), ("contact", True)])
+def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, interrupted):
+    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node._on_safety(SafetyState(state=SafetyState.HOLD, cause=cause))
+    assert node.interrupted == interrupted
+    node._on_safety(SafetyState(state=SafetyState.FAULT, cause="stale_command"))
+    assert node.interrupted
+
+
+@pytest.mark.parametrize("mode, number, stands", [
+    ("synchronous", 2, True), ("receding_horizon", 2, False), ("receding_horizon", 4, True)])
+def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, stands):
+    node, step = RemotePolicyNode.__new__(RemotePolicyNode), TimeStep()
+    node.interrupted, node.period_ns, node.chunking = False, 10**8, Chunking(mode, 4)
+    node.chunking.merge(np.zeros((4, 3)), 0, 0)
+    set_stamp(step.header.stamp, number * 10**8)
+    assert node._stands(step) == stands
+    node.interrupted = True
+    assert not node._stands(step)

@@ -13,15 +13,16 @@ import torch
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from rlinf_core.errors import RefusedRequestError, ServingError, SpecError
+from rlinf_core.errors import EngineError, RefusedRequestError, ServingError, SpecError
 from rlinf_core.policies import flow, make_policy, tanh_gaussian
 from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.serving.batching import Batcher, Waiting
 from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.packing import packed, unpacked
-from rlinf_core.serving.protocol import OURS, read_actions, read_request
+from rlinf_core.serving.protocol import OURS, check_keys, read_actions, read_request
 
 pytestmark = pytest.mark.timed
 
@@ -211,3 +212,21 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
         client.close()
     finally:
         served.end()
+
+
+def test_keys_that_the_task_has_not_are_said(spec):
+    check_keys(spec, {"state": "observation/state", "prompt": "prompt", spec.observation[0].name: "x"})
+    with pytest.raises(SpecError, match="station.policy.keys: expected .*, got 'wrst'"):
+        check_keys(spec, {"wrst": "observation/wrist"})
+
+
+def test_an_engine_that_does_not_answer_is_asked_once_for_all_of_a_batch():
+    asked = []
+
+    def infer(kind, requests):
+        asked.append(len(requests))
+        raise EngineError("no answer within 30 s")
+
+    batcher = Batcher(infer, 8, 0.0, lambda: 8)
+    waiting = [Waiting("kind", number, None) for number in range(8)]
+    assert {str(each) for each in batcher._answered(waiting)} == {"no answer within 30 s"} and asked == [8]
