@@ -127,8 +127,9 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
 
     def take_over(step):
         if begins and step.step_index == 3:
-            chunk = action_chunk(env.spec, np.zeros((14, 3)), source="operator", session="person", seq=1, version=-1,
-                                 observation_stamp=step.header.stamp, execute=14)
+            begins.append(True)  # one that came too late has had its number: the same again would be a duplicate
+            chunk = action_chunk(env.spec, np.zeros((14, 3)), source="operator", session="person", seq=len(begins),
+                                 version=-1, observation_stamp=step.header.stamp, execute=14)
             teleop.publish(chunk)
 
     steps = station.peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
