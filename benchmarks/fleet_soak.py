@@ -203,8 +203,12 @@ def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cut
             else:
                 (ingest if what == "kill" else draw.choice(playing)).kill()
         time.sleep(0.1)
-    ingest.process.send_signal(signal.SIGTERM)
-    ingest.process.wait()
+    for patience_s in (0.0, 10.0, 60.0):  # one that was killed a moment ago may not be so far as to end in order
+        time.sleep(patience_s)
+        ingest.process.send_signal(signal.SIGTERM)
+        if ingest.process.wait() != -signal.SIGTERM:
+            break
+        ingest.start()
     ingest.check()
     cutter.close()
     return {"episodes": total, **check(root, stations, each), "kills": ingest.kills, "cuts": cutter.cuts,

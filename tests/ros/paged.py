@@ -180,15 +180,16 @@ def visitor(station):
 def ready(station, client, mode="train"):
     """Armed, in an episode."""
     end = time.monotonic() + 60
+    stopped = (SafetyState.FAULT, SafetyState.DISARMED)
     if station.state.state == SafetyState.FAULT:
         client.ask(station.peer, "release")
-    while station.state.state in (SafetyState.FAULT, SafetyState.DISARMED):
-        what = {"cause": station.state.cause} if station.state.state == SafetyState.FAULT else {}
-        client.ask(station.peer, "reset" if what else "arm", **what)
-        station.peer.for_s(0.3)
+    while station.state.state in stopped or not client.said["state"]["episode"]["playing"]:
         assert time.monotonic() < end, client.notes[-3:]
-    while not client.said["state"]["episode"]["playing"]:  # as a person does: once more, while one is still being ended
-        client.ask(station.peer, "start", mode=mode)
+        if station.state.state in stopped:  # also by a page that was late while it began
+            what = {"cause": station.state.cause} if station.state.state == SafetyState.FAULT else {}
+            client.ask(station.peer, "reset" if what else "arm", **what)
+            station.peer.for_s(0.3)
+            continue
+        client.ask(station.peer, "start", mode=mode)  # as a person does: once more, while one is still being ended
         with contextlib.suppress(AssertionError):
-            station.peer.spin(lambda: client.said["state"]["episode"]["playing"], 3)
-        assert time.monotonic() < end, client.notes[-3:]
+            station.peer.spin(lambda: client.said["state"]["episode"]["playing"] or station.state.state in stopped, 3)
