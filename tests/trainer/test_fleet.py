@@ -137,6 +137,7 @@ def test_people_pin_promote_roll_back_and_drain(start, capsys):
             trainer.wait("b", 1)
             trainer.play("b", 1, [1, 1, 1])
     trainer.wait("b", 2)
+    trainer.until(lambda: "version 2 is on trial at 'b'" in said(capsys, "status", run)[1])  # it looks now and then
     code, text = said(capsys, "status", run)
     assert code == 0 and "version 2 is on trial at 'b', 0 of at most 3 episodes" in text and text.count("on trial") >= 3
     assert said(capsys, "promote", run) == (0, "version 2 goes to all stations: by hand\n")
