@@ -270,7 +270,7 @@ class RolloutData(Data):
         super().load_state_dict(state)
         self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
         self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
-        self.taken = state["taken"]
+        self.taken = state.get("taken", len(self.waiting))  # older checkpoints do not say
 
 
 def data_for(recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> Data:
