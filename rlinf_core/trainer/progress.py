@@ -53,6 +53,7 @@ class Progress:
         self.metrics: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
         self.written_at = -math.inf
+        self.last: dict[str, float] = {}  # evaluation; none yet
 
     def note(self, metrics: dict[str, float], updates: int) -> None:
         """Take in what an update said; RlinfError if it is not finite."""
@@ -73,6 +74,7 @@ class Progress:
 
     def evaluated(self, entry: dict[str, float]) -> None:
         """An evaluation: a line in progress.jsonl."""
+        self.last = entry
         with self.file.open("a") as file:
             file.write(json.dumps({"event": "evaluation", "time": time.time()} | entry) + "\n")
         for name in ("success", "failure", "return"):
@@ -88,6 +90,9 @@ class Progress:
         lines = self.file.read_text().splitlines(keepends=True) if self.file.is_file() else []
         kept = [line for line in lines if (said := json.loads(line))["event"] != "evaluation" or "name" in said
                 or said["env_steps"] < before]
+        for said in map(json.loads, kept):
+            if said["event"] == "evaluation" and "name" not in said:
+                self.last = {key: value for key, value in said.items() if key not in ("event", "time")}
         if len(kept) < len(lines):
             aside = self.file.with_suffix(".part")
             aside.write_text("".join(kept))

@@ -144,13 +144,13 @@ class Run:
     # The loop
     def loop(self) -> dict[str, float]:
         """Until it is through, or told to stop; returns the last evaluation. The last act is a checkpoint."""
-        entry: dict[str, float] = {}
         while not self.stopping:
             due = self._due()
             if self.last_stage and self._fit() and (self.offline or not due):
                 done = self._done(due)
-                if self.evaluator and (self.steps >= self.next_evaluation or done):
-                    entry = self._evaluate(self.evaluator)
+                judged = self.progress.last.get("env_steps") == self.steps  # it was through before
+                if self.evaluator and (self.steps >= self.next_evaluation or (done and not judged)):
+                    self._evaluate(self.evaluator)
                 elif done and self.published_at < self.updates:  # nobody judges it here: a robot's, from recordings
                     self.publish()
                 if done:
@@ -161,7 +161,7 @@ class Run:
             self._look_around(worked)
         self.save()
         self.progress.write(self.steps, self.counts())
-        return entry
+        return self.progress.last
 
     def _due(self) -> int:
         """Updates that are owed now."""
@@ -244,7 +244,7 @@ class Run:
         save_policy(self.shipped, self.run_dir / "policies" / policy_name(self.version), version=self.version,
                     updates=self.updates, env_steps=self.steps)
 
-    def _evaluate(self, evaluator: Evaluator) -> dict[str, float]:
+    def _evaluate(self, evaluator: Evaluator) -> None:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
         self.next_evaluation += self.recipe.simulation.evaluate_every
         self.learner.sync()
@@ -260,7 +260,6 @@ class Run:
         self.progress.evaluated(entry)
         self.save()
         self.tell(self, entry)
-        return entry
 
     def counts(self) -> dict[str, float]:
         """Of everything that came, in all and by station."""

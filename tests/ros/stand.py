@@ -39,28 +39,38 @@ class Arm:
     ``streams`` is False where a test sends its own chunks; ``known`` is False while the arm says nothing of itself.
     """
 
+    topics = {}  # that its driver names otherwise
+    commanded = PoseStamped, "target_pose"
+
     def __init__(self, peer, streams=True):
         self.peer, self.seq, self.streams = peer, 0, streams
         self.pressed, self.heard, self.enabled, self.known = False, True, True, True
-        self.states, self.targets = listen(peer, SafetyState, "safety"), listen(peer, PoseStamped, "target_pose")
-        self.say = {topic: publisher(peer.node, topic) for topic in (
+        kind, name = self.commanded
+        self.states, self.targets = listen(peer, SafetyState, "safety"), []
+        peer.node.create_subscription(kind, self.topics.get(name, name), self.targets.append, profile(name))
+        self.say = {topic: publisher(peer.node, topic, at=self.topics.get(topic, topic)) for topic in (
             "estop/pendant", "enable", "current_pose", "policy/action", "teleop/action", "wrench", "joint_states")}
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
         self.clearing = peer.node.create_client(ResetFault, "interlock/reset_fault")
         self.wrench = WrenchStamped()
+        self.felt = True
+        self.stand()
+        peer.node.create_timer(0.1, self.ten_hertz)
+        peer.every(0.01, self.hundred_hertz)
+
+    def stand(self):
+        """Where it is at first."""
         self.joints = JointState(name=[f"fr3_joint{number}" for number in range(1, 8)],
                                  position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785])
-        self.felt = True
         self.pose = PoseStamped()
         self.pose.header.frame_id = "base_link"
         self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
         self.pose.pose.orientation.w = 0.0
-        peer.node.create_timer(0.1, self.ten_hertz)
-        peer.every(0.01, self.hundred_hertz)
 
     def hundred_hertz(self):
         self.pose.header.stamp = self.peer.node.get_clock().now().to_msg()
-        self.pose.pose = self.follow(self.targets[-1].pose) if self.targets else self.pose.pose
+        if self.targets:
+            self.obey(self.targets[-1])
         if self.known:
             self.say["current_pose"].publish(self.pose)
             self.say["joint_states"].publish(self.joints)
@@ -69,6 +79,9 @@ class Arm:
         if self.heard:
             self.say["estop/pendant"].publish(Bool(data=self.pressed))
         self.say["enable"].publish(Bool(data=self.enabled))
+
+    def obey(self, target):
+        self.pose.pose = self.follow(target.pose)
 
     def follow(self, target):
         """Where the arm is then."""

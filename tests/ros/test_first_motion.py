@@ -7,15 +7,21 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from geometry_msgs.msg import Point, PoseStamped, Quaternion
+from rlinf_msgs.msg import ActionChunk
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf.qos import profile
+from rlinf.qos import publisher
+from sim_bridges.twins.universal_robots_state import HOME, tool_pose
 from tests.ros.stand import Arm, start
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
+JOINTS = ["shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint"]
 
 
 class NotHeldError(Exception):
@@ -25,19 +31,23 @@ class NotHeldError(Exception):
 class Person(Arm):
     """At a device, with the command beside them."""
 
+    robot, task, middle, slow = "franka_fr3", "reach", 0.25, "speed 0.025"
+
     def __init__(self, peer, folder, domain):
-        (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\nestop_silence: 1.0\n"
+        (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/{self.robot}/limits.yaml\nestop_silence: 1.0\n"
                                             "stale_state: 0.3\n")
-        (folder / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nestops: [pendant]\n")
+        (folder / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nestops: [pendant]\n"
+                                           f"topics: {json.dumps(self.topics)}\n")
         self.mirrored = None  # about that height its driver has up and down the other way round
         super().__init__(peer, streams=False)
-        start(peer, "interlock", f"station.robot={folder}", "station.lockstep=false", latch_file="")
+        start(peer, "interlock", f"station.robot={folder}", f"station.task={self.task}", "station.lockstep=false",
+              latch_file="")
         self.fault, self.moving, self.up, self.out = "", False, 0.004, folder / "said.txt"
-        self.faults = peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
+        self.faults = publisher(peer.node, "robot/fault", at=self.topics.get("robot/fault", ""))
         peer.node.create_timer(0.1, self.command_it)
         peer.spin(lambda: self.states and self.targets, 90, "the interlock")
         command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--json", str(folder / "rows.json"),
-                   "--set", f"station.robot={folder}", "station.task=reach", "station.operator.kind=keyboard",
+                   "--set", f"station.robot={folder}", f"station.task={self.task}", "station.operator.kind=keyboard",
                    f"station.domain_id={domain}"]
         with open(self.out, "w") as out:
             self.command = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True,
@@ -64,10 +74,14 @@ class Person(Arm):
     def moves(self):
         """Armed, and up or down, by two centimetres."""
         self.arm()
-        begun, self.moving = self.targets[-1].pose.position.z, True
-        self.up = 0.004 if begun < 0.25 else -0.004
-        self.peer.spin(lambda: abs(self.targets[-1].pose.position.z - begun) > 0.012, 90,
+        begun, self.moving = self.height, True
+        self.up = 0.004 if begun < self.middle else -0.004
+        self.peer.spin(lambda: abs(self.height - begun) > 0.012, 90,
                        lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
+
+    @property
+    def height(self):
+        return self.targets[-1].pose.position.z
 
     def lets_go(self):
         self.moving = False
@@ -78,9 +92,46 @@ class Person(Arm):
         return self.command.returncode
 
 
+class Jointed(Person):
+    """At a UR5e that is told by joints, and whose driver has names of its own."""
+
+    robot, task, middle, slow = "ur5e", "ur5e_reach", 0.45, "joint_speed 0.05"
+    commanded = JointState, "target_joints"
+    topics = {"joint_states": "/of_its_driver/joint_states", "current_pose": "/of_its_driver/pose",
+              "target_joints": "/of_its_driver/command", "robot/fault": "/of_its_driver/fault",
+              "estop/pendant": "/of_its_driver/pendant"}
+
+    def stand(self):
+        self.joints, self.pose = JointState(name=list(JOINTS), position=list(HOME)), PoseStamped()
+        self.pose.header.frame_id = "base"
+        self.stands()
+
+    def stands(self):
+        x, y, z, *turn = map(float, tool_pose(np.array(self.joints.position)))
+        self.pose.pose.position = Point(x=x, y=y, z=z)
+        self.pose.pose.orientation = Quaternion(**dict(zip("xyzw", turn, strict=True)))
+
+    def obey(self, target):
+        self.joints = target
+        self.stands()
+
+    def send(self, x, y=0.0, z=0.0, source="policy", dt=0.1, **said):
+        """Up and down by the second joint."""
+        self.seq += 1
+        self.say["teleop/action"].publish(ActionChunk(
+            source=source, session=source, seq=self.seq, dt=dt, control_mode="joint_delta", horizon=1, dim=6, execute=1,
+            data=[0.0, -5.0 * z, 0.0, 0.0, 0.0, 0.0], joint_names=JOINTS,
+            observation_stamp=self.peer.node.get_clock().now().to_msg()))
+
+    @property
+    def height(self):
+        return self.pose.pose.position.z
+
+
 @pytest.fixture
 def person(peer, tmp_path, request):
-    person = Person(peer, tmp_path, request.node.get_closest_marker("domain").args[0])
+    kind = getattr(request, "param", Person)
+    person = kind(peer, tmp_path, request.node.get_closest_marker("domain").args[0])
     yield person
     person.command.kill()
     person.command.wait(10)
@@ -88,7 +139,8 @@ def person(peer, tmp_path, request):
 
 def does_it_all(person):
     """What it asks for, until the speeds are theirs again."""
-    person.told("the interlock's speeds are a tenth now: speed 0.025")
+    person.told("the interlock's speeds are a tenth now: ")
+    person.told(person.slow)
     person.told("clear the table")
     person.moves()
     person.lets_go()
@@ -115,7 +167,8 @@ def does_it_all(person):
     person.peer.spin(lambda: person.clear("robot:user_stop").success, what="the reset")
 
 
-@pytest.mark.domain(130)
+@pytest.mark.parametrize("person", [pytest.param(Person, marks=pytest.mark.domain(130)),
+                                    pytest.param(Jointed, marks=pytest.mark.domain(128))], indirect=True)
 def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_the_end(person, tmp_path):
     with contextlib.suppress(NotHeldError):
         does_it_all(person)

@@ -96,8 +96,7 @@ def test_s05_nan_is_held_at_once_and_three_latch_until_reset_by_name(arm):
         arm.send(math.nan)
     arm.reach(FAULT, "invalid_command")
     assert "FAULT 'invalid_command' stands" in refused(arm)
-    answer = arm.clear("e_stop")
-    assert not answer.success and "FAULT 'invalid_command' stands" in answer.message
+    assert not (answer := arm.clear("e_stop")).success and "FAULT 'invalid_command' stands" in answer.message
     arm.peer.spin(lambda: arm.clear("invalid_command").success, what="the reset")
     arm.reach(DISARMED)
     assert len({target.pose.position.x for target in arm.targets}) == 1, "the arm never moved"
@@ -142,8 +141,7 @@ def test_s23_who_publishes_commands_beside_the_interlock_is_a_fault_by_name(arm,
     arm.reach(ACTIVE)
     rogue = arm.peer.node.create_publisher(kind(topic), topic, profile(topic))
     arm.reach(FAULT, f"foreign_publisher:{topic}")
-    answer = arm.clear(f"foreign_publisher:{topic}")
-    assert not answer.success and "/station_a/peer" in answer.message
+    assert not (answer := arm.clear(f"foreign_publisher:{topic}")).success and "/station_a/peer" in answer.message
     arm.peer.node.destroy_publisher(rogue)
     arm.peer.spin(lambda: arm.clear(f"foreign_publisher:{topic}").success, what="the rogue to be gone")
 
@@ -183,8 +181,7 @@ def test_s21_s22_arming_says_which_input_is_missing_or_foreign(disarmed):
     arm = disarmed
     arm.felt = False
     arm.peer.for_s(0.5)
-    reason = refused(arm)
-    assert "silent:wrench" in reason and "unlimited" in reason
+    assert "silent:wrench" in (reason := refused(arm)) and "unlimited" in reason
     arm.felt = True
     arm.pose.header.frame_id = "camera"
     arm.peer.for_s(0.3)
@@ -223,12 +220,17 @@ def test_s17_a_fault_that_could_not_be_heard_lets_nothing_be_armed_and_one_that_
     arm.peer.spin(lambda: "silent:robot/fault" in refused(arm), what="the refusal")
     arm.peer.node.destroy_publisher(volatile)
     latched = arm.peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
-    told(arm, True)
-    latched.publish(String(data="x" * 10_000))
-    arm.reach(FAULT, "robot:unreadable")
-    latched.publish(String(data=""))
-    arm.peer.spin(lambda: arm.clear("robot:unreadable").success, what="the reset")
-    arm.peer.node.destroy_publisher(latched)
+    try:
+        told(arm, True)
+        arm.reach(ARMED)  # granted, it is armed at the next tick
+        latched.publish(String(data="x" * 10_000))
+        arm.reach(FAULT, "robot:unreadable")
+        latched.publish(String(data=""))
+        arm.peer.spin(lambda: arm.clear("robot:unreadable").success, what="the reset")
+    finally:  # whatever is last heard there stands
+        latched.publish(String(data=""))
+        arm.peer.for_s(0.3)
+        arm.peer.node.destroy_publisher(latched)
 
 
 def test_s25_messages_of_any_size_are_refused_unread(arm):

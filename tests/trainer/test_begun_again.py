@@ -60,6 +60,15 @@ def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path, change, said):
     assert train(load_recipe("sim_sac", [*sac, "simulation.env_steps=80"]), tmp_path / "run", points)["env_steps"] == 80
 
 
+def test_a_run_that_was_through_is_not_judged_again(tmp_path):
+    for steps in (40, 40, 80):
+        sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", f"simulation.env_steps={steps}", *SMALL)
+        last = train(load_recipe("sim_sac", [*sac]), tmp_path, points)
+        written = read_evaluations(tmp_path)
+        assert [entry["env_steps"] for entry in written] == [0, 40] + [80] * (steps == 80)
+        assert last == {key: value for key, value in written[-1].items() if key not in ("event", "time")}
+
+
 def test_rollouts_that_wait_are_as_many_after_a_resume():
     recipe = load_recipe("sim_dapo", ["algorithm.group=2", "simulation.environments=4", "placement.workers=2",
                                       "policy={kind: gaussian, hidden: [8]}"])

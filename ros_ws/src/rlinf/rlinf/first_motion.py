@@ -138,7 +138,7 @@ class Watcher:
 
         Of every arm: a person's device may move another one than they think.
         """
-        slow = {}
+        slow = dict[str, dict[str, float]]()
         for arm, client in self.setting.items():
             limits = load_limits(self.robot.interlocks[arm])
             wanted = {name: value * factor for name in SPEEDS if math.isfinite(value := getattr(limits, name))}
@@ -147,7 +147,8 @@ class Watcher:
             future = client.call_async(SetParameters.Request(parameters=said))
             self.spin(future.done, 10.0, "the interlock's answer")
             if refused := [each.reason for each in future.result().results if not each.successful]:
-                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}")
+                told = f". Those of {', '.join(slow)} have theirs times {factor:g}: start them anew" if slow else ""
+                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}{told}")
             slow[arm] = wanted
         return slow[self.arm]
 
