@@ -59,23 +59,27 @@ class EpisodeReply(_message.Message):
     def __init__(self, stored: _Optional[bool] = ..., duplicate: _Optional[bool] = ..., error: _Optional[str] = ..., refused: _Optional[bool] = ..., have: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PolicyRequest(_message.Message):
-    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file", "file", "may_link")
+    __slots__ = ("have_version", "wait_s", "have_sha256", "have_file", "file", "may_link", "begun", "begun_version")
     HAVE_VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     HAVE_SHA256_FIELD_NUMBER: _ClassVar[int]
     HAVE_FILE_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     MAY_LINK_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_VERSION_FIELD_NUMBER: _ClassVar[int]
     have_version: int
     wait_s: float
     have_sha256: str
     have_file: int
     file: str
     may_link: bool
-    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ..., file: _Optional[str] = ..., may_link: _Optional[bool] = ...) -> None: ...
+    begun: int
+    begun_version: int
+    def __init__(self, have_version: _Optional[int] = ..., wait_s: _Optional[float] = ..., have_sha256: _Optional[str] = ..., have_file: _Optional[int] = ..., file: _Optional[str] = ..., may_link: _Optional[bool] = ..., begun: _Optional[int] = ..., begun_version: _Optional[int] = ...) -> None: ...
 
 class PolicyPart(_message.Message):
-    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path")
+    __slots__ = ("version", "data", "sha256", "copy_offset", "copy_size", "needs", "path", "begins")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +87,7 @@ class PolicyPart(_message.Message):
     COPY_SIZE_FIELD_NUMBER: _ClassVar[int]
     NEEDS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_FIELD_NUMBER: _ClassVar[int]
     version: int
     data: bytes
     sha256: str
@@ -90,7 +95,8 @@ class PolicyPart(_message.Message):
     copy_size: int
     needs: str
     path: str
-    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ...) -> None: ...
+    begins: int
+    def __init__(self, version: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., copy_offset: _Optional[int] = ..., copy_size: _Optional[int] = ..., needs: _Optional[str] = ..., path: _Optional[str] = ..., begins: _Optional[int] = ...) -> None: ...
 
 class Registration(_message.Message):
     __slots__ = ("specs", "limits_hash", "software")

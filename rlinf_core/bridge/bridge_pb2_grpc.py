@@ -88,7 +88,9 @@ class BridgeServicer:
         may_link and calls from the trainer's own machine is told where the file lies instead; where it cannot link or copy it
         from there, or it has another hash, it asks again without may_link. A policy may stand on a second file, which no version
         changes (weights that its adapters are for): the last part says its name in `needs`. A station without a file of that
-        name asks for it, with `file`, and begins with the policy once it has both.
+        name asks for it, with `file`, and begins with the policy once it has both. Of what was cut on the way a station may say
+        how much it has (`begun`): the first part says where the rest begins (`begins`), which is 0 where all of it comes again,
+        as where another version is meant for it by now.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -16,7 +16,7 @@ from rlinf_core.atomic_io import publish_file
 from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, SERVICE, STATION, VERSION, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.by_hand import decoded
-from rlinf_core.bridge.fetching import Fetched, Got, is_here, put_together
+from rlinf_core.bridge.fetching import Fetched, Got, aside, begun, is_here, put_together
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.episodes.checksums import SUMS, file_sha256, is_plain, verify
 from rlinf_core.errors import BridgeError, RefusedError
@@ -73,48 +73,47 @@ class BridgeClient:
                     ) -> Fetched | None:
         """Wait for another policy than ``have_version`` and keep it in ``folder``; None if there is none yet.
 
-        Of what is in ``base``, nothing is sent again; where that comes to a wrong file, all of it is. On the trainer's own
-        machine nothing is sent: the file is linked. What the policy stands on is there before it.
+        Of what is in ``base``, or came of the policy itself before the line was cut, nothing is sent again; where that
+        comes to a wrong file, all of it is. On the trainer's own machine nothing is sent: the file is linked. What the
+        policy stands on is there before it.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f".policy.{os.getpid()}.part"
-        try:
-            got = self._file(pb.PolicyRequest(have_version=have_version, wait_s=wait_s), aside, base)
-            if got.version < 0:
-                return None
-            self._get_needed(got, folder)
-            # It is not flushed: what a power cut leaves of it has another hash, and is fetched again.
-            os.replace(aside, path := folder / policy_name(got.version))
-            return Fetched(got.version, path, got.told)
-        finally:
-            aside.unlink(missing_ok=True)
+        got = self._file(pb.PolicyRequest(have_version=have_version, wait_s=wait_s), folder, base)
+        if got.version < 0:
+            return None
+        self._get_needed(got, folder)
+        # It is not flushed: what a power cut leaves of it has another hash, and is fetched again.
+        os.replace(aside(folder, "", got.version), path := folder / policy_name(got.version))
+        for older in folder.glob(".policy*.part"):  # cut on their way, and never fetched to their end
+            older.unlink(missing_ok=True)
+        return Fetched(got.version, path, got.told)
 
     def _get_needed(self, policy: Got, folder: Path) -> None:
         """The file that a policy stands on, once for all versions."""
-        name, aside = policy.needs, folder / f".needed.{os.getpid()}.part"
+        name = policy.needs
         if not name or (is_plain(name) and (folder / name).exists()):
             return
-        try:
-            if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), aside).told:
-                raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
-                                  f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
-            publish_file(aside, folder / name)  # flushed: its name alone says later that it is there
-        finally:
-            aside.unlink(missing_ok=True)
+        if not is_plain(name) or not self._file(pb.PolicyRequest(file=name), folder).told:
+            raise BridgeError(f"policy {policy.version} from {self.address}: expected the file that it stands on, "
+                              f"'{name[:200]}', in the trainer's policies/, got none. It is asked for again")
+        publish_file(aside(folder, name, -1), folder / name)  # flushed: its name alone says later that it is there
 
-    def _file(self, request: pb.PolicyRequest, aside: Path, base: Fetched | None = None) -> Got:
-        """What came of a request, in ``aside``: linked, else with what ``base`` has, else whole."""
+    def _file(self, request: pb.PolicyRequest, folder: Path, base: Fetched | None = None) -> Got:
+        """What came of a request, aside: linked, else with what ``base`` has, else whole."""
         ways = [(base, True)] * self.links + [(base, False)] * (base is not None) + [(None, False)]
         for source, request.may_link in ways:
             request.have_sha256, request.have_file = (source.sha256, source.version) if source else ("", 0)
-            got = self._once(request, source, aside)
+            request.begun_version, request.begun = begun(folder, request.file)
+            got = self._once(request, source, folder)
             if got.told == got.found or not got.told and got.version < 0:
                 return got
+            aside(folder, request.file, got.version).unlink(missing_ok=True)
         raise BridgeError(f"policy {got.version} from {self.address} was cut short on the way; it is fetched again")
 
-    def _once(self, request: pb.PolicyRequest, base: Fetched | None, aside: Path) -> Got:
+    def _once(self, request: pb.PolicyRequest, base: Fetched | None, folder: Path) -> Got:
         try:  # a line that is dead ends earlier, as nobody answers its keepalive
-            return put_together(self._call(self._next_policy, request, request.wait_s + LONGEST_FILE_S), base, aside)
+            parts = self._call(self._next_policy, request, request.wait_s + LONGEST_FILE_S)
+            return put_together(parts, base, folder, request.file)
         except grpc.RpcError as error:
             raise self._error(error) from error
 

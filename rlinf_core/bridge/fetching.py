@@ -8,13 +8,13 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from rlinf_core.bridge import PART_BYTES
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.by_hand import Bytes
 from rlinf_core.episodes.checksums import file_sha256
-from rlinf_core.policies.files import policy_files, policy_version
+from rlinf_core.policies.files import NAMED, policy_files, policy_name, policy_version
 
 LOOPBACK = ("127.", "localhost:", "[::1]:")
 
@@ -48,17 +48,41 @@ def is_here(address: str) -> bool:
     return address.startswith(LOOPBACK)
 
 
-def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, aside: Path) -> Got:
-    """Write to ``aside`` what the trainer sends, and what it says to copy from ``base``; or link what it says to link."""
+def aside(folder: Path, file: str, version: int) -> Path:
+    """Where a file is put together: one of that name, or, without one, a policy. What is cut on the way stays there."""
+    return folder / f".{file or policy_name(version)}.part"
+
+
+def begun(folder: Path, file: str) -> tuple[int, int]:
+    """The version and the bytes of what was cut on the way, of a file or, without its name, of the newest policy."""
+    if file:
+        left = [path] if (path := aside(folder, file, -1)).is_file() else []
+    else:
+        left = [path for path in folder.glob(".policy-*.part") if NAMED.fullmatch(path.name[1:-5])]
+    newest = max(left, default=None)
+    if newest is None:
+        return 0, 0
+    return -1 if file else policy_version(Path(newest.name[1:-5])), newest.stat().st_size
+
+
+def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | None, folder: Path, file: str = "") -> Got:
+    """Write aside what the trainer sends, and what it says to copy from ``base``; or link what it says to link.
+
+    Args:
+        folder: that it is put together in.
+        file: its name; empty of a policy.
+    """
     got, sha = Got(), hashlib.sha256()
-    aside.unlink(missing_ok=True)
     with contextlib.ExitStack() as files:
         out = None
         for part, sent in parts:
             got = Got(part.version, part.sha256, "", part.needs)
             if part.path:
-                return got._replace(found=_linked(Path(part.path), aside))
-            out = out or files.enter_context(open(aside, "wb"))
+                return got._replace(found=_linked(Path(part.path), aside(folder, file, part.version)))
+            if out is None:
+                aside(folder, file, part.version).touch()
+                out = files.enter_context(open(aside(folder, file, part.version), "r+b"))
+                _go_on(out, part.begins, sha)
             copy = copied(base.path, part.copy_offset, part.copy_size) if base and part.copy_size else ()
             for data in (sent, *copy):
                 out.write(data)
@@ -66,14 +90,23 @@ def put_together(parts: Iterable[tuple[pb.PolicyPart, Bytes]], base: Fetched | N
     return got._replace(found=sha.hexdigest())
 
 
-def _linked(path: Path, aside: Path) -> str:
+def _go_on(out: BinaryIO, begins: int, sha: Any) -> None:
+    """With a file after its first ``begins`` bytes, which ``sha`` takes in; what it has beyond them goes."""
+    while begins and (data := out.read(min(begins, PART_BYTES))):
+        sha.update(data)
+        begins -= len(data)
+    out.truncate()
+
+
+def _linked(path: Path, to: Path) -> str:
     """The hash of what lies there, now under another name too; empty where it cannot be had."""
     with contextlib.suppress(OSError):
+        to.unlink(missing_ok=True)
         try:
-            os.link(path, aside)
+            os.link(path, to)
         except OSError:  # another disk, or another user's file
-            shutil.copyfile(path, aside)
-        return file_sha256(aside)
+            shutil.copyfile(path, to)
+        return file_sha256(to)
     return ""
 
 

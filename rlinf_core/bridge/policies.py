@@ -84,16 +84,22 @@ class Policy:
         return encoded(pb.PolicyPart(version=self.version, sha256=self.sha256, needs=self.needs,
                                      path=str(self.path.resolve())))
 
-    def parts(self, base: Mapping[bytes, int]) -> Iterator[bytes]:
-        """As it goes, in messages, to a station that has the tensors ``base`` (digest: where they start in its file)."""
+    def parts(self, base: Mapping[bytes, int], begun: int = 0) -> Iterator[bytes]:
+        """As it goes, in messages, to a station that has the tensors ``base`` (digest: where they start in its file), and
+        of the whole, from an earlier time, its first ``begun`` bytes.
+        """
         size = len(self.data)
+        begins = begun if begun <= size else 0
+        if begins and begins == size:
+            yield self._part(size, begins=begins)
         for start, end, copy in ranges(size, self.tensors if base else [], base):
-            if copy is not None:
-                yield self._part(end, copy_offset=copy, copy_size=end - start)
+            at = max(start, begins)
+            if copy is not None and at < end:
+                yield self._part(end, copy_offset=copy + at - start, copy_size=end - at, begins=_first(at, begins))
                 continue
-            for begin in range(start, end, PART_BYTES):
+            for begin in range(at, end, PART_BYTES):
                 until = min(begin + PART_BYTES, end)
-                yield self._part(until, memoryview(self.data)[begin:until])
+                yield self._part(until, memoryview(self.data)[begin:until], begins=_first(begin, begins))
 
     def _part(self, end: int, data: Bytes = b"", **what: Any) -> bytes:
         last: dict[str, Any] = {"sha256": self.sha256, "needs": self.needs} if end == len(self.data) else {}
@@ -179,23 +185,24 @@ class Policies:
             found = await asyncio.to_thread(lambda: policy.tensors)
             _keep(self._known, policy.sha256, {tensor.digest: tensor.start for tensor in found}, KNOWN)
 
-    async def file(self, name: str, link: bool) -> AsyncIterator[bytes]:
-        """What a policy stands on, a piece at a time; nothing where there is no such file."""
+    async def file(self, name: str, link: bool, begun: int = 0) -> AsyncIterator[bytes]:
+        """What a policy stands on, after its first ``begun`` bytes, in pieces; nothing where there is no such file."""
         path = self.folder / name
         if not NEEDED.fullmatch(name) or not path.is_file():
             return
+        if path not in self._hashes:
+            self._hashes[path] = await asyncio.to_thread(file_sha256, path)
         if link:
-            if path not in self._hashes:
-                self._hashes[path] = await asyncio.to_thread(file_sha256, path)
             yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path], path=str(path.resolve())))
             return
-        sha = hashlib.sha256()
+        begins = begun if begun <= path.stat().st_size else 0
+        yield encoded(pb.PolicyPart(version=-1, begins=begins))
         with open(path, "rb") as source:
+            source.seek(begins)
             while data := await asyncio.to_thread(source.read, FILE_BYTES):
-                await asyncio.to_thread(sha.update, data)
                 for begin in range(0, len(data), PART_BYTES):
                     yield encoded(pb.PolicyPart(version=-1), memoryview(data)[begin:begin + PART_BYTES])
-        yield encoded(pb.PolicyPart(version=-1, sha256=sha.hexdigest()))
+        yield encoded(pb.PolicyPart(version=-1, sha256=self._hashes[path]))
 
     async def _policy(self, version: int) -> Policy | None:
         """From memory, or from the disk; None where it is not in the folder."""
@@ -210,6 +217,11 @@ class Policies:
             return await asyncio.to_thread(_read, self.folder / policy_name(version))
         except OSError:
             return None
+
+
+def _first(at: int, begins: int) -> int:
+    """What a part that begins there says: only the first one where that is."""
+    return begins if at == begins else 0
 
 
 def _keep(kept: dict[K, V], key: K, value: V, most: int) -> None:

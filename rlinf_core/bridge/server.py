@@ -171,7 +171,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         link = request.may_link and context.peer().startswith(HERE)
         if request.file:
             async with self._fetches:
-                async for part in self._policies.file(request.file, link):
+                async for part in self._policies.file(request.file, link, request.begun):
                     yield part
             return
         wait_s = min(max(0.0, request.wait_s), WAIT_S)
@@ -183,7 +183,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             yield policy.link()
         elif policy is not None:
             async with self._fetches:
-                for part in policy.parts(await self._policies.base(request, policy)):
+                begun = request.begun if request.begun_version == policy.version else 0
+                for part in policy.parts(await self._policies.base(request, policy), begun):
                     yield part
 
     # Status

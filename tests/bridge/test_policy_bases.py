@@ -9,7 +9,7 @@ from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.errors import BridgeError
 from rlinf_core.policies.adapters import base_name
-from rlinf_core.policies.files import policy_name
+from rlinf_core.policies.files import policy_files, policy_name
 from tests.bridge.test_policies_down import publish, weights
 
 BASE = "c0ffee00" * 8
@@ -44,7 +44,7 @@ def test_what_its_name_alone_says_is_there_is_flushed_first_and_a_long_policy_ha
     monkeypatch.setattr("rlinf_core.atomic_io.fsync", lambda path: flushed.append(path.name))
     client._next_policy = lambda *what, timeout, **how: deadlines.append(timeout) or ask(*what, timeout=timeout, **how)
     assert client.next_policy(-1, tmp_path / "station", wait_s=3.0)
-    assert flushed[0].startswith(".needed.") and not list((tmp_path / "station").glob("*.part"))
+    assert flushed[0].startswith(".base-") and not list((tmp_path / "station").glob("*.part"))
     assert deadlines == [3603.0, 3600.0], "gigabytes on a slow line are no trouble; a dead one is found by its keepalive"
 
 
@@ -53,7 +53,7 @@ def test_a_policy_whose_base_the_trainer_does_not_have_is_not_taken(trainer, cli
     publish(trainer, 1, {"lora.a": np.zeros((8, 64), np.float32)}, base=base)
     with pytest.raises(BridgeError, match=r"policy 1 from .*: expected the file that it stands on, 'base-"):
         client.next_policy(-1, tmp_path / "station")
-    assert not list((tmp_path / "station").iterdir())
+    assert not policy_files(tmp_path / "station")
 
 
 @pytest.mark.parametrize("name", ["../journal.jsonl", "journal.jsonl", "policy-00000001.safetensors", "base-.safetensors"])
