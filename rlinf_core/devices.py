@@ -7,7 +7,7 @@ import math
 import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
@@ -40,6 +40,17 @@ def device_of(name: str) -> torch.device:
             each.partition(":")[0] for each in known)}:
         raise RlinfError(f"device: expected auto or one of {', '.join(known)}, which this machine has; got '{name}'")
     return device
+
+
+def restore(generator: torch.Generator, state: Any, seed: int) -> None:
+    """Go on with a generator's state; that of another kind of device says nothing here: noise begins anew, by a seed."""
+    import torch
+
+    found = torch.as_tensor(state)
+    if found.shape == generator.get_state().shape:
+        generator.set_state(found)
+    else:
+        generator.manual_seed(seed)
 
 
 def gpus() -> float:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.interface import arm_of, of_arms, topic
 from rlinf_core.interlock.rotation import to_vector
+from rlinf_core.policies.instructions import encoded
 from rlinf_core.rewards import REWARD, Shaped, Success, make_success
 from rlinf_core.rewards.arms import of_each
 from rlinf_core.scripts import SCRIPT
@@ -202,6 +203,15 @@ class TaskFile(Settings):
     failure: Annotated[Settings | None, REWARD] = Field(
         None, description="when it cannot be done any more, and that test's parameters; never, if not said")
     script: Annotated[Settings | None, SCRIPT] = Field(None, description="who can show it, and its parameters")
+
+    @field_validator("instruction")
+    @classmethod
+    def _fits(cls, said: str) -> str:
+        try:
+            encoded([said])
+        except SpecError as error:
+            raise ValueError(str(error)) from error
+        return said
 
     @model_validator(mode="after")
     def _can_succeed(self) -> TaskFile:

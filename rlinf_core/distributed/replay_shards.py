@@ -74,11 +74,12 @@ class ReplayShards:
         return np.sum([origins for _, origins in self._there], axis=0)
 
     def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray,
-                       counts: np.ndarray | None = None, latents: np.ndarray | None = None, origin: int = 0) -> int:
+                       counts: np.ndarray | None = None, latents: np.ndarray | None = None, origin: int = 0,
+                       played: np.ndarray | None = None) -> int:
         """Add an episode, as to a ``ReplayBuffer``; the shards take turns."""
         number = self.episodes % self.shards
         episode = self.ray.put(dict(observations=observations, actions=actions, rewards=rewards, discounts=discounts,
-                                    counts=counts, latents=latents, origin=origin))
+                                    counts=counts, latents=latents, origin=origin, played=played))
         self._there[number] = self._ask(number, partial(_put, episode))
         self._since[number].append(episode)
         self.episodes += 1
@@ -167,18 +168,27 @@ class ReplayShards:
                 self._replace(number, error)
 
     def _replace(self, number: int, error: Exception) -> None:
-        """A new process with what the old one held."""
+        """A new process with what the old one held, or another one, where that dies on the way."""
+        while True:
+            self._count(number, error)
+            actor = self._actors[number] = self._spawn()
+            try:
+                if self._kept[number] is not None:
+                    self._there[number] = self.ray.get(actor.restore.remote(self._kept[number]))
+                for episode in self._since[number]:
+                    self._there[number] = self.ray.get(actor.put.remote(episode))
+                return
+            except lost() as again:
+                error = again
+
+    def _count(self, number: int, error: Exception) -> None:
+        """One that died; RlinfError where that were too many."""
         self.died += 1
         if self.died > RESTARTS:
             raise RlinfError(f"replay shards died {self.died} times, the last by: {error}. The last checkpoint is good; a "
                              "smaller replay.capacity, or more placement.replay_shards, need less memory each") from error
         print(f"replay shard {number} died and is started again with {len(self._since[number])} episodes since its last "
               f"state ({self.died} of {RESTARTS})", flush=True)
-        self._actors[number] = self._spawn()
-        if self._kept[number] is not None:
-            self._there[number] = self._ask(number, self._restored(number))
-        for episode in self._since[number]:
-            self._there[number] = self._ask(number, partial(_put, episode))
 
 
 def _put(episode: Any, shard: Any) -> Any:

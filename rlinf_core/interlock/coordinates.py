@@ -85,8 +85,8 @@ def invalid(limits: Limits, chunk: Chunk, now_ns: int) -> str:
     size = len(chunk.actions[0]) if chunk.actions else 0
     if size not in limits.action_sizes or any(len(action) != size for action in chunk.actions):
         return "size"
-    if not all(math.isfinite(value) for action in chunk.actions for value in action):
-        return "not_finite"
+    if not all(math.isfinite(value / chunk.dt_s) for action in chunk.actions for value in action):
+        return "not_finite"  # nor would its velocity be
     if (chunk.observation_stamp_ns - now_ns) * 1e-9 > limits.future_stamp:
         return "future_stamp"
     largest = [limits.jump_factor * chunk.dt_s * group.speed for group in limits.groups]

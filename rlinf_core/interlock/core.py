@@ -8,7 +8,16 @@ from rlinf_core.interlock.state import State
 from rlinf_core.interlock.tracking import placed, seen_at_rest, update_track
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Events, Inputs, Mode, Output
-from rlinf_core.interlock.watch import OTHER, count_contacts, enabled, obstacles, others, standing_faults, unready
+from rlinf_core.interlock.watch import (
+    OTHER,
+    count_contacts,
+    enabled,
+    follows_nothing,
+    obstacles,
+    others,
+    standing_faults,
+    unready,
+)
 
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
@@ -51,6 +60,7 @@ class _Tick:
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
         self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
+        self.recovering, self.ended_ns = state.recovering, state.ended_ns
         if inputs.late_s > LATE_TICKS * limits.tick:
             self.trajectory.rest()
         self.sample = measured(limits, inputs)
@@ -100,15 +110,14 @@ class _Tick:
     def requests(self) -> None:
         inputs = self.inputs
         if inputs.end_episode:
+            self.ended_ns = self.now
             self.drop_chunk()
             if self.mode in (Mode.ACTIVE, Mode.HOLD):
                 self.enter(Mode.ARMED, "")
         if inputs.restart and self.mode in (Mode.DISARMED, Mode.ARMED, Mode.HOLD) and self.sample is not None:
             self.trajectory.rest_at(self.sample)
             self.event("reseeded", "restart")
-        if inputs.recover and self.mode in (Mode.DISARMED, Mode.FAULT) and inputs.robot_fault and self.arm is not None:
-            self.trajectory.rest_at(self.arm)  # or a controller that comes back would go to where the arm did not get
-            self.event("reseeded", "recover")
+        self.follow_a_stopped_robot()
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
                 and not self.standing and enabled(self.limits, inputs):
             self.enter(Mode.DISARMED, "")
@@ -119,8 +128,40 @@ class _Tick:
         ready = self.track.believed and not self.standing and not unready(inputs)
         if inputs.arm is True and self.mode is not Mode.FAULT and ready:
             self.sessions.clear()
+            if self.withheld and self.arm is not None and not self.trajectory.outside(self.arm):
+                self.reseed(self.arm, "adrift")  # nobody was told where it is
             if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
                 self.enter(Mode.ARMED, "")
+
+    # S13, S17: a robot that has stopped by itself moves nowhere when it follows again
+    def follow_a_stopped_robot(self) -> None:
+        """Its set-point is where the arm is, as soon as that is known: a controller that comes back would go there."""
+        robot_fault, arm = self.inputs.robot_fault, self.arm
+        if self.mode not in (Mode.DISARMED, Mode.FAULT):
+            self.recovering = False
+            return
+        self.recovering = self.recovering or (self.inputs.recover and robot_fault != "")
+        if arm is None:
+            return
+        if self.recovering:
+            self.recovering = False
+            self.reseed(arm, "recover")
+        elif follows_nothing(robot_fault) and self.trajectory.still and seen_at_rest(self.limits, self.track) \
+                and self.trajectory.beside(arm):
+            self.reseed(arm, "robot")
+
+    @property
+    def withheld(self) -> bool:
+        """Whether nobody is to be told the set-point: nothing is armed, or may be, and it is not where the arm is."""
+        adrift, arm = self.trajectory.adrift(self.arm), self.arm
+        if self.mode in (Mode.DISARMED, Mode.FAULT):
+            return self.recovering or adrift
+        return self.mode is not Mode.ACTIVE and arm is not None and adrift and self.trajectory.outside(arm) != ""
+
+    def reseed(self, arm: Coordinates, why: str) -> None:
+        """The set-point is there at once: nothing follows it now."""
+        self.trajectory.rest_at(arm)
+        self.event("reseeded", why)
 
     # S3, S21: the measured state
     def watch_state(self) -> None:
@@ -167,6 +208,8 @@ class _Tick:
         """Why a chunk in order does not command now; empty if it does."""
         if self.now >= chunk.observation_stamp_ns + len(chunk.actions) * chunk.dt_ns:
             return "late"
+        if chunk.source != OPERATOR and chunk.observation_stamp_ns < self.ended_ns:
+            return "episode_ended"  # it answers what was before (trap 9)
         if chunk.source != OPERATOR and self.commands(OPERATOR):
             return f"{chunk.source}:operator_commands"
         reason = [*self.obstacles, "enable" if self.needs_enable(chunk) else self.unknown()][0]
@@ -242,9 +285,13 @@ class _Tick:
         return wanted, chunk.observation_stamp_ns + (index + 1) * chunk.dt_ns
 
     def goes_back(self) -> bool:
-        """Whether the set-point is on its way to the arm, or has come there: once armed, and before a hold ends."""
+        """Whether the set-point is on its way to the arm, or has come there: once armed, and before a hold ends.
+
+        Not while anything holds the arm, but for contact, which this lessens, and another arm on the same way.
+        """
         trajectory, arm = self.trajectory, self.arm
-        may = self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning")
+        held = [cause for cause in self.obstacles if cause != "contact"] or others(self.inputs, besides="realigning")
+        may = not held and (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning"))
         if not may or not trajectory.motions or (trajectory.goal is not None and trajectory.lost_its_goal(arm)):
             trajectory.goal = None
         elif trajectory.goal is None and trajectory.still and seen_at_rest(self.limits, self.track) \
@@ -259,7 +306,7 @@ class _Tick:
         self.chunk = self.trajectory.window = None
 
     def enter(self, mode: Mode, cause: str) -> None:
-        if mode is Mode.ARMED:
+        if mode is Mode.ARMED and (self.trajectory.still or self.commander != OPERATOR):  # S16: whom a pause follows
             self.commander = ""
         if (mode, cause) != (self.mode, self.cause):
             self.mode, self.cause = mode, cause
@@ -289,12 +336,13 @@ class _Tick:
         limits, trajectory = self.limits, self.trajectory
         sessions = tuple([(source, session, seq) for source, (session, seq) in self.sessions.items()])
         state = State(self.mode, self.cause, trajectory.motions, trajectory.goal, self.chunk, trajectory.window, sessions,
-                      self.refusals, self.contacts, self.commander, self.track, self.lost, self.adrift, self.gripper_silent)
+                      self.refusals, self.contacts, self.commander, self.track, self.lost, self.adrift, self.gripper_silent,
+                      self.recovering, self.ended_ns)
         source = self.chunk.source if self.mode is Mode.ACTIVE and self.chunk is not None else ""
         at = trajectory.set_points()
         target = pose_of(limits, at) if at and limits.control_mode == "tcp_delta" else None
         joints = at[0] if at and limits.control_mode == "joint_delta" else ()
         gripper = at[-1][0] if at and limits.gripper_width else None
         output = Output(target, joints, gripper, self.mode, source, self.cause, tuple(trajectory.applied),
-                        self.blocked() if self.inputs.others else "")
+                        self.blocked() if self.inputs.others else "", self.withheld)
         return state, output, tuple(self.event.emitted)

@@ -210,6 +210,11 @@ def _check_together(path: str | Path, lines: dict[str, str], values: dict[str, A
     size = math.hypot(*values["orientation"])
     if abs(size - 1.0) > 1e-3:
         refuse("orientation", f"'orientation': expected a unit quaternion x y z w, got one of length {size:.4f}")
+    if math.isinf(values["cone"]) and values["control_mode"] == "tcp_delta":
+        refuse("cone", "'cone': expected at most 2.8 rad in tcp_delta, where a tool that turns further would come back the "
+                       "long way around, got 'unlimited'")
+    if math.isinf(values["tick"]):
+        refuse("tick", "'tick': expected a period, got 'unlimited'")
     for smaller, larger in (("stale_state", "lost_state"), ("contact_force", "contact_fault")):
         if values[smaller] > values[larger]:
             refuse(smaller, f"'{smaller}' {values[smaller]} must not exceed '{larger}' {values[larger]}")

@@ -10,6 +10,8 @@ from rlinf_core.interlock.motion import Motion, resting
 from rlinf_core.interlock.tracking import Track
 from rlinf_core.interlock.types import Chunk, Mode, Window
 
+NEVER_NS = -(1 << 63)
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -29,6 +31,8 @@ class State:
     lost: int = 0                       # ticks in a row without a state
     adrift: int = 0                     # ticks in a row in which the set-point has rested far from the arm
     gripper_silent: bool = False        # whether its width was not heard, or since then not where it is
+    recovering: bool = False            # whether the robot is brought back, and where its arm is not known yet
+    ended_ns: int = NEVER_NS            # when the last episode ended
 
     @property
     def still(self) -> bool:
@@ -38,10 +42,10 @@ class State:
 
 def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
     """The state under changed limits (S19), or why it cannot have them yet; ``old`` are in force until now."""
+    if len(limits.groups) != len(old.groups):
+        return state, "whether there is a gripper cannot change while the interlock runs"
     if not state.motions:
         return state, ""
-    if len(limits.groups) != len(state.motions):
-        return state, "whether there is a gripper cannot change while the interlock runs"
     motions = []
     for group, before, motion in zip(limits.groups, old.groups, state.motions, strict=True):
         shaped = (group.acceleration, group.jerk) != (before.acceleration, before.jerk)

@@ -9,6 +9,7 @@ from operator import gt, mul, sub
 from rlinf_core.interlock.coordinates import Coordinates, moved, velocities
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.motion import Group, Motion, Numbers, advance, resting, stopping_speed
+from rlinf_core.interlock.tracking import REST_M, REST_RAD
 from rlinf_core.interlock.types import NS, Applied, Chunk, Window
 
 REALIGN_M, REALIGN_RAD = 0.01, 0.05  # beyond this the set-point goes back to where the arm is before it moves again
@@ -67,6 +68,11 @@ class Trajectory:
         """Whether a resting set-point that goes nowhere is far from the arm: what it commands is not what is so (S21)."""
         return bool(self.motions) and self.still and (self.goal is None or self.arrived()) \
             and _beyond(self.tracking_error(arm), [ADRIFT * largest for largest in self.divergences()])
+
+    def beside(self, arm: Coordinates) -> bool:
+        """Whether it is not where an arm rests, by more than measuring has it."""
+        rests = (REST_RAD,) if self.limits.control_mode == "joint_delta" else (REST_M, REST_RAD)
+        return bool(self.motions) and _beyond(self.tracking_error(arm), rests)
 
     # The way back to the arm (traps 3 and 4)
     def misaligned(self, arm: Coordinates | None) -> bool:

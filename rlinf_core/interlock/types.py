@@ -209,6 +209,8 @@ class Output:
         joints: their targets, in ``joint_delta``; empty before.
         gripper: the gripper width to command [m], where there is a gripper.
         blocked: why this arm could not move now, the others aside; empty if it may, or if there are no others.
+        withheld: nothing is armed and the set-point is not where the arm is: in real time nobody is told it, or an arm that
+            is brought back, or guided elsewhere, would go there once its controller follows again.
     """
 
     target: Pose | None
@@ -219,6 +221,7 @@ class Output:
     cause: str
     applied: tuple[Applied, ...] = ()
     blocked: str = ""
+    withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from operator import le
 
 from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.types import Inputs
+from rlinf_core.interlock.rotation import inverse, product, to_vector, unit
+from rlinf_core.interlock.types import Inputs, Pose
 
 Contacts = tuple[int, int]
 OTHER = "arm:"                   # begins the cause of a hold that is another arm's
@@ -25,6 +26,14 @@ def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[
     if contacts[1] >= limits.contact_samples:
         causes.append("contact")
     return causes
+
+
+def follows_nothing(robot_fault: str) -> bool:
+    """Whether a robot with this fault of its own follows no target, as S17 says of it.
+
+    A gripper's stops no arm; while the robot is brought back it may follow again; and what cannot be read says nothing.
+    """
+    return robot_fault not in ("", "recovering", "unreadable", "interlock") and not robot_fault.startswith("gripper")
 
 
 def unready(inputs: Inputs) -> list[str]:
@@ -77,10 +86,19 @@ def count_contacts(limits: Limits, before: Contacts, wrench: tuple[float, float]
 def outside_range(limits: Limits, inputs: Inputs) -> list[str]:
     """The side of the arm that its set-point does not speak of: its joints while the tool is commanded, and the reverse."""
     if limits.control_mode == "joint_delta":
-        return [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
+        box = [] if _between(limits.box_low, inputs.pose or (), limits.box_high) else ["outside_box"]
+        return box + ([] if inputs.pose is None or _turned(limits, inputs.pose) <= limits.cone else ["outside_rotation"])
     margin = limits.joint_margin
     low, high = [low + margin for low in limits.joint_low], [high - margin for high in limits.joint_high]
     return [] if _between(low, inputs.joints or (), high) else ["outside_joints"]
+
+
+def _turned(limits: Limits, pose: Pose) -> float:
+    """How far the tool is turned from its nominal orientation [rad]; infinitely where that is no number."""
+    length = math.hypot(*pose[3:])
+    if not abs(length - 1.0) < 0.01:
+        return math.inf
+    return math.hypot(*to_vector(product(inverse(limits.nominal), unit(pose[3:]))))
 
 
 def _between(low: Sequence[float], values: Sequence[float], high: Sequence[float]) -> bool:

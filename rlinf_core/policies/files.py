@@ -129,10 +129,11 @@ def read_info(path: str | Path) -> dict[str, Any]:
 
 
 def newest_policy(path: Path) -> Path:
-    """A policy file, or the newest one in a run folder."""
+    """A policy file, or the newest version in a folder; one under a name of somebody's own, where there is no other."""
     if path.is_file():
         return path
     files = sorted(path.glob("**/policy-*.safetensors"))
     if not files:
         raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
-    return max(files, key=lambda file: file.name)
+    versions = [file for file in files if NAMED.fullmatch(file.name)]
+    return max(versions, key=policy_version) if versions else files[-1]

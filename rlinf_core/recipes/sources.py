@@ -63,6 +63,9 @@ def check_source(recipe: Recipe) -> None:
     if recipe.placement.replay_shards and algorithm.learns_from not in (REPLAY, EXPERT):
         raise RecipeError(f"placement.replay_shards: expected 0 for {algorithm.name}, which keeps no replay, got "
                           f"{recipe.placement.replay_shards}")
+    if recipe.placement.mode == "pipelined" and algorithm.learns_from == ROLLOUTS and not algorithm.accepts_stale:
+        raise RecipeError(f"placement.mode: expected collocated or disaggregated for {algorithm.name}, which learns from "
+                          "rollouts of the newest policy alone, got pipelined. async_ppo takes older ones")
     if recipe.placement.ingest and source != STATIONS:
         raise RecipeError(f"placement.ingest: expected 0 on {source}, to which no station sends anything, got "
                           f"{recipe.placement.ingest}")
@@ -109,6 +112,9 @@ def _check_env(recipe: Recipe) -> None:
     if kind != "gym" and algorithm.learns_from == ROLLOUTS and algorithm.rollout.get("group"):
         raise RecipeError(f"env: '{recipe.env}' steps all of its environments at once: expected an algorithm from parts of "
                           f"episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, from groups of whole ones")
+    if kind != "gym" and algorithm.learns_from == ROLLOUTS and recipe.policy.executed > 1:
+        raise RecipeError(f"policy.execute: expected 1 with env '{recipe.env}', whose environments are stepped at once, "
+                          f"got {recipe.policy.executed}")
     if not simulation.environments:
         raise RecipeError(f"env: '{recipe.env}' is no station: expected simulation.environments of at least 1, got 0. "
                           "rlinf train trains on it")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.errors import SpecError
+from rlinf_core.errors import RlinfError, SpecError
 from rlinf_core.policies.instructions import NAME as INSTRUCTION
 from rlinf_core.policies.instructions import WIDTH, encoded
 from rlinf_core.specs import Arrays, StationSpec
@@ -37,7 +37,8 @@ class ReplayBuffer:
             "starts": np.zeros(capacity, bool),
             "final": np.zeros(capacity, bool),  # holds an episode's last observation
             "origin": np.zeros(capacity, np.uint8),
-            **({"latent": np.zeros((capacity, latent), np.float32)} if latent else {}),
+            **({"latent": np.zeros((capacity, latent), np.float32),
+                "played": np.zeros(capacity, np.int32)} if latent else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
             **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8)} if instructions else {}),
         }
@@ -53,7 +54,7 @@ class ReplayBuffer:
 
     def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray,
                        discounts: np.ndarray, counts: np.ndarray | None = None,
-                       latents: np.ndarray | None = None, origin: int = 0) -> int:
+                       latents: np.ndarray | None = None, origin: int = 0, played: np.ndarray | None = None) -> int:
         """Add an episode of T transitions.
 
         Args:
@@ -66,6 +67,7 @@ class ReplayBuffer:
                 noise: those at which it decided.
             latents: (T, L) the noise behind the chunk that began at each time step.
             origin: number of the station that it came from, up to 255; ``sampled`` counts by it.
+            played: (T,) time steps that were played of the chunk that began at each; of those with latents.
 
         Returns:
             T.
@@ -79,7 +81,8 @@ class ReplayBuffer:
             observations[INSTRUCTION] = np.repeat(encoded([self.spec.instruction]), length + 1, axis=0)
         self._check(observations, length + 1)
         steps: dict[str, Any] = {"action": actions, "reward": rewards, "discount": discounts}
-        steps |= {"latent": latents} if "latent" in self._arrays else {}
+        if "latent" in self._arrays:
+            steps |= {"latent": latents, "played": np.full(length, self.capacity) if played is None else played}
         self._check(steps, length)
         for name, values in observations.items():
             self._arrays[name][slots] = values
@@ -115,12 +118,14 @@ class ReplayBuffer:
         (B, H A) are those that were played from there on, by whomever: a takeover does not cut it. After the episode's end
         the last one is repeated.
 
-        Of a policy that learns latent noise, ``action`` is the noise (B, L).
+        Of a policy that learns latent noise, ``action`` is the noise (B, L), and a transition ends where its chunk did.
         """
         execute = horizon if execute is None else execute
         index = self._drawn(size, random, weights)
         longest = max(execute, n_step)
         left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
+        if "latent" in self._arrays:  # its noise has no part in what came after it
+            left = np.minimum(left, self._arrays["played"][index])
         spans = np.minimum(left, longest)
         self.sampled += np.bincount(self._arrays["origin"][index], minlength=256)
         last, following = (index + spans - 1) % self.capacity, (index + spans) % self.capacity
@@ -198,8 +203,15 @@ class ReplayBuffer:
                 "inserted_of": self.inserted_of}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``; the capacity may not have changed."""
-        for name, values in state["arrays"].items():
+        """Go on from ``state_dict``; RlinfError where that does not fit."""
+        arrays = state.get("arrays", {})
+        if not arrays or max(map(len, arrays.values())) > self.capacity:
+            raise RlinfError(f"replay: expected the state of one of at most {self.capacity} time steps in one process, got "
+                             "another. Leave replay.capacity, placement.replay_shards and algorithm.self_imitation as they "
+                             "were when the run began, or choose another --out")
+        if "played" in self._arrays and "played" not in arrays:  # of before it was kept
+            self._arrays["played"][:] = self.capacity
+        for name, values in arrays.items():
             self._arrays[name][:] = 0
             self._arrays[name][: len(values)] = values
         self._next, self.inserted, self.episodes = state["next"], state["inserted"], state["episodes"]

@@ -55,6 +55,14 @@ class Trajectory:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    @property
+    def played(self) -> np.ndarray:
+        """(T,) time steps until another chunk begins, or something else than a policy commands."""
+        others = np.array([source != "policy" for source in self.sources] or np.zeros(len(self)), bool)
+        ends = np.append(np.flatnonzero(others if self.decided is None else others | self.decided), len(self))
+        steps = np.arange(len(self))
+        return ends[np.searchsorted(ends, steps, side="right")] - steps
+
     def part(self, steps: slice) -> Trajectory:
         """What was observed and done in some of its time steps, which ends as if by a time limit unless it is the end."""
         after = slice(steps.start, steps.stop + 1)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.devices import restore
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.policy import ActionChunk, Observation, Policy
 from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
@@ -48,7 +49,7 @@ class Rollouts(ABC):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there; with new episodes, where the environments could not say where they were."""
-        self.generator.set_state(torch.as_tensor(state["generator"]))
+        restore(self.generator, state["generator"], self.version)
         self.random.bit_generator.state = state["random"][0]
         if state.get("env"):
             self.env.load_state_dict(state["env"])

@@ -117,6 +117,7 @@ class TensorRollouts(Rollouts):
         """One action of each, a rollout's tensors by name without their first axis; and what is observed after it."""
         images = {name: image for name, image in before.items() if name != "vectors"}
         observation = Observation(before["vectors"], images, (self.env.spec.instruction,) * self.env.size)
+        said = {name: value for name, value in self.policy.seen(observation).items() if name not in before}
         chunk = self.policy.act(observation.to(self.policy.device), explore=True, generator=self.generator)
         if chunk.log_probs is None:
             raise RlinfError("rollouts: expected log-probabilities of what the policy drew, got none. Learn on policy from "
@@ -125,8 +126,9 @@ class TensorRollouts(Rollouts):
         steps = self.tensors.step(chunk.actions[:, 0].to(self.tensors.device))
         self.simulate_s += time.perf_counter() - started
         ones = torch.ones_like(steps.reward)
-        return {"observations": before, "next_observations": steps.next_observations, "actions": chunk.drawn[:, :1],
-                "log_probs": chunk.log_probs[:, :1], "step_rewards": steps.reward[:, None], "steps": ones,
+        return {"observations": before | said, "next_observations": steps.next_observations | said,
+                "actions": chunk.drawn[:, :1], "log_probs": chunk.log_probs[:, :1].flatten(1),
+                "step_rewards": steps.reward[:, None], "steps": ones,
                 "terminated": steps.terminated, "done": torch.maximum(steps.terminated, steps.truncated), "mask": ones,
                 "versions": self.version * ones}, steps.observation
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from rlinf_core.algorithms.common.learner import Learner
-from rlinf_core.algorithms.common.settings import AlgorithmSettings, Amount
+from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, AlgorithmSettings, Amount
 from rlinf_core.embodiments import JointSpec
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlinf_core.distributed.replay_shards import ReplayShards
 
 Replay: TypeAlias = "ReplayBuffer | ReplayShards"
-DEMONSTRATIONS_KEPT = 50_000  # time steps at most
+DEMONSTRATIONS_KEPT = 50_000  # time steps at most, beside experience
 
 
 class Data(ABC):
@@ -46,8 +46,9 @@ class Data(ABC):
         self.recipe, self.config, self.policy, self.governor = recipe, recipe.algorithm, policy, governor
         self.random = np.random.default_rng(recipe.seed)
         capacity = recipe.replay.capacity
-        self.demonstrations = ReplayBuffer(policy.spec, min(capacity, DEMONSTRATIONS_KEPT),
-                                           instructions=policy.reads_instructions)
+        if self.config.learns_from != DEMONSTRATIONS:  # else there is nothing beside them
+            capacity = min(capacity, DEMONSTRATIONS_KEPT)
+        self.demonstrations = ReplayBuffer(policy.spec, capacity, instructions=policy.reads_instructions)
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})

@@ -90,7 +90,8 @@ class ReplayData(Data):
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if self.policy.latent_size and trajectory.latents is None:
             return "without latent noise"
-        self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents)
+        self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents,
+                   played=trajectory.played if self.policy.latent_size else None)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
         if self.config.half_demonstrations and corrected.any():
             reach = max(self.policy.config.horizon, self.config.summed)  # how far a transition looks
@@ -191,7 +192,8 @@ class LabelledData(ReplayData):
         return np.lib.stride_tricks.sliding_window_view(following, self.policy.config.executed).all(axis=1)
 
     def order(self) -> Amount:
-        return {"expert_fraction": self.config.expert_fraction(self.online.episodes)}
+        shown = self.demonstrations.episodes  # which the learner's own replay has, too
+        return {"expert_fraction": self.config.expert_fraction(max(0, self.online.episodes - shown))}
 
 
 class RolloutData(Data):

@@ -34,7 +34,9 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
 
 
 def inherit(learner: Learner, folder: Path, name: str) -> None:
-    """Let the learner go on from that of another run; RecipeError if it was not of the algorithm ``name``."""
+    """Let the learner go on from that of another run, with updates of its own; RecipeError if it was not of the algorithm
+    ``name``.
+    """
     found = checkpoint.checkpoints(folder / "checkpoints")
     state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
     own = learner.state_dict()["modules"]
@@ -42,7 +44,7 @@ def inherit(learner: Learner, folder: Path, name: str) -> None:
         raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
                           f"{', '.join(own)}, got {', '.join(state['modules']) or 'none'}. Name a run "
                           f"of {name}, or a policy file to take the policy alone")
-    learner.load_state_dict(state)
+    learner.load_state_dict(state | {"updates": 0})  # a schedule begins anew, too
 
 
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:

@@ -85,7 +85,7 @@ class Run:
     @property
     def steps(self) -> int:
         """Time steps of experience; of an algorithm that gathers none, its updates."""
-        return self.learner.updates - self.owed_from if self.last_stage and self.offline else self.data.steps
+        return self.learner.updates if self.last_stage and self.offline else self.data.steps
 
     @property
     def updates(self) -> int:
@@ -130,12 +130,10 @@ class Run:
                 self.insert(trajectory)
         if self.before and self.before.is_dir():
             inherit(self.learner, self.before, self.recipe.algorithm.name)
-            self.owed_from = self.learner.updates
 
     def _enter(self, stage: int) -> None:
         self.stage = stage
         self.learner = learner_for(self.recipe, self.config, self.policy)
-        self.owed_from = 0  # updates that it had before this run
 
     def insert(self, trajectory: Trajectory) -> str:
         """Take an episode that a source brings; returns what became of it."""
@@ -167,11 +165,11 @@ class Run:
         """Updates that are owed now."""
         if not self._ready() or not self._fit():
             return 0
-        return self._left() if self.offline else self.data.due(self.learner.updates - self.owed_from, self.learner)
+        return self._left() if self.offline else self.data.due(self.learner.updates, self.learner)
 
     def _left(self) -> int:
         """Updates of a stage that learns from demonstrations alone."""
-        return max(0, self.offline.steps - self.learner.updates + self.owed_from) if self.offline else 0
+        return max(0, self.offline.steps - self.learner.updates) if self.offline else 0
 
     def _fit(self) -> bool:
         """Fit the normalisation before anything is done with the policy; a replay alone waits for its first update."""
@@ -270,7 +268,7 @@ class Run:
         steps, updates = self.data.steps, self.updates
         return {"phase": self.phase, "policy_version": self.version, "updates": updates, "transitions": steps,
                 "episodes": len(self.intake.ids), "update_ratio": updates / max(1, steps),
-                **(self.data.admits(updates - self.owed_from) if self.last_stage else {"accepting": True}),
+                **(self.data.admits(updates) if self.last_stage else {"accepting": True}),
                 "metrics": {**self.progress.metrics, **self.counts(), "sft_left": float(self._left())}}
 
     def save(self) -> None:
@@ -283,12 +281,14 @@ class Run:
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
             "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
             "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
-            "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted, "owed_from": self.owed_from,
+            "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted,
                     "published_at": self.published_at, "next_evaluation": self.next_evaluation,
                     "seconds": self.seconds + time.perf_counter() - self.started}})
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._enter((run := state["run"])["stage"])
+        for counted, key in ((state["learner"], "updates"), (run, "published_at")):  # once with those of the run before
+            counted[key] -= run.get("owed_from", 0)
         for part in ("learner", "data", "intake", "source"):
             getattr(self, part).load_state_dict(state[part])
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
@@ -296,4 +296,4 @@ class Run:
         self.clock.seconds.update(state["clock"][0])
         written = [policy_version(path) for path in policy_files(self.run_dir / "policies")]
         self.version = max([run["version"], 0, *written])  # stations only take newer ones
-        self.fitted, self.owed_from, self.published_at = run["fitted"], run["owed_from"], run["published_at"]
+        self.fitted, self.published_at = run["fitted"], run["published_at"]

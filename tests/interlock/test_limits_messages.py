@@ -152,6 +152,7 @@ def test_a_good_file_is_taken_as_it_stands(tmp_path):
     assert with_values(limits, {"frame": "world"}).frame == "world"
 
 
+BOUNDED = {"tick": "expected a period", "cone": "expected at most 2.8 rad in tcp_delta"}
 NUMBERS = [name for name, entry in SCHEMA["properties"].items() if "anyOf" in entry]
 WIDE = Limits(box_low=(0.3, -0.25, 0.005), box_high=(0.7, 0.25, 0.45), speed=0.25, acceleration=4.0, jerk=10.0,
               divergence=0.03, orientation=(0.0, 1.0, 0.0, 0.0), cone=0.5, stale_state=0.005, lost_state=math.inf,
@@ -161,11 +162,19 @@ WIDE = Limits(box_low=(0.3, -0.25, 0.005), box_high=(0.7, 0.25, 0.45), speed=0.2
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_ends_of_a_range_belong_to_it_and_nothing_beyond(name):
     low, high = (SCHEMA["properties"][name]["anyOf"][0][end] for end in ("minimum", "maximum"))
-    for value, taken in ((low, low), (high, high), ("unlimited", math.inf)):
+    for value, taken in ((low, low), (high, high), *([] if name in BOUNDED else [("unlimited", math.inf)])):
         assert getattr(with_values(WIDE, {name: value}), name) == taken
     for value in (math.nextafter(low, -math.inf), math.nextafter(high, math.inf), math.inf, math.nan):
         with pytest.raises(RecipeError, match=f"^limits limits: '{name}': expected a number in "):
             with_values(WIDE, {name: value})
+
+
+@pytest.mark.parametrize("name, said", BOUNDED.items())
+def test_what_has_no_meaning_without_a_bound_has_one(name, said):
+    with pytest.raises(RecipeError, match=f"'{name}': {said}.*, got 'unlimited'"):
+        with_values(WIDE, {name: "unlimited"})
+    joints = replace(WIDE, control_mode="joint_delta", joint_names=("a",), joint_low=(-1.0,), joint_high=(1.0,))
+    assert name == "tick" or with_values(joints, {name: "unlimited"}).cone == math.inf, "there nothing turns about it"
 
 
 def test_the_schema_is_the_published_one_and_takes_the_shipped_files():

@@ -96,7 +96,7 @@ def test_s13_a_robot_that_recovers_does_so_from_where_it_is():
     rig.follow = False
     stopped = rig.pose = (rig.pose[0] - 0.004, *rig.pose[1:])
     rig.tick(robot_fault="reflex")
-    for _ in range(20):
+    for _ in range(6):
         beyond = rig.tick(robot_fault="reflex").target
     assert beyond[0] - stopped[0] > 0.003, "the set-point has braked a little further on"
     assert rig.tick(recover=True).target == beyond, "it is the robot that must say that it follows nothing"

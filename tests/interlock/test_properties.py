@@ -69,17 +69,20 @@ class AnyInput(RuleBasedStateMachine):
         return arm + ([(rig.gripper,)] if self.limits.gripper_width else [])
 
     def tick(self, *chunks, **inputs):
-        before, measured = self.rig.state, self.measured()
+        before, measured, said = self.rig.state, self.measured(), self.rig.output
         inputs = {"estops": self.estops(), "pose_age_ns": self.age_ns, "distance": self.distance,
                   "frame": self.frame} | inputs
         output = self.rig.tick(*chunks, **inputs)
         reseeded = {event.cause for event in self.rig.events if event.kind == "reseeded"}
         if "restart" in reseeded:
             assert inputs.get("restart") and before.mode is not Mode.FAULT, "only where the arm itself was put elsewhere"
-        if "recover" in reseeded:
-            assert inputs.get("recover") and inputs.get("robot_fault"), "only where the robot follows nothing"
+        if reseeded & {"recover", "robot"}:
+            follows = not inputs.get("robot_fault") and not (before.recovering and said.withheld)
+            assert not follows, "only where the robot follows nothing, or has been told nothing since"
             assert output.mode in (Mode.FAULT, Mode.DISARMED)
-        if reseeded & {"restart", "recover"}:
+        if "adrift" in reseeded:
+            assert inputs.get("arm") and said.withheld and before.mode is Mode.DISARMED
+        if reseeded & {"restart", "recover", "robot", "adrift"}:
             for envelope, position in zip(self.envelopes, measured, strict=True):
                 envelope.restart(position)
         if inputs.get("late_s", 0.0) > 0.0:

@@ -37,7 +37,7 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float,
 
 def shares(mask: Tensor) -> Tensor:
     """What each element counts in a mean over what the mask keeps, of all shards once it is averaged over the processes."""
-    return mask * (world_size() / all_sum(mask.sum()).clamp(min=1.0))
+    return mask * (world_size() / all_sum(mask.sum()).clamp(min=1e-8))  # whose weights may be parts of 1
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rlinf_core.algorithms.common.data_parallel import like, synchronised, whole
+from rlinf_core.devices import restore
+from rlinf_core.errors import RecipeError
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import NetworkPolicy
 
@@ -128,7 +130,15 @@ class Checkpointed(Learner, ABC):
                 "updates": self.updates, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume exactly."""
+        """Resume exactly; with noise anew where it came from another kind of device.
+
+        Raises:
+            RecipeError: this learner has other parts.
+        """
+        if state["modules"].keys() != self.modules.keys():
+            raise RecipeError(f"algorithm: expected a learner of {', '.join(state['modules'])}, as in the checkpoint that "
+                              f"the run goes on from, got one of {', '.join(self.modules)}. Leave the settings that add or "
+                              "take away a part (averaging, reference_kl) as they were, or choose another --out")
         for name, module in self.modules.items():
             kept = module.state_dict()
             module.load_state_dict({key: like(value, kept.get(key)) for key, value in state["modules"][name].items()})
@@ -138,7 +148,7 @@ class Checkpointed(Learner, ABC):
                        for index, entry in state["optimisers"][name].items()}
             optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
         self.updates = state["updates"]
-        self.generator.set_state(torch.as_tensor(state["generator"]))
+        restore(self.generator, state["generator"], self.updates)
 
 
 class Scalar(nn.Module):

@@ -28,8 +28,10 @@ class RunningReturn(nn.Module):
         self.running = torch.zeros_like(state[f"{prefix}running"])  # one number per environment
         super()._load_from_state_dict(state, prefix, *rest)
 
-    def scaled(self, rewards: Tensor, done: Tensor, steps: Tensor | None = None) -> Tensor:
-        """Rewards (T, N) over the return's deviation, which takes these in first; ``steps``: time steps that each spans."""
+    def scaled(self, rewards: Tensor, done: Tensor, steps: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """Rewards (T, N) over the return's deviation, which takes these in first, where the mask is not 0; ``steps``: time
+        steps that each spans.
+        """
         gammas = self.gamma ** (torch.ones_like(rewards) if steps is None else steps)
         if len(self.running) != rewards.shape[1]:
             self.running = torch.zeros_like(rewards[0])
@@ -39,7 +41,8 @@ class RunningReturn(nn.Module):
             seen[index] = running * gamma + reward
             running = seen[index] * goes_on
         self.running = torch.from_numpy(running).to(self.running)
-        update_moments(self.count, self.mean, self.var, torch.from_numpy(seen).to(rewards).flatten())
+        kept = torch.from_numpy(seen).to(rewards)
+        update_moments(self.count, self.mean, self.var, kept.flatten() if mask is None else kept[mask > 0])
         return (rewards / (self.var + 1e-8).sqrt()).clamp(-10.0, 10.0)
 
 

@@ -34,7 +34,7 @@ class Learner(OnPolicy):
         config = self.config
         gammas, rewards = config.discount ** rollout.steps, rollout.discounted(config.discount)
         if config.scale_rewards:
-            rewards = self.returns.scaled(rewards, rollout.done, rollout.steps)
+            rewards = self.returns.scaled(rewards, rollout.done, rollout.steps, rollout.mask)
         values, next_values = self.value(_flat(rollout.observations)), self.value(_flat(rollout.next_observations))
         values, next_values = values.view(rewards.shape), next_values.view(rewards.shape)
         stops = {"truncation": rollout.terminated, "always": torch.zeros_like(rewards), "never": rollout.done}

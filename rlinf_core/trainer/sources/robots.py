@@ -7,9 +7,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.embodiments import JointSpec
+from rlinf_core.policies import instructions
 from rlinf_core.policies.one_robot import OneRobot
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
@@ -68,8 +71,11 @@ class Robots(Source):
     def _among(self, name: str, brought: Experience) -> list[Trajectory]:
         """A robot's episodes among the numbers of all."""
         def placed(each: Trajectory) -> Trajectory:
-            vectors, actions = self.spec.with_others(self.envs[name].spec, each.observations["vectors"], each.actions)
-            return replace(each, observations=each.observations | {"vectors": vectors}, actions=actions, station=name)
+            own = self.envs[name].spec
+            vectors, actions = self.spec.with_others(own, each.observations["vectors"], each.actions)
+            asked = np.repeat(instructions.encoded([own.instruction]), len(each) + 1, axis=0)
+            observations = {instructions.NAME: asked} | each.observations | {"vectors": vectors}
+            return replace(each, observations=observations, actions=actions, station=name)
 
         return [placed(each) for each in brought.trajectories]
 

@@ -116,9 +116,10 @@ class Interlock(StationNode):
 
     # Life
     def activate(self) -> None:
-        """Begin to tick."""
+        """Begin to tick. What was asked for before does not count."""
         if self.active:
             return
+        self.wanted.pop("arm", None)
         period = self.limits.tick
         if self.settings["lockstep"]:
             self.clock = Lockstep(self, self.inputs, period, self._tick, self.settings["lockstep_guard_s"],
@@ -139,7 +140,7 @@ class Interlock(StationNode):
 
     def finish(self) -> bool:
         """Asked to end: brake, and say when all stands."""
-        if self.active and not self.state.still:
+        if self.active and not (self.state.still and self.state.mode in (Mode.DISARMED, Mode.FAULT)):
             self.wanted["arm"] = False
             if self.clock is not None:
                 self.clock.wanted()
@@ -207,6 +208,8 @@ class Interlock(StationNode):
             self.answer.position = list(output.joints)
         else:
             return
+        if output.withheld and not self.settings["lockstep"]:  # a simulator moves at its target alone
+            return
         set_stamp(self.answer.header.stamp, now_ns)
         self.targets.publish(self.answer)
 
@@ -235,7 +238,7 @@ class Interlock(StationNode):
                                        self.counts + self.inputs.counts, times, self.limits.hash)
         message.header.stamp = self.get_clock().now().to_msg()
         self.diagnostics.publish(message)
-        if self.desk.keep():
+        if self.desk.keep(self.requests.armings):
             self.requests.granted.clear()  # the new desk counts its questions from one
 
 

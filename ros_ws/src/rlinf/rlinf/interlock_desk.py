@@ -38,9 +38,9 @@ class Desk:
     def __init__(self, settings: dict[str, Any], limits: Limits) -> None:
         self._hello = {"settings": settings, "limits": _listed(asdict(limits))}
         self._disarmed = -1
-        self._open()
+        self._open(0)
 
-    def _open(self) -> None:
+    def _open(self, armings: int) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         remaps = [item for name in REPLACED for item in ("-r", f"interlock_desk/{name}:=interlock/{name}")]
         remaps += ["-r", "~/transition_event:=interlock/transition_event"]
@@ -51,19 +51,29 @@ class Desk:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))  # until it imports rlinf
         try:
             self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        except OSError:
+            ours.close()
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
+            theirs.close()
         self.channel, self.opened = Channel(ours), time.monotonic()
-        self.channel.send({"hello": self._hello})
+        self.channel.send({"hello": self._hello | {"armings": armings}})
 
-    def keep(self) -> bool:
-        """To be called once a second: a desk that died is replaced, also while the arm moves; returns whether one was."""
+    def keep(self, armings: int) -> bool:
+        """To be called once a second: a desk that died is replaced, also while the arm moves; returns whether one was.
+
+        Args:
+            armings: that had been granted by then, which the new one goes on to count.
+        """
         if self.process.poll() is None or time.monotonic() - self.opened <= 2.0:
             return False
         self.channel.close()
         self._disarmed = -1
-        self._open()
+        try:
+            self._open(armings)
+        except OSError:  # no process to be had now: in a second, maybe; the interlock goes on
+            self.opened = time.monotonic()
         return True
 
     def requests(self) -> list[Message]:
@@ -132,6 +142,7 @@ class Front:
         for message in self.channel.receive(1000):
             if "hello" in message:
                 self.hello = message["hello"]
+                self.armings = self.hello["armings"]
                 self.latch = PersistedLatch(self.hello["settings"]["latch_file"])
             elif "reply" in message:
                 self.answers[message["reply"]] = message["reason"]

@@ -200,9 +200,10 @@ class Requests:
         return ""
 
     def _deactivate(self) -> str:
-        state = self.node.state
-        if state.mode is not Mode.DISARMED or not state.still:
-            return f"not deactivated: it is {state.mode.name}. Disarm it first (interlock/arm) and let it come to rest"
+        state, armed = self.node.state, self.node.wanted.get("arm")
+        if state.mode is not Mode.DISARMED or not state.still or armed:
+            stands = "ARMED" if armed else state.mode.name
+            return f"not deactivated: it is {stands}. Disarm it first (interlock/arm) and let it come to rest"
         self.node.deactivate()
         return ""
 

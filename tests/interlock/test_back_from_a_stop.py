@@ -1,0 +1,186 @@
+"""What nobody asked for: an arm that follows again, is found elsewhere, or is told what belongs to before (S13, S16, S17)."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rlinf_core.interlock import Mode
+from rlinf_core.interlock.types import Other
+from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits, stream, until
+
+AWAY = (0.56, 0.0, 0.2, *HOME[3:])
+
+
+def ticks(rig, number, **inputs):
+    return [rig.tick(**inputs) for _ in range(number)]
+
+
+def reseeded(rig):
+    return [event.cause for event in rig.events if event.kind == "reseeded"]
+
+
+def moving():
+    rig = Rig(limits()).arm()
+    stream(rig, (0.02, 0.0, 0.0), 3)
+    rig.follow = False
+    return rig
+
+
+# S13, S17: recovery, where the arm's place is not known when it is asked for
+@pytest.mark.parametrize("by, unsure", [(0.04, 0), (0.4, 9)])
+def test_a_robot_that_was_lost_is_brought_back_from_where_it_is_found(by, unsure):
+    rig = moving()
+    lost = {"robot_fault": "control_lost", "pose_age_ns": 10**9}
+    ticks(rig, 30, **lost)
+    rig.pose = (rig.pose[0], rig.pose[1] - by, *rig.pose[2:])
+    before = rig.tick(recover=True, **lost)
+    assert (before.mode, before.withheld, before.cause) == (Mode.FAULT, True, "robot:control_lost")
+    assert all(each.withheld for each in ticks(rig, 20, robot_fault="recovering", pose_age_ns=10**9))
+    found = ticks(rig, 12, robot_fault="recovering")
+    assert [each.withheld for each in found] == [True] * unsure + [False] * (12 - unsure), "far off it must be seen at rest"
+    assert found[-1].target == rig.pose and found[-1].mode is Mode.FAULT
+    rig.tick(reset_fault="robot:control_lost")
+    assert rig.state.mode is Mode.DISARMED and not rig.output.withheld and rig.output.target == rig.pose
+
+
+def test_what_was_asked_before_it_was_armed_again_is_forgotten():
+    rig = moving()
+    rig.tick(robot_fault="reflex", recover=True, pose_age_ns=10**9)
+    assert rig.state.recovering
+    ticks(rig, 15)
+    assert reseeded(rig) == [] and not rig.state.recovering, "found, and done"
+    rig.tick(reset_fault="robot:reflex")
+    rig.tick(arm=True)
+    assert rig.state.mode is Mode.ARMED
+
+
+# S17: it may follow again without anybody's reset
+@pytest.mark.parametrize("why, follows", [("safeguard_stop", False), ("program_stopped", False), ("gripper_stuck", True),
+                                          ("recovering", True), ("unreadable", True), ("interlock", True)])
+def test_a_robot_that_stopped_by_itself_goes_nowhere_when_it_follows_again(why, follows):
+    rig = moving()
+    rig.pose = (rig.pose[0] - 0.01, *rig.pose[1:])
+    ticks(rig, 40, robot_fault=why)
+    assert (rig.output.target == rig.pose) is not follows
+    rig.pose = (rig.pose[0], 0.02, *rig.pose[2:])  # guided by hand, and let go
+    ticks(rig, 40, robot_fault=why)
+    assert (rig.output.target == rig.pose) is not follows
+    at = rig.output.target
+    assert [each.target for each in ticks(rig, 40)] == [at] * 40 and rig.state.mode is Mode.FAULT
+    rig.pose = (rig.pose[0], 0.0, *rig.pose[2:])
+    assert ticks(rig, 40)[-1].target == at, "and once it follows, what moves it is no set-point's"
+
+
+def test_joints_too():
+    rig = Rig(joint_limits(), joints=JOINTS).arm()
+    stream(rig, (0.03,) * 7, 3)
+    rig.follow = False
+    rig.joints = tuple(angle - 0.02 for angle in rig.joints)
+    assert until(rig, lambda: rig.output.joints == rig.joints, 40, robot_fault="protective_stop") > 9
+
+
+def test_a_set_point_that_measuring_alone_tells_from_the_arm_stays():
+    rig = moving()
+    until(rig, lambda: rig.state.still)
+    rig.pose = (rig.output.target[0] + 0.0019, *rig.output.target[1:])
+    ticks(rig, 40, robot_fault="reflex")
+    assert reseeded(rig) == [] and rig.output.target[0] == pytest.approx(rig.pose[0] - 0.0019)
+
+
+# S21: nothing is armed, and the arm is somewhere else
+def test_where_it_was_first_seen_by_mistake_is_told_nobody():
+    rig = Rig(limits(box_low=(-1.0, -1.0, -1.0), box_high=(1.0, 1.0, 1.0)), pose=(0.0, 0.0, 0.0, *HOME[3:]), follow=False)
+    rig.settle()
+    rig.pose = HOME
+    ticks(rig, 20)
+    assert rig.output.withheld and rig.state.mode is Mode.DISARMED
+    rig.tick(arm=True)
+    assert (rig.output.target, rig.output.withheld, rig.state.mode) == (HOME, False, Mode.ARMED)
+    assert reseeded(rig) == ["adrift"]
+
+
+def test_an_arm_that_was_guided_far_while_its_controller_was_off_is_begun_from_where_it_is():
+    rig = Rig(follow=False).settle()
+    rig.pose = AWAY
+    assert [each.withheld for each in ticks(rig, 12)] == [False] * 9 + [True] * 3, "once it has been seen there"
+    assert rig.output.target == HOME, "what is counted on does not change before somebody arms"
+    assert rig.tick(arm=True).target == AWAY
+    near = Rig(follow=False).settle()
+    near.pose = (0.54, *HOME[1:])
+    near.settle()
+    assert not near.tick(arm=True).withheld and near.output.target[0] < 0.501, "a little way it goes within its limits"
+
+
+# Trap 9, S16: what belongs to before
+def test_a_chunk_that_answers_what_was_seen_before_the_episode_ended_is_dropped():
+    rig = Rig().arm()
+    rig.tick(chunk(1, rig.now, ((0.01, 0.0, 0.0),) * 8))
+    seen = rig.now
+    ticks(rig, 3)
+    rig.tick(end_episode=True)
+    ended = rig.now - 10_000_000
+    rig.tick(chunk(2, seen, ((0.02, 0.0, 0.0),) * 8))
+    assert rig.state.mode is Mode.ARMED and [event.cause for event in rig.events][:1] == ["episode_ended"]
+    rig.tick(chunk(3, ended - 1, ((0.02, 0.0, 0.0),) * 8))
+    assert rig.state.mode is Mode.ARMED
+    rig.tick(chunk(1, seen, ((0.02, 0.0, 0.0),) * 8, source="operator"))
+    assert rig.state.mode is Mode.ACTIVE, "a person's hand answers nothing"
+    fresh = Rig().arm()
+    fresh.tick(end_episode=True)
+    fresh.tick(chunk(1, fresh.now - 10_000_000))
+    assert fresh.state.mode is Mode.ACTIVE, "what was seen in that very tick is the next episode's"
+
+
+def test_s16_also_at_an_episodes_end_the_policy_follows_a_person_after_a_pause():
+    rig = Rig().arm()
+    stream(rig, (0.02, 0.0, 0.0), 3, source="operator")
+    rig.tick(chunk(1, rig.now, ((-0.02, 0.0, 0.0),) * 20), end_episode=True)
+    assert not rig.state.still and rig.state.mode is Mode.ARMED and rig.state.commander == "operator"
+    seq = 2
+    while not rig.state.still:
+        rig.tick(chunk(seq, rig.now, ((-0.02, 0.0, 0.0),) * 20))
+        assert rig.state.mode is not Mode.ACTIVE or rig.state.still
+        seq += 1
+    rig.tick(chunk(seq, rig.now, ((-0.02, 0.0, 0.0),) * 20))
+    assert (rig.state.mode, rig.state.commander) == (Mode.ACTIVE, "policy")
+
+
+# S22, S10, S11, S23, S4, S27: on the way back to the arm, too
+@pytest.mark.parametrize("inputs, goes_on", [
+    ({"silent": ("wrench",)}, False), ({"doubled": ("policy/action",)}, False), ({"clock_stepped": True}, False),
+    ({"distance": (0.0, 0.0)}, False), ({"others": (Other("left", "fault"),)}, False),
+    ({"others": (Other("left", "realigning"),)}, True), ({"wrench": (25.0, 0.0)}, True), ({}, True)])
+def test_what_holds_the_arm_holds_its_way_back(inputs, goes_on):
+    rig = Rig(limits(contact_samples=1, divergence=0.1), follow=False).settle()
+    rig.pose = (0.6, *HOME[1:])
+    rig.arm()
+    ticks(rig, 20)
+    assert rig.state.goal is not None and not rig.state.still
+    at = rig.output.target[0]
+    ticks(rig, 20, **inputs)
+    assert (rig.output.target[0] - at > 0.03) is goes_on and (rig.state.goal is not None) is goes_on
+    assert rig.state.mode is Mode.ARMED
+    ticks(rig, 80)
+    assert rig.output.target[0] == pytest.approx(0.6), "and goes on when it has gone"
+
+
+# S8: limits of the side that is not commanded, and numbers that no motion has
+def test_the_cone_holds_for_the_tool_of_an_arm_that_is_told_by_joints():
+    rig = Rig(replace(joint_limits(), cone=0.5), joints=JOINTS).arm()
+    rig.tick(chunk(1, rig.now, ((0.01,) * 7,), mode="joint_delta"))
+    assert rig.state.mode is Mode.ACTIVE
+    half = 0.3
+    tilted = (*HOME[:3], math.sin(half), math.cos(half), 0.0, 0.0)
+    assert rig.tick(pose=(*HOME[:3], 0.2, 0.9798, 0.0, 0.0)).mode is Mode.ACTIVE
+    rig.tick(pose=tilted)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation")
+    assert Rig(replace(joint_limits(), cone=0.5), joints=JOINTS).arm().tick(pose=(*HOME[:3], 0.0, 0.0, 0.0, 0.0)).cause == ""
+
+
+@pytest.mark.parametrize("value, dt_s, said", [(1e308, 0.01, "not_finite"), (-1e308, 0.5, "not_finite"), (1e300, 0.1, "")])
+def test_an_action_whose_velocity_is_no_number_is_refused(value, dt_s, said):
+    wide = limits(speed=math.inf, rotation_speed=math.inf, acceleration=math.inf, cone=2.8)
+    rig = Rig(wide).arm()
+    rig.tick(chunk(1, rig.now, ((0.0, 0.0, 0.0, value, 0.0, 0.0),), dt_s))
+    assert [event.cause for event in rig.events if event.kind == "refused"] == [said] * bool(said)
