@@ -151,3 +151,14 @@ def test_cameras_become_image_observations_resized_to_the_declared_size(task):
     frame = np.full((64, 96, 3), 9, np.uint8)
     seen = observe(seeing.spec, channels() | {"camera/front/image": frame})
     assert seen["front"].shape == (32, 48, 3) and seen["front"].dtype == np.uint8 and (seen["front"] == 9).all()
+
+
+def test_words_that_no_recording_could_carry_are_refused_where_they_stand(tmp_path):
+    said = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text())
+    for words, fits in (("ä" * 64, True), ("ä" * 65, False)):
+        (tmp_path / "task.yaml").write_text(yaml.safe_dump(said | {"instruction": words}, allow_unicode=True))
+        if fits:
+            assert load_task(tmp_path / "task.yaml").spec.instruction == words
+        else:
+            with pytest.raises(RecipeError, match="instruction.*expected at most 128 bytes of UTF-8 without NUL, got 130"):
+                load_task(tmp_path / "task.yaml")

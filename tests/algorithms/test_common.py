@@ -6,6 +6,7 @@ import torch
 
 from rlinf_core.algorithms import algorithm, crossq, iql, sft
 from rlinf_core.algorithms.common import lora
+from rlinf_core.algorithms.common.clipped import masked_mean
 from rlinf_core.algorithms.common.learner import Scalar, optimizer_step
 from rlinf_core.algorithms.common.running import RunningMoments, RunningReturn, update_moments
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
@@ -166,6 +167,12 @@ def test_scaled_rewards_are_bounded_and_begin_anew_with_other_environments():
     assert scale.running.tolist() == [1.75] * 5, "and the sum goes on from rollout to rollout"
     scale.scaled(torch.ones(1, 5), torch.zeros(1, 5))
     assert scale.running.tolist() == [1.875] * 5
+    padded, alone = RunningReturn(0.5), RunningReturn(0.5)
+    some = torch.arange(1.0, 11.0)[:, None]
+    mask = (torch.arange(40) < 10).float()[:, None]
+    padded.scaled(torch.cat([some, torch.zeros(30, 1)]), torch.ones(40, 1), mask=mask)
+    alone.scaled(some, torch.ones(10, 1))
+    assert padded.var.item() == alone.var.item() and padded.count.item() == alone.count.item(), "what fills up is no reward"
     again = RunningReturn(0.5)
     again.load_state_dict(scale.state_dict())
     assert again.running.tolist() == [1.875] * 5
@@ -231,3 +238,10 @@ def test_a_batch_that_a_learner_is_given_is_left_as_it_was(random):
     for name in ("sac", "iql", "crossq"):
         algorithm(name).Learner(make(), algorithm(name).Config(critic_hidden=(8,))).update(data)
     assert all(np.array_equal(values, before[name]) for name, values in data.items())
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.02, 1e-4])
+def test_a_masked_mean_is_one_also_of_weights_that_are_parts(weight):
+    values, mask = torch.tensor([1.0, 3.0, 100.0]), torch.tensor([weight, weight, 0.0])
+    assert masked_mean(values, mask).item() == pytest.approx(2.0, rel=1e-4)
+    assert masked_mean(values, torch.zeros(3)).item() == 0.0

@@ -120,3 +120,38 @@ def test_a_run_with_a_replay_on_ray_learns_though_a_shard_is_killed_and_resumes(
     last = train(recipe_of("sac", *settings, "simulation.env_steps=200"), tmp_path, points, tell)
     assert killed and last["env_steps"] == 200
     assert train(recipe_of("sac", *settings, "simulation.env_steps=300"), tmp_path, points)["env_steps"] == 300
+
+
+def test_a_shard_that_dies_again_while_it_is_filled_holds_each_episode_once(task):
+    """Two deaths in a row, as where memory is short; in this process, so that it dies where a test says."""
+    class Here:
+        """What a shard's process is to its owner."""
+
+        def __init__(self, *made):
+            self.shard, self.left = ReplayBuffer(*made), deaths.pop() if deaths else 10**9
+            self.put = self.restore = self
+            self.remote = self.take
+
+        def take(self, what):
+            self.left -= 1
+            if self.left < 0:
+                raise ray.exceptions.RayActorError
+            if "next" in what:
+                self.shard.load_state_dict(what)
+            else:
+                self.shard.insert_episode(**what)
+            return len(self.shard), self.shard.present()
+
+    class Replay(ReplayShards):
+        def _spawn(self):
+            return Here(*self.made)
+
+    deaths = []
+    replay = Replay(task.spec, 2000, shards=1)
+    replay.ray = type("Local", (), {"get": staticmethod(lambda it: it), "put": staticmethod(lambda it: it)})
+    fill(replay)
+    before = len(replay)
+    deaths[:] = [4, 2]  # the next one after two episodes, the one after it after four
+    replay._actors[0].left = 0
+    fill(replay)
+    assert len(replay) == 2 * before and replay.died == 3

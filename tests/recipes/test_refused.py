@@ -13,7 +13,7 @@ from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError
 from rlinf_core.policies import kinds, policy_kind
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robot import load_robot
 from rlinf_core.task import load_task
 
@@ -272,3 +272,17 @@ def test_it_takes_a_second():
     """)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "1 []\n" and "'bridge.port'" in done.stderr
+
+
+@pytest.mark.parametrize("recipe, overrides, said", [
+    ("sim_ppo", ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
+     "placement.mode: expected collocated or disaggregated for ppo, which learns from rollouts of the newest policy alone"),
+    ("sim_grpo", ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
+     "placement.mode: .* grpo"),
+    ("sim_ppo", ["env=maniskill:PickCube-v1", "placement.workers=2", "policy.horizon=4", "policy.execute=2"],
+     "policy.execute: expected 1 with env 'maniskill:PickCube-v1', whose environments are stepped at once, got 2")])
+def test_what_would_be_found_in_the_midst_of_a_run_is_refused_before(recipe, overrides, said):
+    with pytest.raises(RecipeError, match=said):
+        check_recipe(load_recipe(recipe, overrides))
+    if "mode" in said:
+        check_recipe(load_recipe("sim_async_ppo", overrides))

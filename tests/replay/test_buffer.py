@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from rlinf_core.errors import SpecError
+from rlinf_core.errors import RlinfError, SpecError
 from rlinf_core.policies.instructions import decoded, encoded
 from rlinf_core.replay import ReplayBuffer, mix
+from rlinf_core.rollouts.experience import Trajectory
 
 
 def episode(spec, length, start, terminal=True):
@@ -157,3 +158,45 @@ def test_what_was_asked_for_is_kept_with_each_time_step(spec, random):
     plain = ReplayBuffer(spec, 50)
     plain.insert_episode(observations | {"instruction": np.repeat(encoded(["push"]), 6, axis=0)}, *rest)
     assert "instruction" not in plain.sample(10, random)
+
+
+@pytest.mark.parametrize("played, spans", [(None, 4), ([2, 1, 4, 9, 9, 9, 9, 9], 2), ([1] * 8, 1), ([9] * 8, 4)])
+def test_what_came_after_a_chunk_was_left_is_none_of_its_noise(task, random, played, spans):
+    """A person who takes over from a chunk and succeeds does not credit it."""
+    buffer = ReplayBuffer(task.spec, 50, latent=3)
+    observations, actions, _, discounts = episode(task.spec, 8, 0)
+    rewards = np.where(np.arange(8) == 2, 1.0, 0.0)
+    buffer.insert_episode(observations, actions, rewards, discounts, counts=np.arange(8) == 0, latents=np.ones((8, 3)),
+                          played=None if played is None else np.array(played))
+    batch = buffer.sample(5, random, horizon=4, gamma=0.5, execute=4)
+    assert batch["steps"].tolist() == [spans] * 5 and batch["reward"].tolist() == [0.25 if spans > 2 else 0.0] * 5
+    assert batch["next/vectors"][:, 0].tolist() == [spans] * 5 and (batch["action"] == 1.0).all()
+    again = ReplayBuffer(task.spec, 50, latent=3)
+    again.load_state_dict(buffer.state_dict())
+    assert again.sample(1, random, horizon=4, gamma=0.5, execute=4)["steps"].tolist() == [spans]
+    state = buffer.state_dict()
+    del state["arrays"]["played"]  # as of before it was kept
+    again.load_state_dict(state)
+    assert again.sample(1, random, horizon=4, gamma=0.5, execute=4)["steps"].tolist() == [4]
+
+
+@pytest.mark.parametrize("sources, decided, played", [
+    (["policy"] * 6, [1, 0, 0, 1, 0, 0], [3, 2, 1, 3, 2, 1]),
+    (["policy", "policy", "operator", "operator", "policy", "policy"], [1, 0, 0, 0, 1, 0], [2, 1, 1, 1, 2, 1]),
+    (["policy", "", "policy", "policy"], [1, 0, 0, 1], [1, 2, 1, 1]), ((), [1, 0, 0], [3, 2, 1]),
+    (["policy"] * 3, None, [3, 2, 1])])
+def test_how_far_a_chunk_was_played(sources, decided, played):
+    zeros = np.zeros(len(played))
+    trajectory = Trajectory({}, zeros, zeros, zeros, True, sources=sources,
+                            decided=None if decided is None else np.array(decided, bool))
+    assert trajectory.played.tolist() == played
+
+
+def test_the_state_of_another_replay_is_refused_before_anything_is_read(task, spec):
+    small, large = ReplayBuffer(task.spec, 20), ReplayBuffer(task.spec, 100)
+    for index in range(4):
+        large.insert_episode(*episode(task.spec, 9, 100 * index))
+    for state in (large.state_dict(), {"shards": []}):
+        with pytest.raises(RlinfError, match="replay: expected the state of one of at most 20 time steps in one process"):
+            small.load_state_dict(state)
+    assert len(small) == 0

@@ -1,6 +1,7 @@
 """An arm that is one YAML (robots/ur5e): its driver's own topics and its own controller, behind the interlock."""
 
 import copy
+import itertools
 import math
 import time
 
@@ -13,6 +14,7 @@ from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
+from rlinf.controller import SLOWEST_S
 from rlinf.qos import profile
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
@@ -151,12 +153,22 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     targets.publish(target)
     peer.spin(lambda: got, what="an answer")
     assert got[-1].twist == Twist(), "it does not know where the arm is"
-    peer.spin(lambda: told()[0] == pytest.approx(0.05), 90, lambda: f"motion: {told()}")
+    peer.spin(lambda: told() == pytest.approx([0.05, 0.0, 0.0, 0.5], abs=1e-4), 90, lambda: f"motion: {told()}")
     assert got[-1].header.frame_id == "base" and got[-1].twist.angular.x == pytest.approx(0.0, abs=1e-6)
-    assert got[-1].twist.angular.z == pytest.approx(0.5, abs=1e-4)
     limits = load_limits(load_robot("franka_fr3").limits)
-    peer.spin(lambda: math.hypot(*told(x=-0.6, y=-0.5)[:3]) == pytest.approx(limits.speed), 60, "what it may at most")
-    still = [0.0] * 4
+    still, most, speeds = [0.0] * 4, limits.acceleration * SLOWEST_S + 1e-9, [0.05]
+
+    def faster():
+        speeds.append(math.hypot(*told(x=-0.6, y=-0.5)[:3]))
+        return speeds[-1] == pytest.approx(limits.speed)
+
+    peer.spin(faster, 60, "what it may at most")
+    held = [math.hypot(*told(state=SafetyState.HOLD, x=-0.6, y=-0.5)[:3]) for _ in range(2)]
+    assert limits.speed > held[0] > held[1] > 0.0, "held, it comes to rest, and not at once"
+    for one, two in itertools.pairwise([*speeds, *held]):
+        assert abs(two - one) <= most, "as fast as it may"
+    peer.spin(faster, 60, "what it may at most")
+    assert told(state=SafetyState.FAULT, x=-0.6, y=-0.5) == still, "and in a fault at once"
     for held in ({"state": SafetyState.HOLD}, {"state": SafetyState.FAULT}, {"state": SafetyState.DISARMED},
                  {"frame": "world"}, {"x": math.nan}, {"stale_s": 0.2}):
         peer.spin(lambda held=held: told(**held) == still, 30, lambda held=held: f"a stop: {held} {told(**held)}")

@@ -1,17 +1,20 @@
 """Runs that begin where others were: what is kept of those, what is counted anew, and what is refused."""
 
+import numpy as np
 import pytest
 import ray
 import torch
 
+from rlinf_core.devices import restore
 from rlinf_core.distributed.readers import Readers
 from rlinf_core.distributed.rollout_workers import OnRay
 from rlinf_core.errors import IngestError, RecipeError, RlinfError
-from rlinf_core.policies.files import load_policy
+from rlinf_core.policies.files import load_policy, newest_policy
 from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.replay import ORIGINS
 from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Trajectory
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.learner import first_policy
@@ -36,6 +39,62 @@ def test_sft_from_another_run_has_its_own_steps(tmp_path):
     one, two = (load_policy(max((tmp_path / name / "policies").iterdir()), SPEC) for name in ("first", "second"))
     assert any(not torch.equal(p, q) for p, q in zip(one.parameters(), two.parameters(), strict=True)), "it learned"
     assert [read_evaluations(tmp_path / name)[-1]["env_steps"] for name in ("first", "second")] == [12, 12]
+
+
+def test_offline_rl_from_another_run_learns_on(tmp_path):
+    """Its learning rate falls to 0 within a run's steps, not within those of both."""
+    iql = ("algorithm={name: iql, steps: 12, batch_size: 16, critic_hidden: [16]}", *SMALL)
+    train(load_recipe("sim_iql", [*iql]), tmp_path / "first", points)
+    train(load_recipe("sim_iql", [*iql, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
+    one, two = (load_policy(max((tmp_path / name / "policies").iterdir()), SPEC) for name in ("first", "second"))
+    moved = [(p - q).abs().max().item() for p, q in zip(one.parameters(), two.parameters(), strict=True)]
+    assert max(moved) > 1e-4
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path / "second")][-1] == 12
+
+
+def test_a_checkpoint_with_other_parts_says_which_settings_made_them(tmp_path):
+    sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)
+    train(load_recipe("sim_sac", [*sac]), tmp_path / "run", points)
+    with pytest.raises(RecipeError, match="algorithm: expected a learner of .*, as in the checkpoint that the run goes on "
+                                          "from, got one of .*averaged"):
+        train(load_recipe("sim_sac", [*sac, "algorithm.averaging=0.01"]), tmp_path / "run", points)
+
+
+def test_noise_of_another_kind_of_device_begins_anew():
+    one, two = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
+    restore(two, one.get_state(), seed=9)
+    assert torch.equal(torch.rand(3, generator=one), torch.rand(3, generator=two))
+    restore(two, torch.zeros(16, dtype=torch.uint8), seed=9)  # as CUDA's are
+    assert torch.equal(torch.rand(3, generator=two), torch.rand(3, generator=torch.Generator().manual_seed(9)))
+
+
+def test_demonstrations_of_what_learns_from_nothing_else_may_fill_the_replay():
+    for overrides, kept in ((["replay.capacity=60000"], 60_000), (["replay.capacity=600"], 600)):
+        recipe = load_recipe("sim_iql", [*overrides, "policy.hidden=[8]"])
+        data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+        assert data.demonstrations.capacity == kept
+    recipe = load_recipe("sim_rlpd", ["replay.capacity=60000", "policy.hidden=[8]"])
+    assert data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10)).demonstrations.capacity == 50_000
+
+
+def test_the_first_episode_with_an_expert_is_the_first_that_is_no_demonstration():
+    recipe = load_recipe("sim_dagger", ["policy.hidden=[8]", "algorithm.beta=0.5", "algorithm.beta_decay=0.9"])
+    data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, 10))
+    zeros = np.zeros((3, SPEC.action.dim), np.float32)
+    for mode, fraction in ((DEMONSTRATION, 0.5), (DEMONSTRATION, 0.5), (TRAIN, 0.45)):
+        data.insert(Trajectory({"vectors": np.zeros((4, SPEC.vector_size), np.float32)}, zeros, np.zeros(3), np.ones(3),
+                               True, mode=mode, sources=["policy"] * 3), 0)
+        assert data.order()["expert_fraction"] == pytest.approx(fraction)
+
+
+def test_a_policy_that_a_person_has_named_is_no_newer_version(tmp_path):
+    (tmp_path / "policies").mkdir()
+    for name in ("policy-00000002.safetensors", "policy-00000012.safetensors", "policy-best.safetensors"):
+        (tmp_path / "policies" / name).write_bytes(b"")
+    assert newest_policy(tmp_path).name == "policy-00000012.safetensors"
+    for path in (tmp_path / "policies").glob("policy-0*"):
+        path.unlink()
+    assert newest_policy(tmp_path).name == "policy-best.safetensors"
 
 
 def test_a_policy_that_rl_improves_goes_on_to_see_as_it_has_learned_to(tmp_path):

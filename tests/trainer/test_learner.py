@@ -45,10 +45,9 @@ def learner_of(*overrides, before=None):
 
 def test_a_learner_goes_on_from_that_of_another_run(before):
     learner = learner_of(*SAC)
-    assert learner.updates == 0
     inherit(learner, before, "sac")
     policy = first_policy(load_recipe("sim_sac", [*SHORT, *SAC]), SPEC, before)
-    assert learner.updates > 0
+    assert learner.updates == 0, "it counts its own, and a schedule begins anew"
     for one, other in zip(learner.actor.state_dict().values(), policy.state_dict().values(), strict=True):
         assert torch.equal(one, other), "the newest policy of that run is its learner's"
 

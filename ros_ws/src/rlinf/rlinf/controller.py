@@ -2,8 +2,9 @@
 
 It makes nothing up and keeps nothing going: one message out for one in. Where the interlock falls silent it is silent too,
 and the robot's controller stops by itself. A twist is what closes the loop from target to measured pose here, beyond the
-interlock: it is bounded by the same limits, and it is zero unless the interlock lets the arm move and the pose is fresh,
-finite and of the target's frame.
+interlock: it is bounded by the same speeds and accelerations. It goes to zero where the interlock holds the arm; and it is
+zero at once where that is disarmed, in fault or not heard, or the pose is not fresh, finite, of the target's frame, and
+where an arm can have come to.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from rlinf.spinning import ControlNode, run
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.rotation import inverse, product, to_vector
+from rlinf_core.interlock.tracking import NOISE_M
 
-MOVES = (SafetyState.ARMED, SafetyState.ACTIVE)
+MOVES, HOLDS = (SafetyState.ARMED, SafetyState.ACTIVE), (SafetyState.HOLD,)
+STILL = (0.0, 0.0, 0.0)
+SLOWEST_S = 0.05  # between two messages; what is longer ago gives no more to change by
 SAFETY_S = 0.5  # the interlock says how it stands several times in that
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
@@ -43,7 +47,8 @@ class Controller(ControlNode):
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
         limits_file = self.declare_parameter("limits_file", "").value
         self.pose, self.pose_at = PoseStamped(), -math.inf
-        self.moves, self.moves_at = False, -math.inf
+        self.state, self.state_at, self.sent_at = SafetyState.DISARMED, -math.inf, -math.inf
+        self.linear, self.angular = STILL, STILL  # as sent last
         if self.kind == "twist":
             self.limits = load_limits(limits_file)
             subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
@@ -60,23 +65,36 @@ class Controller(ControlNode):
         self.output.publish(JointTrajectory(joint_names=target.name, points=[point]))  # stamp 0: from now on
 
     def _on_pose(self, pose: PoseStamped) -> None:
-        self.pose, self.pose_at = pose, time.monotonic()
+        """One that no arm can have come to since the last is none (S21); where it lasts, the last one gets old."""
+        now = time.monotonic()
+        since_s = now - self.pose_at
+        if since_s > self.limits.stale_state or within_reach(self.pose, pose, self.limits.measured_speed * since_s):
+            self.pose, self.pose_at = pose, now
 
     def _on_safety(self, safety: SafetyState) -> None:
-        self.moves, self.moves_at = safety.state in MOVES, time.monotonic()
+        self.state, self.state_at = safety.state, time.monotonic()
 
-    def _may_move(self, target: PoseStamped) -> bool:
+    def _is_known(self, target: PoseStamped) -> bool:
+        """Whether the interlock and the arm are heard, and it may move or is to come to rest."""
         now, here = time.monotonic(), self.pose.pose
-        fresh = now - self.pose_at <= self.limits.stale_state and now - self.moves_at <= SAFETY_S
-        return self.moves and fresh and self.pose.header.frame_id == target.header.frame_id and all(map(math.isfinite, (
+        fresh = now - self.pose_at <= self.limits.stale_state and now - self.state_at <= SAFETY_S
+        lives = self.state in (*MOVES, *HOLDS)
+        return lives and fresh and self.pose.header.frame_id == target.header.frame_id and all(map(math.isfinite, (
             here.position.x, here.position.y, here.position.z,
             here.orientation.x, here.orientation.y, here.orientation.z, here.orientation.w)))
 
     def _on_target_pose(self, target: PoseStamped) -> None:
-        twist, still = TwistStamped(header=target.header), ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))
-        linear, angular = twist_towards(self.pose, target, self.gain) if self._may_move(target) else still
-        linear, angular = at_most(self.limits.speed, linear), at_most(self.limits.rotation_speed, angular)
-        for part, values in ((twist.twist.linear, linear), (twist.twist.angular, angular)):
+        now, limits = time.monotonic(), self.limits
+        since_s, self.sent_at = min(now - self.sent_at, SLOWEST_S), now
+        if self._is_known(target):
+            linear, angular = twist_towards(self.pose, target, self.gain) if self.state in MOVES else (STILL, STILL)
+            self.linear = towards(self.linear, at_most(limits.speed, linear), limits.acceleration * since_s)
+            self.angular = towards(self.angular, at_most(limits.rotation_speed, angular),
+                                   limits.rotation_acceleration * since_s)
+        else:
+            self.linear, self.angular = STILL, STILL
+        twist = TwistStamped(header=target.header)
+        for part, values in ((twist.twist.linear, self.linear), (twist.twist.angular, self.angular)):
             part.x, part.y, part.z = values
         self.output.publish(twist)
 
@@ -87,6 +105,18 @@ def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[
     way = np.array([a.x - p.x, a.y - p.y, a.z - p.z])
     turn = np.array(to_vector(product((b.x, b.y, b.z, b.w), inverse((q.x, q.y, q.z, q.w)))))
     return tuple((gain * way).tolist()), tuple((gain * turn).tolist())
+
+
+def within_reach(before: PoseStamped, now: PoseStamped, way_m: float) -> bool:
+    """Whether a pose is no further from another than that, and measuring."""
+    a, b = before.pose.position, now.pose.position
+    return math.dist((a.x, a.y, a.z), (b.x, b.y, b.z)) <= way_m + NOISE_M
+
+
+def towards(velocity: tuple[float, ...], wanted: tuple[float, ...], most: float) -> tuple[float, ...]:
+    """That velocity, changed by so much at most."""
+    change = at_most(most, tuple(w - v for v, w in zip(velocity, wanted, strict=True)))
+    return tuple(v + c for v, c in zip(velocity, change, strict=True))
 
 
 def at_most(bound: float, velocity: tuple[float, ...]) -> tuple[float, ...]:
