@@ -22,9 +22,11 @@ class DriverSettings(Settings):
 
     Attributes:
         node: the module whose ``main`` runs it; its parameter ``settings`` is these as JSON.
+        repeats: it says ``robot/fault`` ten times a second, and one that hangs is noticed.
     """
 
     node: ClassVar[str] = ""
+    repeats: ClassVar[bool] = False
 
     address: str = Field("", pattern=r"^[A-Za-z0-9.:-]*$", description="of the robot's controller, which `rlinf doctor "
                          "station` pings; empty for none")

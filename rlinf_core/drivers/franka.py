@@ -14,6 +14,7 @@ class Driver(DriverSettings):
     """What is there of franka_ros2, and what it is called."""
 
     node: ClassVar[str] = "rlinf.franka"
+    repeats: ClassVar[bool] = True
 
     namespace: str = Field("", pattern=r"^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description="of franka_ros2, below the station's "
                            "unless it begins with /; empty for the station's own (franka.launch.py namespace:=station_a)")

@@ -13,6 +13,7 @@ class Driver(DriverSettings):
     """What is there of ur_robot_driver, and what it is called. Its topics of the arm are named in ``topics``."""
 
     node: ClassVar[str] = "rlinf.universal_robots"
+    repeats: ClassVar[bool] = True
 
     namespace: str = Field("/", pattern=r"^(/|/?[A-Za-z][A-Za-z0-9_/]*)$", description="of ur_robot_driver: / where it "
                            "runs in none; below the station's unless it begins with /")

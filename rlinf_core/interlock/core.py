@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from rlinf_core.interlock.coordinates import Coordinates, invalid, measured, pose_of
+from rlinf_core.interlock.coordinates import Coordinates, invalid, pose_of
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.state import State
-from rlinf_core.interlock.tracking import placed, seen_at_rest, update_track
-from rlinf_core.interlock.trajectory import Trajectory
-from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Events, Inputs, Mode, Output
-from rlinf_core.interlock.watch import (
-    OTHER,
-    count_contacts,
-    enabled,
-    follows_nothing,
-    obstacles,
-    others,
-    standing_faults,
-    unready,
-)
-
-LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
-STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
-GRIPPER = "gripper/state"  # an input that may be silent
+from rlinf_core.interlock.tick import Tick
+from rlinf_core.interlock.tracking import seen_at_rest
+from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
+from rlinf_core.interlock.watch import enabled, follows_nothing, others, unready
 
 
 def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
@@ -36,7 +23,7 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
     Returns:
         The next state, what to publish now, and what was done about what came in.
     """
-    tick = _Tick(limits, state, inputs, now_ns)
+    tick = _Stages(limits, state, inputs, now_ns)
     tick.watch_outside()
     tick.requests()
     tick.watch_state()
@@ -46,51 +33,8 @@ def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[Sta
     return tick.result()
 
 
-class _Tick:
+class _Stages(Tick):
     """The stages of one tick over one working copy of the state."""
-
-    def __init__(self, limits: Limits, state: State, inputs: Inputs, now_ns: int) -> None:
-        self.limits, self.inputs, self.now = limits, inputs, now_ns
-        self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
-        self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
-        self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
-        self.event, self.held_now, self.refused_now = Events(now_ns), "", False
-        self.contacts, self.adrift = count_contacts(limits, state.contacts, inputs.wrench), state.adrift
-        self.standing = standing_faults(limits, inputs, self.contacts)
-        stalled = ["stalled"] if inputs.late_s > STALLED_S else []
-        self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
-        self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
-        self.recovering, self.ended_ns = state.recovering, state.ended_ns
-        if inputs.late_s > LATE_TICKS * limits.tick:
-            self.trajectory.rest()
-        self.sample = measured(limits, inputs)
-        fresh = inputs.pose_age_ns <= limits.stale_state * NS
-        anew = self.mode in (Mode.DISARMED, Mode.FAULT)
-        self.track = update_track(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
-        if inputs.restart and self.sample is not None and self.mode is not Mode.FAULT:
-            self.track = placed(limits, self.sample, now_ns)
-        if self.track.believed and not self.trajectory.motions:
-            self.trajectory.rest_at(self.track.at or ())
-        self.lost = 0 if self.track.believed else state.lost + 1
-        back = anew and state.gripper_silent and GRIPPER not in inputs.silent
-        self.gripper_silent = GRIPPER in inputs.silent or (back and self.sample is None)  # until it is known where it is
-        if back and self.sample is not None:
-            self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
-            self.event("reseeded", "gripper")
-
-    @property
-    def arm(self) -> Coordinates | None:
-        """Where the arm is, or None when that is not known now."""
-        return self.track.at if self.track.believed else None
-
-    def unknown(self) -> str:
-        """Why it is not known where the arm is; empty if it is (S3, S5, S21)."""
-        if self.track.believed:
-            return ""
-        if self.inputs.frame not in ("", self.limits.frame):
-            return "state_frame"
-        fresh = self.sample is not None and self.inputs.pose_age_ns <= self.limits.stale_state * NS
-        return "state_jump" if fresh or self.track.jumped else "stale_state"
 
     # S10, S11, S14, S15, S17, S22, S23, S24, S27: what the world and the people around the arm say
     def watch_outside(self) -> None:
@@ -149,19 +93,6 @@ class _Tick:
         elif follows_nothing(robot_fault) and self.trajectory.still and seen_at_rest(self.limits, self.track) \
                 and self.trajectory.beside(arm):
             self.reseed(arm, "robot")
-
-    @property
-    def withheld(self) -> bool:
-        """Whether nobody is to be told the set-point: nothing is armed, or may be, and it is not where the arm is."""
-        adrift, arm = self.trajectory.adrift(self.arm), self.arm
-        if self.mode in (Mode.DISARMED, Mode.FAULT):
-            return self.recovering or adrift
-        return self.mode is not Mode.ACTIVE and arm is not None and adrift and self.trajectory.outside(arm) != ""
-
-    def reseed(self, arm: Coordinates, why: str) -> None:
-        """The set-point is there at once: nothing follows it now."""
-        self.trajectory.rest_at(arm)
-        self.event("reseeded", why)
 
     # S3, S21: the measured state
     def watch_state(self) -> None:
@@ -299,38 +230,6 @@ class _Tick:
             trajectory.go_back(arm or ())
             self.event("reseeded", self.mode.name.lower())
         return trajectory.goal is not None
-
-    # Helpers
-    def drop_chunk(self) -> None:
-        self.trajectory.finish_window()
-        self.chunk = self.trajectory.window = None
-
-    def enter(self, mode: Mode, cause: str) -> None:
-        if mode is Mode.ARMED and (self.trajectory.still or self.commander != OPERATOR):  # S16: whom a pause follows
-            self.commander = ""
-        if (mode, cause) != (self.mode, self.cause):
-            self.mode, self.cause = mode, cause
-            self.event("mode", f"{mode.name}:{cause}" if cause else mode.name)
-
-    def hold(self, cause: str, only_active: bool = False) -> None:
-        if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
-            self.drop_chunk()
-            self.enter(Mode.HOLD, cause)
-            self.held_now = self.held_now if cause.startswith(OTHER) else cause
-
-    def fault(self, cause: str) -> None:
-        """Latch; the first cause stays, as it is what a reset must name."""
-        self.drop_chunk()
-        if self.mode is not Mode.FAULT:
-            self.enter(Mode.FAULT, cause)
-
-    def refuse(self, reason: str, chunk: Chunk) -> None:
-        self.refused_now = True
-        self.refusals = (*self.refusals, self.now)
-        self.event("refused", reason, chunk)
-        self.hold("invalid_command")
-        if len(self.refusals) >= self.limits.refusals_to_fault:
-            self.fault("invalid_command")
 
     def result(self) -> tuple[State, Output, tuple[Event, ...]]:
         limits, trajectory = self.limits, self.trajectory

@@ -246,10 +246,11 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     """An arm's interlock. Where there are several arms its topics are below the arm's name, but those of all of them."""
     station, simulated = recipe.station, robot.without_hardware
     name = ".".join([station.name, *([arm] if arm else []), "interlock"])
-    latch = Path.home() / ".ros/rlinf" / name  # of the robot, not of the run
+    latch, driver = Path.home() / ".ros/rlinf" / name, robot.driver_node  # the latch is of the robot, not of the run
     process = _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
                     estops=list(robot.estops) or [""], latch_file="" if simulated else str(latch),
-                    lockstep=station.lockstep and robot.driver == SIMULATOR, teleports=simulated, distance=robot.distance)
+                    lockstep=station.lockstep and robot.driver == SIMULATOR, teleports=simulated, distance=robot.distance,
+                    driver=driver is not None and driver.repeats)
     if not arm:
         return process
     rows, others = action.rows(arm), [other for other in robot.arms if other != arm]

@@ -26,8 +26,8 @@ def test_nothing_may_be_looser_than_the_robots_own(robot):
         load_limits(path)
     assert str(error.value) == (f"limits {path}, line 9: 'joint_margin' 0.01 is looser than the robot's own 0.05 "
                                 "(maximum.yaml, line 4)")
-    path = written(robot, GOOD.replace("speed: 0.25\n", "speed: 0.5\n"), "cone: unlimited")
-    with pytest.raises(RecipeError, match="line 8: 'cone' inf is looser than the robot's own 0.6 .maximum.yaml, line 2"):
+    path = written(robot, GOOD.replace("speed: 0.25\n", "speed: 0.5\n"), "cone: 0.7")
+    with pytest.raises(RecipeError, match="line 8: 'cone' 0.7 is looser than the robot's own 0.6 .maximum.yaml, line 2"):
         load_limits(path)
 
 

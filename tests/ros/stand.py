@@ -19,7 +19,8 @@ def start(peer, name, *overrides, **parameters):
     recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
     process = next(p for p in station_processes(recipe, peer.supervisor.run_dir) if p.name == name)
     asked = {"environment": {"person": False},       # the test is the person, and does not wait to be asked
-             "interlock": {"lockstep_guard_s": 5.0}  # a busy machine may keep an answer from coming for a second
+             "interlock": {"lockstep_guard_s": 5.0,  # a busy machine may keep an answer from coming for a second
+                           "driver": "driver" in peer.supervisor.children}  # or the test is the robot side
              }.get(name, {})
     process.parameters.update(asked | parameters)
     peer.supervisor.start(process)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import time
@@ -143,6 +144,41 @@ def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(statio
     assert station.poses[-1].header.frame_id == "base"
     assert math.dist((p.x, p.y, p.z), expected[:3]) < 0.01
     assert math.dist(expected[:3], tool_pose(np.array(HOME))[:3]) > 0.005
+
+
+def test_s17_a_safeguard_that_a_person_closes_again_moves_nothing(station):
+    station.moves()
+    station.turn = 0.02 if station.elbow < 1.6 else -0.02
+    station.reach(ACTIVE)
+    station.peer.for_s(0.5)
+    station.inject("safeguard_stop")
+    station.reach(FAULT, "robot:safeguard_stop")
+    station.turn = 0.0
+    station.peer.for_s(1.0)
+    at = station.elbow
+    station.inject("")
+    station.peer.spin(lambda: station.fault() == "", what=lambda: f"the robot: {station.fault()}")
+    station.peer.for_s(1.0)
+    assert abs(station.elbow - at) < 0.005 and station.states[-1].state == FAULT
+    assert station.clear("robot:safeguard_stop").success
+    station.moves()
+
+
+def test_s18_a_drivers_node_that_hangs_is_noticed(station):
+    """What it would have said of the robot is heard by nobody."""
+    station.moves()
+    station.reach(ACTIVE)
+    driver = station.peer.supervisor.children["driver"].popen
+    driver.send_signal(signal.SIGSTOP)
+    try:
+        station.reach(HOLD, "silent:robot/fault")
+        station.arm(False)
+        station.reach(DISARMED)
+        refused = station.ask(station.arming, SetBool.Request(data=True))
+        assert not refused.success and "silent:robot/fault (the robot's own faults would not be heard" in refused.message
+    finally:
+        driver.send_signal(signal.SIGCONT)
+    station.moves()
 
 
 def test_s17_a_protective_stop_is_unlocked_with_a_reset_by_name_and_never_by_itself(station):

@@ -12,6 +12,7 @@ from rlinf.spinning import ControlNode
 from rlinf.workarounds import run_routine
 
 RECOVERING = "recovering"
+AGAIN_S = 0.1  # between two times that it says the same: whoever hears nothing for longer knows that it hangs
 
 
 class ArmDriver(ControlNode):
@@ -28,6 +29,7 @@ class ArmDriver(ControlNode):
         """From now on."""
         subscription(self, "robot/reset", self._on_reset)
         self.tell()
+        self.create_timer(AGAIN_S, lambda: self.faults.publish(String(data=self.said or "")))
 
     @property
     @abstractmethod

@@ -28,7 +28,7 @@ from rlinf_core.interlock.rotation import inverse, product, to_vector
 from rlinf_core.interlock.tracking import NOISE_M
 
 MOVES, HOLDS = (SafetyState.ARMED, SafetyState.ACTIVE), (SafetyState.HOLD,)
-STILL = (0.0, 0.0, 0.0)
+STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
 SLOWEST_S = 0.05  # between two messages; what is longer ago gives no more to change by
 SAFETY_S = 0.5  # the interlock says how it stands several times in that
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}

@@ -45,7 +45,7 @@ from rlinf_core.interlock import Event, Mode, Output, State, load_limits, looses
 from rlinf_core.interlock.types import Rows
 
 PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
-              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0]}
+              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False}
 COLLECT_TICKS = 10
 MAX_EVENTS = 32     # said of one tick; more are counted
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
@@ -73,7 +73,8 @@ class Interlock(StationNode):
         self.others = [name for name in self.settings["others"] if name]
         self.desk = Desk(self.settings, self.limits)
         self.inputs = Inputs(self, self.limits, [name for name in self.settings["estops"] if name],
-                             self.settings["distance"], self.settings["lockstep"], self.others, self.rows)
+                             self.settings["distance"], self.settings["lockstep"], self.others, self.rows,
+                             self.settings["driver"])
         self._make_outputs()
         self.requests = Requests(self)
         self.clock: RealTime | Lockstep | None = None

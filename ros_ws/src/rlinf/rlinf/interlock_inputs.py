@@ -32,7 +32,8 @@ MAX_BYTES = {ActionChunk: 131_072, JointState: 16_384, EpisodeEvent: 16_384, Str
 FEW_BYTES = 1_024                # of everything else
 TO_OTHERS = "safety/to_others"   # of another arm: below its name
 FEW_TICKS, UNHEARD, NOW_AND_THEN = 4, "unheard", 100
-FAULT_TOPIC = "robot/fault"      # latched, and never silent: one that offers it otherwise is heard by nobody (S17)
+FAULT_TOPIC = "robot/fault"      # latched: one that offers it otherwise is heard by nobody (S17)
+DRIVER_S = 0.5                   # without a word of it, a driver's node that says it again and again hangs
 STATE_TOPICS = ("current_pose", "wrench", "gripper/state", "distance", "robot/fault", "enable", *ROLES)
 
 
@@ -98,11 +99,12 @@ class Inputs:
         lockstep: no message may be lost, and ages mean nothing.
         others: names of the station's other arms.
         rows: which numbers of an action are this arm's.
+        driver: a node beside the vendor's driver says the robot's faults, ten times a second.
     """
 
     def __init__(self, owner: Node, limits: Limits, estops: list[str], distance: bool, lockstep: bool,
-                 others: Sequence[str] = (), rows: Rows = ALL) -> None:
-        self.owner, self.limits, self.lockstep, self.rows = owner, limits, lockstep, rows
+                 others: Sequence[str] = (), rows: Rows = ALL, driver: bool = False) -> None:
+        self.owner, self.limits, self.lockstep, self.rows, self.driver = owner, limits, lockstep, rows, driver
         self.node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
                                       start_parameter_services=False, use_global_arguments=False)  # which name the owner
         self.listeners: dict[str, Listener] = {}
@@ -272,7 +274,7 @@ class Inputs:
         """Names of inputs that a limit needs and that are not heard now (S22)."""
         oldest = 10**17 if self.lockstep else self.limits.stale_input * NS
         needed, unheard = {*needs(self.limits), *self.others}, {name for name in self.others if not self.others[name].said}
-        unheard |= {FAULT_TOPIC} if self.unmatched else set()
+        unheard |= {FAULT_TOPIC} if self.unmatched or self.driver and self.age_ns(FAULT_TOPIC) > DRIVER_S * NS else set()
         return tuple(sorted(unheard | {topic for topic in needed & self.listeners.keys() if self.age_ns(topic) > oldest}))
 
     def outside(self) -> dict[str, Any]:

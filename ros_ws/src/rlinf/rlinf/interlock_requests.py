@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; where nothing can measure it, spell them out "
                     "as 'unlimited'", "joint_states": "joint_low and joint_high need it",
-          "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it"}
+          "gripper/state": "gripper_width needs it", "current_pose": "box_low and box_high need it",
+          "robot/fault": "the robot's own faults would not be heard: its driver's node hangs, or offers them without "
+                         "durability"}
 
 LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"

@@ -1,0 +1,107 @@
+"""The working copy of one tick: what came in, where the arm is, and how the mode changes; its stages are in ``core``."""
+
+from __future__ import annotations
+
+from rlinf_core.interlock.coordinates import Coordinates, measured
+from rlinf_core.interlock.limits import Limits
+from rlinf_core.interlock.state import State
+from rlinf_core.interlock.tracking import placed, update_track
+from rlinf_core.interlock.trajectory import Trajectory
+from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode
+from rlinf_core.interlock.watch import OTHER, count_contacts, obstacles, others, standing_faults
+
+LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
+STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
+GRIPPER = "gripper/state"  # an input that may be silent
+
+
+class Tick:
+    """One working copy of the state, and what each stage does to it."""
+
+    def __init__(self, limits: Limits, state: State, inputs: Inputs, now_ns: int) -> None:
+        self.limits, self.inputs, self.now = limits, inputs, now_ns
+        self.mode, self.cause, self.chunk, self.commander = state.mode, state.cause, state.chunk, state.commander
+        self.sessions = {source: (session, seq) for source, session, seq in state.sessions}
+        self.refusals = tuple([t for t in state.refusals_ns if 0 <= now_ns - t < NS])
+        self.event, self.held_now, self.refused_now = Events(now_ns), "", False
+        self.contacts, self.adrift = count_contacts(limits, state.contacts, inputs.wrench), state.adrift
+        self.standing = standing_faults(limits, inputs, self.contacts)
+        stalled = ["stalled"] if inputs.late_s > STALLED_S else []
+        self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
+        self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
+        self.recovering, self.ended_ns = state.recovering, state.ended_ns
+        if inputs.late_s > LATE_TICKS * limits.tick:
+            self.trajectory.rest()
+        self.sample = measured(limits, inputs)
+        fresh = inputs.pose_age_ns <= limits.stale_state * NS
+        anew = self.mode in (Mode.DISARMED, Mode.FAULT)
+        self.track = update_track(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
+        if inputs.restart and self.sample is not None and self.mode is not Mode.FAULT:
+            self.track = placed(limits, self.sample, now_ns)
+        if self.track.believed and not self.trajectory.motions:
+            self.trajectory.rest_at(self.track.at or ())
+        self.lost = 0 if self.track.believed else state.lost + 1
+        back = anew and state.gripper_silent and GRIPPER not in inputs.silent
+        self.gripper_silent = GRIPPER in inputs.silent or (back and self.sample is None)  # until it is known where it is
+        if back and self.sample is not None:
+            self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
+            self.event("reseeded", "gripper")
+
+    @property
+    def arm(self) -> Coordinates | None:
+        """Where the arm is, or None when that is not known now."""
+        return self.track.at if self.track.believed else None
+
+    def unknown(self) -> str:
+        """Why it is not known where the arm is; empty if it is (S3, S5, S21)."""
+        if self.track.believed:
+            return ""
+        if self.inputs.frame not in ("", self.limits.frame):
+            return "state_frame"
+        fresh = self.sample is not None and self.inputs.pose_age_ns <= self.limits.stale_state * NS
+        return "state_jump" if fresh or self.track.jumped else "stale_state"
+
+    @property
+    def withheld(self) -> bool:
+        """Whether nobody is to be told the set-point: nothing is armed, or may be, and it is not where the arm is."""
+        adrift, arm = self.trajectory.adrift(self.arm), self.arm
+        if self.mode in (Mode.DISARMED, Mode.FAULT):
+            return self.recovering or adrift
+        return self.mode is not Mode.ACTIVE and arm is not None and adrift and self.trajectory.outside(arm) != ""
+
+    def reseed(self, arm: Coordinates, why: str) -> None:
+        """The set-point is there at once: nothing follows it now."""
+        self.trajectory.rest_at(arm)
+        self.event("reseeded", why)
+
+    # How the mode changes
+    def drop_chunk(self) -> None:
+        self.trajectory.finish_window()
+        self.chunk = self.trajectory.window = None
+
+    def enter(self, mode: Mode, cause: str) -> None:
+        if mode is Mode.ARMED and (self.trajectory.still or self.commander != OPERATOR):  # S16: whom a pause follows
+            self.commander = ""
+        if (mode, cause) != (self.mode, self.cause):
+            self.mode, self.cause = mode, cause
+            self.event("mode", f"{mode.name}:{cause}" if cause else mode.name)
+
+    def hold(self, cause: str, only_active: bool = False) -> None:
+        if self.mode is Mode.ACTIVE or (self.mode in (Mode.ARMED, Mode.HOLD) and not only_active):
+            self.drop_chunk()
+            self.enter(Mode.HOLD, cause)
+            self.held_now = self.held_now if cause.startswith(OTHER) else cause
+
+    def fault(self, cause: str) -> None:
+        """Latch; the first cause stays, as it is what a reset must name."""
+        self.drop_chunk()
+        if self.mode is not Mode.FAULT:
+            self.enter(Mode.FAULT, cause)
+
+    def refuse(self, reason: str, chunk: Chunk) -> None:
+        self.refused_now = True
+        self.refusals = (*self.refusals, self.now)
+        self.event("refused", reason, chunk)
+        self.hold("invalid_command")
+        if len(self.refusals) >= self.limits.refusals_to_fault:
+            self.fault("invalid_command")
