@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,8 +106,14 @@ def plain(name: str, size: int) -> VectorEnv:
     Raises:
         RecipeError: Gymnasium knows none of that name, or its spaces are others than boxes.
     """
-    known = gymnasium.envs.registration.registry.get(name)
-    if size > 1 and known is not None and known.vector_entry_point is not None and known.entry_point is None:
+    package, _, registered = name.rpartition(":")
+    if package:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise RecipeError(f"env: expected gym: and what gymnasium.make knows, got '{name}': {error}") from error
+    known = gymnasium.envs.registration.registry.get(registered)
+    if known is not None and known.vector_entry_point is not None and known.entry_point is None:
         return OneVector(name, size)
     return Environments([PlainEnv(name) for _ in range(size)])
 

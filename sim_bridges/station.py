@@ -65,6 +65,12 @@ class SimulatedStation:
         self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
         self._arms = [GuardedArm(name, each, task.spec.action) for name, each in of_each.items()]
         self._play = self._guarded if guarded else self._straight
+        for arm in () if guarded else self._arms:
+            names, sizes = task.spec.action.names[arm.slice], (3, 4) if arm.limits.gripper_width else (3,)
+            if len(names) not in sizes:
+                raise RecipeError("simulation.interlock: expected true for a task whose actions are "
+                                  f"{', '.join(names)}: without the interlock nothing is moved but x, y, z, and the "
+                                  "gripper where it is the fourth")
         self._fractions = np.arange(1, self._ticks + 1)[:, None] / self._ticks
         self.script = make_script(task, noise=0.12) if task.script else None
         self.held = False
@@ -131,7 +137,7 @@ class SimulatedStation:
             limits, asked, before = arm.limits, si[arm.slice], self._targets[arm.name][:3].copy()
             wanted = _within(before + asked[:3], near[arm.name][:3] - limits.divergence,
                              near[arm.name][:3] + limits.divergence)
-            if limits.gripper_width:
+            if len(asked) == 4:
                 width = self._gripper_widths[arm.name] or 0.0
                 self._gripper_widths[arm.name] = float(np.clip(width + asked[-1], 0.0, limits.gripper_width))
             befores.append(before)

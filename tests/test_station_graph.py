@@ -221,6 +221,17 @@ def test_one_machine_runs_a_station_once(tmp_path):
         pass
 
 
+def test_whose_lock_cannot_be_opened_is_said_with_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "rlinf-9-twin.lock").mkdir()
+    said = "station 'twin': .*rlinf-9-twin.lock: .*Remove that file, or"
+    with pytest.raises(RlinfError, match=said), only_station("twin", 9):
+        pass
+    (tmp_path / "rlinf-9-other.lock").touch(0o444)  # as of another account
+    with only_station("other", 9):
+        pass
+
+
 def test_a_task_that_nobody_can_show_needs_a_person(tmp_path):
     task = tmp_path / "task.yaml"
     task.write_text(re.sub("(?m)^script: .*$", "", Path("configs/tasks/peg_insertion.yaml").read_text()))

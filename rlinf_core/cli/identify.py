@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from rlinf_core.episodes.reading import read_episode
+from rlinf_core.data.episodes import whole_episodes
 from rlinf_core.episodes.response import Response, identify
-from rlinf_core.episodes.storage import kind_of
-from rlinf_core.errors import EpisodeError
-from rlinf_core.interface import EPISODE
 
 NAMES = ("delay_s", "lag_s", "gain")
 MOST = 50  # episodes that are fitted one by one
@@ -21,12 +19,8 @@ def identify_command(recordings: list[Path], velocity: str, episodes: int, json_
     """Print the response of all recordings together and its spread over single ones, and what to randomise."""
     from rich.progress import track
 
-    folders = sorted({path.parent for root in recordings for path in root.glob("**/metadata.yaml")
-                      if kind_of(path.parent) == EPISODE})
-    if not folders:
-        raise EpisodeError(f"{', '.join(map(str, recordings))}: expected recorded episodes (folders with a "
-                           "metadata.yaml and an MCAP file), found none")
-    read = [read_episode(folder) for folder in track(folders[:episodes], "reading", transient=True)]
+    found = islice(whole_episodes(recordings), episodes)
+    read = [episode for _, episode in track(found, "reading", total=None, transient=True)]
     together = identify(read, velocity)
     single = [identify([episode], velocity) for episode in track(read[:MOST], "fitting", transient=True)]
     print(report(together, single, len(read)))

@@ -125,7 +125,8 @@ def check_operator(recipe: Recipe) -> None:
     kind, robot = recipe.station.operator.kind, recipe.station.robot
     if kind == SCRIPTED and not station_robot(recipe).without_hardware:
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
-                          f"{kind}. A person arms a real arm: --set station.operator.kind={KEYBOARD}, and rlinf teleop")
+                          f"{kind}. A person arms a real arm: --set 'station.operator={{kind: {KEYBOARD}}}', and rlinf "
+                          "teleop")
     if kind == SCRIPTED:
         task = station_task(recipe)
         make_script(task)

@@ -118,7 +118,12 @@ class Supervisor:
 def only_station(name: str, domain_id: int) -> Iterator[None]:
     """Hold the right to be station ``name`` in this ROS domain on this machine: two would command each other's robot."""
     path = Path(tempfile.gettempdir()) / f"rlinf-{domain_id}-{name}.lock"
-    with open(path, "a+") as lock:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)  # another account's is locked by reading it, too
+    except OSError as error:
+        raise RlinfError(f"station '{name}': {path}: {error.strerror}, and whether it runs already cannot be known. "
+                         "Remove that file, or give this one another station.domain_id") from error
+    with contextlib.closing(os.fdopen(lock)):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -37,6 +37,7 @@ def load_recipe(name: str | Path, overrides: list[str] | tuple[str, ...] = ()) -
     for text in overrides:
         if text not in named:
             override(said, text)
+    _found_from(said, Path.cwd())  # in a run's own recipe.yaml it must mean the same
     return checked(Recipe, said)
 
 
@@ -65,13 +66,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     if path.resolve() in below:
         raise RecipeError(f"recipe {path}: expected 'defaults' that end somewhere, got a circle")
     said = read(path, "recipe")
-    station: Any = said.data.get("station")
-    for part in ("robot", "task"):  # ./ur5e lies beside the file that says so
-        name = station.get(part) if isinstance(station, dict) else None
-        if isinstance(name, str) and name.startswith(("./", "../")):
-            station[part] = str((path.parent / name).resolve())
-    for part in ("operator", "beside"):
-        plugins.beside(said, ("station", part, "kind"), path.parent)
+    _found_from(said, path.parent)
     base = said.data.pop("defaults", None)
     if base is None:
         return said
@@ -82,6 +77,18 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
         under.forget(("algorithm",))  # another one has other hyper-parameters
         del under.data["algorithm"]
     return said.over(under)
+
+
+def _found_from(said: Document, folder: Path) -> None:
+    """./ur5e lies in that folder: beside the file that says so, or where somebody is who says so in an override."""
+    robots: Any = said.data.get("embodiments")
+    for each in (said.data.get("station"), *(robots.values() if isinstance(robots, dict) else ())):
+        for part in ("robot", "task"):
+            name = each.get(part) if isinstance(each, dict) else None
+            if isinstance(name, str) and name.startswith(("./", "../")):
+                each[part] = str((folder / name).resolve())
+    for part in ("operator", "beside"):
+        plugins.beside(said, ("station", part, "kind"), folder)
 
 
 def _algorithm(said: Document) -> str:

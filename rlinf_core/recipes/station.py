@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlinf_core import plugins
+from rlinf_core.drivers import SIMULATOR
 from rlinf_core.embodiments import joined
 from rlinf_core.errors import RecipeError, SpecError, nearest
 from rlinf_core.interface import arm_of, topic
@@ -40,9 +41,19 @@ def check_recipe(recipe: Recipe) -> None:
             raise RecipeError(f"embodiments.{name}: expected a simulator with simulation.environments of "
                               f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is {driver}. Set "
                               "simulation.environments=0, and stations send what they play")
-    for limits in station_robot(recipe).interlocks.values():
-        load_limits(limits)
-    station_task(recipe)
+    robot, task = station_robot(recipe), station_task(recipe)
+    for limits in map(load_limits, robot.interlocks.values()):
+        if robot.driver == SIMULATOR:
+            check_ticks(recipe, task.spec.control_hz, limits.tick)
+
+
+def check_ticks(recipe: Recipe, control_hz: float, tick_s: float) -> None:
+    """A simulator goes on in ticks: RecipeError where a time step is not whole ones; in real time, where it is none."""
+    ticks = 1.0 / control_hz / tick_s
+    whole = abs(ticks - round(ticks)) < 1e-6 or not recipe.station.lockstep
+    if not whole or round(ticks) < 1:
+        raise RecipeError(f"task '{recipe.station.task}': control_hz: robot '{recipe.station.robot}' is a simulator that "
+                          f"ticks every {tick_s:g} s: expected time steps of whole ticks, got {1 / control_hz:.4f} s")
 
 
 def task_file(recipe: Recipe) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -19,9 +20,13 @@ def read_evaluations(run: Path) -> list[dict[str, Any]]:
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run's progress.jsonl; none where it has not begun."""
+    """The lines of a run's progress.jsonl; none where it has not begun, and without what a power cut left of one."""
     path = run / "progress.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    found = []
+    for line in path.read_text().splitlines() if path.is_file() else []:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float]:

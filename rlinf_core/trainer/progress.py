@@ -13,6 +13,7 @@ from typing import Any
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import RlinfError
+from rlinf_core.reports.curves import read_events
 
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
 WRITE_S = 2.0  # between two times that scalars are written
@@ -87,15 +88,16 @@ class Progress:
     def load_state_dict(self, state: dict[str, Any], before: int) -> None:
         """Go on from there: lines of evaluations from ``before`` on, which will be republished, go."""
         self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
-        lines = self.file.read_text().splitlines(keepends=True) if self.file.is_file() else []
-        kept = [line for line in lines if (said := json.loads(line))["event"] != "evaluation" or "name" in said
+        there = self.file.read_text() if self.file.is_file() else ""
+        kept = [said for said in read_events(self.run_dir) if said["event"] != "evaluation" or "name" in said
                 or said["env_steps"] < before]
-        for said in map(json.loads, kept):
+        for said in kept:
             if said["event"] == "evaluation" and "name" not in said:
                 self.last = {key: value for key, value in said.items() if key not in ("event", "time")}
-        if len(kept) < len(lines):
+        text = "".join(json.dumps(said) + "\n" for said in kept)
+        if text != there:
             aside = self.file.with_suffix(".part")
-            aside.write_text("".join(kept))
+            aside.write_text(text)
             publish_file(aside, self.file)
 
     def close(self) -> None:

@@ -59,7 +59,8 @@ class Simulator:
         self.env.reset(seed=seed)
         robot = self.env.agent.robot
         self._robot, self._tool = robot._objs[0], self.env.agent.tcp._objs[0]
-        self._base = np.array(self._robot.pose.p, dtype=float)
+        self._to_base = self._robot.pose.inv()
+        self._turn = self._to_base.to_transformation_matrix()[:3, :3].astype(float)
         self._object, self._goal = (self._actor(key, name, known) for key, name, known in zip(
             ("object", "goal"), self._names, (OBJECTS, GOALS), strict=True))
         arm, hand = (self.env.agent.controller.controllers[name] for name in ("arm", "gripper"))
@@ -101,7 +102,7 @@ class Simulator:
         return float(self._robot.qpos[-2:].sum())
 
     def channels(self) -> dict[str, np.ndarray]:
-        linear, angular = self._tool.linear_velocity, self._tool.angular_velocity
+        linear, angular = self._turn @ self._tool.linear_velocity, self._turn @ self._tool.angular_velocity
         return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([linear, angular]).astype(float),
                 "joint_states": self._robot.qpos[:7].astype(float), "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": self._from_base(self._object.pose), "goal_pose": self._from_base(self._goal.pose),
@@ -123,4 +124,5 @@ class Simulator:
         return cv2.resize(np.ascontiguousarray(picture), (width, height), interpolation=cv2.INTER_AREA)
 
     def _from_base(self, pose: Any) -> np.ndarray:
-        return np.concatenate([pose.p - self._base, pose.q[[1, 2, 3, 0]]]).astype(float)
+        seen = self._to_base * pose
+        return np.concatenate([seen.p, seen.q[[1, 2, 3, 0]]]).astype(float)

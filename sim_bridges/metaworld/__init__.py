@@ -47,6 +47,7 @@ class Simulator:
         self.env.reset()
         self._mujoco.mj_forward(self.env.model, self.env.data)  # what it has just moved is where it is
         self._effort, self._lag = -1.0, self.env.data.mocap_pos[0] - self.env.tcp_center
+        self._order = self._order_of_quaternions()
 
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         way = np.zeros(3)
@@ -70,13 +71,23 @@ class Simulator:
         return max(float(np.linalg.norm(data.body("rightpad").xpos - data.body("leftpad").xpos)) - PADS_M, 0.0)
 
     def channels(self) -> dict[str, np.ndarray]:
-        quaternion = np.asarray(self.env._get_quat_objects()).ravel()[:4]  # xyzw; zeros, where it says none
-        quaternion = quaternion if quaternion.any() else np.array([0.0, 0.0, 0.0, 1.0])
+        quaternion = self._quaternion()
         return {"current_pose": self.tcp_pose(), "current_twist": self.scene.tool_twist(),
                 "joint_states": self.env.data.qpos[:7].copy(), "gripper/state": np.array([self.gripper_width()]),
-                "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion[[3, 0, 1, 2]]),
+                "object_pose": self.scene.pose(self.env._get_pos_objects()[:3], quaternion),
                 "goal_pose": np.concatenate([self.scene.to_base(self.env._target_pos), [0.0, 0.0, 0.0, 1.0]]),
                 "task/success": np.array([float(self.succeeded())])}
+
+    def _quaternion(self) -> np.ndarray:
+        """w x y z of the object."""
+        said = np.asarray(self.env._get_quat_objects(), float).ravel()[:4]
+        return said[self._order] if said.any() else np.array([1.0, 0.0, 0.0, 0.0])
+
+    def _order_of_quaternions(self) -> list[int]:
+        """Some tasks say x y z w, as SciPy does, and some w x y z, as MuJoCo: which a body of the scene is turned by."""
+        said, bodies = np.asarray(self.env._get_quat_objects(), float).ravel()[:4], self.env.data.xquat
+        orders = [3, 0, 1, 2], [0, 1, 2, 3]
+        return next((order for order in orders if (np.abs(bodies @ said[order]) > 1.0 - 1e-9).any()), orders[0])
 
     def succeeded(self) -> bool:
         _, info = self.env.evaluate_state(self.env._get_obs(), np.zeros(4, np.float32))

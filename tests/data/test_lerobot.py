@@ -8,9 +8,11 @@ import pytest
 from rlinf_core.cli.main import main
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.messages import record
 
 pq, av = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("av")
+from rlinf_core.data.lerobot.importing import _episode  # noqa: E402
 
 
 @pytest.fixture
@@ -180,3 +182,25 @@ def test_a_damaged_data_set_is_told_and_leaves_nothing(spool, tmp_path, capsys, 
     assert main(["data", "import", "lerobot", str(tmp_path / "set"), "--out", str(tmp_path / "new")]) == 1
     error = capsys.readouterr().err
     assert told in error and "Traceback" not in error and not list(tmp_path.glob("new*"))
+
+
+def test_a_state_and_an_action_of_one_number_come_back(tmp_path):
+    columns = {"action": np.array([0.1, 0.2, 0.3]), "observation.state": np.array([1.0, 2.0, 3.0])}
+
+    class Data:
+        """What an import reads of a data set whose features are numbers."""
+
+        own, fps, root = {}, 10.0, tmp_path
+
+        def columns(self, number):
+            return columns
+
+        def said(self, number):
+            return {}
+
+        def instructions(self, columns, length):
+            return ("",) * (length + 1)
+
+    spec = StationSpec((ArraySpec("width", (1,)),), ActionSpec("tcp_delta", ("gripper",), (0.01,), ("m",)), 10.0)
+    episode = _episode(Data(), 0, spec, {}, "a", exact=False)
+    assert episode.requested.tolist() == [[0.1], [0.2], [0.3]] and episode.observations["width"].shape == (4, 1)

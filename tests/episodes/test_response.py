@@ -88,4 +88,13 @@ def test_the_command_reads_recordings_and_says_when_there_are_none(tmp_path, tas
     said = capsys.readouterr().out
     assert "1 episodes; the model accounts for" in said and "for simulation.randomise" in said
     assert main(["identify", str(tmp_path / "nothing")]) == 1
-    assert "expected recorded episodes" in capsys.readouterr().err
+    assert "nothing: expected a recording, or a folder with some" in capsys.readouterr().err
+
+
+def test_takes_that_were_set_aside_are_left_out_and_each_episode_counts_once(tmp_path, task, capsys):
+    for name in ("spool", "inbox"):
+        spool = Spool(tmp_path / name, min_free_mb=0)
+        record(spool, task.spec, "a-1", steps=12).close()
+    record(spool, task.spec, "a-2", steps=12).abort()
+    assert main(["identify", str(tmp_path)]) == 0
+    assert "1 episodes" in capsys.readouterr().out

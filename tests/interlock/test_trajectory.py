@@ -253,5 +253,4 @@ def test_s19_the_gripper_stays_and_the_old_limits_are_those_of_the_state():
     assert adopt(without, rig.state, GRIP) == (
         rig.state, "whether there is a gripper cannot change while the interlock runs")
     assert adopt(without, State(), GRIP) == (State(), "whether there is a gripper cannot change while the interlock runs")
-    with pytest.raises(ValueError):
-        adopt(GRIP, rig.state, without)
+    assert adopt(GRIP, rig.state, without)[1] == "whether there is a gripper cannot change while the interlock runs"

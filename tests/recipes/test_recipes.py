@@ -1,6 +1,9 @@
+import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,8 @@ from rlinf_core.rewards.external import External
 from rlinf_core.robot import load_robot, robots
 from rlinf_core.task import load_task, shaped
 from rlinf_core.trainer.governor import governor_for
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", recipes())
@@ -103,7 +108,7 @@ def test_hosts_paths_and_names_need_no_quotes():
     for key, value in said.items():
         recipe = load_recipe("demo", [f"{key.strip()}={value}"])
         section, name = key.strip().split(".")
-        assert getattr(getattr(recipe, section), name) == value
+        assert getattr(getattr(recipe, section), name) == (str(Path(value).resolve()) if value[0] == "." else value)
 
 
 @pytest.mark.parametrize("name, key, value, what, told, otherwise", [
@@ -132,3 +137,43 @@ def test_a_reward_without_a_measure_of_progress_cannot_be_shaped():
     assert shaped(task, 2.0).shaping == 2.0
     with pytest.raises(RecipeError, match="simulation.shaping: expected 0, got 2.0: the reward External has no measure"):
         shaped(replace(task, success=External()), 2.0)
+
+
+@pytest.mark.parametrize("key, value", [("station.robot", "./bot"), ("station.task", "./task.yaml"),
+                                        ("station.operator.kind", "pad.py:Pad")])
+def test_what_an_override_names_beside_oneself_is_found_by_the_runs_own_recipe_too(tmp_path, monkeypatch, key, value):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "sim_bridges/franka_mujoco/franka_sim", tmp_path / "bot")
+    shutil.copy(ROOT / "configs/tasks/reach.yaml", tmp_path / "task.yaml")
+    (tmp_path / "pad.py").write_text("from rlinf_core.operators.keyboard import Keyboard as Pad\n")
+    overrides = [f"{key}={value}"] if "operator" not in key else [f"station.operator={{kind: '{value}'}}"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/recipe.yaml").write_text(resolved(load_recipe("demo", overrides)))
+    monkeypatch.chdir("/")
+    again = load_recipe(tmp_path / "run/recipe.yaml")
+    said = {"robot": again.station.robot, "task": again.station.task, "kind": again.station.operator.kind}
+    assert said[key.rpartition(".")[2]] == str(tmp_path / value[2 * value.startswith("./"):])
+    check_recipe(again)
+
+
+def test_robots_that_share_a_policy_lie_beside_the_recipe_that_says_so(tmp_path, monkeypatch):
+    (tmp_path / "recipes").mkdir()
+    shutil.copytree(ROOT / "sim_bridges/franka_mujoco/franka_sim", tmp_path / "recipes/bot")
+    (tmp_path / "recipes/r.yaml").write_text(
+        "defaults: sim_embodiments\nembodiments:\n  one: {robot: ./bot, task: reach}\n"
+        "  two: {robot: two_frankas_sim, task: reach_both}\n")
+    monkeypatch.chdir("/")
+    assert load_recipe(tmp_path / "recipes/r.yaml").embodiments["one"].robot == str(tmp_path / "recipes/bot")
+
+
+@pytest.mark.parametrize("lockstep, hz, said", [(True, 30.0, "got 0.0333 s"), (True, 300.0, "got 0.0033 s"),
+                                                (False, 30.0, ""), (False, 300.0, "got 0.0033 s"), (True, 50.0, "")])
+def test_a_time_step_of_a_simulator_is_whole_ticks(tmp_path, lockstep, hz, said):
+    task = (ROOT / "configs/tasks/reach.yaml").read_text()
+    (tmp_path / "task.yaml").write_text(re.sub("control_hz: .*", f"control_hz: {hz}", task))
+    recipe = load_recipe("demo", [f"station.task={tmp_path}/task.yaml", f"station.lockstep={str(lockstep).lower()}"])
+    if not said:
+        check_recipe(recipe)
+        return
+    with pytest.raises(RecipeError, match=f"control_hz: robot 'franka_sim' is a simulator that ticks every 0.01 s.*{said}"):
+        check_recipe(recipe)

@@ -53,6 +53,20 @@ def test_actions_are_stretched_to_the_bounds_and_cut_there():
     assert scaled(space, np.array([[-1.0, -1.0], [0.0, 0.0], [5.0, 1.0]])).tolist() == [[-1, 0], [1, 0.25], [3, 0.5]]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_vector_environment_is_found_by_the_package_that_registers_it(tmp_path, monkeypatch, size):
+    (tmp_path / f"corridors{size}.py").write_text(
+        "import gymnasium\nfrom tests.sim_bridges.test_gym_envs import AutoresetMode, SyncVectorEnv\n"
+        f"gymnasium.register('OfAPackage{size}-v0', vector_entry_point=lambda num_envs, **_: SyncVectorEnv([lambda: "
+        "gymnasium.make('Corridor-v0')] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    env = plain(f"corridors{size}:OfAPackage{size}-v0", size)
+    assert env.reset(range(size))["vectors"].shape == (size, 1)
+    env.close()
+    with pytest.raises(RecipeError, match="what gymnasium.make knows, got 'nowhere:A-v0': No module named 'nowhere'"):
+        plain("nowhere:A-v0", size)
+
+
 @pytest.mark.parametrize("name", ["Corridor-v0", "CorridorVectorSAME_STEP-v0"])
 def test_an_episode_that_ends_shows_its_last_state_and_the_first_of_the_next(name):
     env = plain(name, 3)

@@ -92,6 +92,13 @@ def test_without_the_interlock_a_free_motion_is_the_same():
     assert seen[0] == pytest.approx(seen[1], abs=1e-3)
 
 
+@pytest.mark.parametrize("recipe, said", [
+    ("demo_tight", "actions are dx, dy, dz, drx, dry, drz: without the interlock nothing is moved but x, y, z")])
+def test_without_the_interlock_what_would_not_be_moved_is_refused(recipe, said):
+    with pytest.raises(RecipeError, match=f"simulation.interlock: expected true for a task whose {said}"):
+        simulated_station(load_recipe(recipe, ["simulation.interlock=false"]))
+
+
 def test_what_is_not_installed_is_said_with_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
     with pytest.raises(RlinfError, match="expected the package metaworld, which is not installed.*Run: make simulators"):
@@ -149,6 +156,28 @@ def test_what_metaworld_lays_out_is_where_it_says_at_once(task):
         for name, value in simulator.channels().items():
             assert np.array_equal(value, told[name]), name
         assert np.linalg.norm(told["object_pose"][3:]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("task, order", [("drawer-open-v3", "wxyz"), ("faucet-open-v3", "wxyz"), ("push-v3", "xyzw")])
+def test_metaworlds_objects_are_turned_as_a_body_of_theirs_is(task, order):
+    """Its tasks say quaternions in one order or the other."""
+    simulator = make("metaworld", task=task)
+    simulator.reset(3)
+    x, y, z, w = simulator.channels()["object_pose"][3:]
+    turned = [simulator.scene.pose(np.zeros(3), each)[3:] for each in simulator.env.data.xquat]
+    assert max(abs(np.dot(each, (x, y, z, w))) for each in turned) == pytest.approx(1.0, abs=1e-6), order
+
+
+def test_maniskills_poses_are_in_the_frame_of_a_base_that_is_turned():
+    simulator = make("maniskill", task="RollBall-v1")
+    simulator.reset(0)
+    before = simulator.tcp_pose()
+    assert before[0] > 0.3 and abs(before[1]) < 0.1, "x is forward"
+    target = before.copy()
+    target[1] += 0.03
+    for _ in range(20):
+        simulator.advance(target)
+    assert simulator.tcp_pose()[:3] - before[:3] == pytest.approx([0.0, 0.03, 0.0], abs=0.006)
 
 
 def test_another_environment_of_robosuite_has_its_own_things():

@@ -200,3 +200,14 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
     readers.ray, readers._begun = Lost(ray.exceptions.ObjectLostError("a" * 56, "b", "c")), {tmp_path: (0, None)}
     with pytest.raises(IngestError, match="a process of the ingest does not answer"):
         readers.read(tmp_path, "station_a")
+
+
+def test_what_a_power_cut_left_of_a_line_ends_no_report_and_no_run(tmp_path):
+    sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)
+    train(load_recipe("sim_sac", [*sac]), tmp_path, points)
+    file = tmp_path / "progress.jsonl"
+    whole = file.read_text()
+    file.write_text(whole + '{"event": "evaluation", "env_st')
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0, 40]
+    train(load_recipe("sim_sac", [*sac, "simulation.env_steps=80"]), tmp_path, points)
+    assert file.read_text().startswith(whole) and len(file.read_text().splitlines()) == 3

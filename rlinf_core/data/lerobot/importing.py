@@ -105,6 +105,7 @@ def _faults(data: DataSet, spec: StationSpec, names: dict[str, str]) -> Iterator
 def _episode(data: DataSet, number: int, spec: StationSpec, names: dict[str, str], station: str, exact: bool) -> Episode:
     columns, own = data.columns(number), data.said(number)
     length = len(columns["action"])
+    columns |= {name: columns[name].reshape(length, -1) for name in ("action", "observation.state") if name in columns}
     state, start, observations = columns.get("observation.state"), 0, dict[str, np.ndarray]()
     for item in spec.vectors:
         assert state is not None  # its shape was compared
