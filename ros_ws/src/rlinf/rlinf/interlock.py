@@ -141,7 +141,8 @@ class Interlock(StationNode):
 
     def finish(self) -> bool:
         """Asked to end: brake, and say when all stands."""
-        if self.active and not (self.state.still and self.state.mode in (Mode.DISARMED, Mode.FAULT)):
+        armed = self.state.mode not in (Mode.DISARMED, Mode.FAULT) and not self.settings["lockstep"]
+        if self.active and (armed or not self.state.still):
             self.wanted["arm"] = False
             if self.clock is not None:
                 self.clock.wanted()
