@@ -46,7 +46,7 @@ from rlinf_core.interlock.types import Rows
 
 PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
               "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False}
-COLLECT_TICKS = 10
+COLLECT_TICKS, STOPPED = 10, (Mode.DISARMED, Mode.FAULT)
 MAX_EVENTS = 32     # said of one tick; more are counted
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX, _KEPT_BYTES = -1, -4, -8, 64 << 20
@@ -141,8 +141,7 @@ class Interlock(StationNode):
 
     def finish(self) -> bool:
         """Asked to end: brake, and say when all stands."""
-        armed = self.state.mode not in (Mode.DISARMED, Mode.FAULT) and not self.settings["lockstep"]
-        if self.active and (armed or not self.state.still):
+        if self.active and not (self.state.still and (self.state.mode in STOPPED or self.settings["lockstep"])):
             self.wanted["arm"] = False
             if self.clock is not None:
                 self.clock.wanted()
@@ -204,13 +203,13 @@ class Interlock(StationNode):
         output = self.output
         if output.gripper is not None and gripper_heard:  # first: in lockstep a simulator moves on at its target
             self.gripper_commands.publish(Float64(data=output.gripper))
+        if output.withheld and not self.settings["lockstep"]:  # where a simulator moves at its target alone
+            return
         if output.target is not None:
             messages.set_pose(self.answer.pose, output.target)
         elif output.joints:
             self.answer.position = list(output.joints)
         else:
-            return
-        if output.withheld and not self.settings["lockstep"]:  # a simulator moves at its target alone
             return
         set_stamp(self.answer.header.stamp, now_ns)
         self.targets.publish(self.answer)
