@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from rlinf.interlock_channel import Channel
-from rlinf.interlock_desk import NO_ANSWER, Front, PersistedLatch
+from rlinf.interlock_desk import NO_ANSWER, Desk, Front, PersistedLatch
+from tests.interlock.conftest import limits
 
 
 @pytest.mark.parametrize("answer, written", [("", "ARMED"), ("this stands: estop:pendant", "DISARMED")])
@@ -31,3 +32,52 @@ def test_s14_an_arming_without_an_answer_stays_written_down(tmp_path):
     front.channel.send = lambda _: True
     assert front.arm(True).startswith(NO_ANSWER)
     assert (tmp_path / "memory").read_text() == "ARMED"
+
+
+def test_s14_a_new_desk_goes_on_counting_armings_and_believes_no_older_word(tmp_path):
+    """Else the disk would say DISARMED of an arm that was armed in the meantime, or never again."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    interlock, front = Channel(ours), Front(Channel(theirs))
+    interlock.send({"hello": {"settings": {"latch_file": str(tmp_path / "memory")}, "limits": {}, "armings": 1}})
+    front.listen()
+    interlock.send({"reply": 1, "reason": ""})
+    assert front.arm(True) == ""
+    interlock.send({"disarmed": 1})  # of before this arming
+    front.listen()
+    assert (tmp_path / "memory").read_text() == "ARMED"
+    interlock.send({"disarmed": 2})
+    front.listen()
+    assert (tmp_path / "memory").read_text() == "DISARMED"
+
+
+class Process:
+    """A desk's, that is alive until a test says otherwise."""
+
+    def __init__(self, *_, **__):
+        self.code = None
+
+    def poll(self):
+        return self.code
+
+
+def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(monkeypatch):
+    made = []
+
+    def none_left(*what, **how):
+        if len(made) in (1, 2):
+            made.append(None)
+            raise BlockingIOError("fork: Resource temporarily unavailable")
+        made.append(Process())
+        return made[-1]
+
+    monkeypatch.setattr("rlinf.interlock_desk.subprocess.Popen", none_left)
+    desk = Desk({"latch_file": ""}, limits())
+    assert not desk.keep(0)
+    made[0].code = -9
+    for expected in (1, 2, 3, 4):
+        desk.opened = 0.0
+        assert desk.keep(3) is (expected < 4), "once it is there, it stays"
+        desk.log("info", "nobody hears it")
+        assert desk.requests() == []
+    assert len(made) == 4 and desk.process is made[-1]
+    desk.close()

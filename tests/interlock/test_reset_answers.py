@@ -125,3 +125,17 @@ def test_what_is_refused_at_once_is_answered_at_once():
     node.tick()
     node.ask(3, recovering=True)
     assert node.replies[1:] == [(2, ""), (3, "")], "disarmed, that the robot is back is all there is to do"
+
+
+def test_s26_who_is_being_armed_is_not_deactivated_in_the_same_breath():
+    node = Node()
+    node.rig.tick(reset_fault=CAUSE)
+    node.rig.settle()
+    assert node.state.mode is Mode.DISARMED
+    for number, do in enumerate(("arm", "deactivate")):
+        node.asked.append({"id": number, "do": do, "with": {"value": True} if do == "arm" else {}})
+    node.deactivate = lambda: pytest.fail("it is about to be armed")
+    node.requests._why_not_armed = lambda: ""
+    node.requests.answer()
+    assert dict(node.replies)[0] == "" and "not deactivated: it is ARMED" in dict(node.replies)[1]
+    assert node.wanted == {"arm": True}
