@@ -1,6 +1,7 @@
 """Stations of different robots feed one policy over the real bridge, and each plays its own part of it."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import torch
 
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.policies.files import load_policy
+from rlinf_core.policies.instructions import decoded
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe
-from rlinf_core.recipes.station import robots_of
+from rlinf_core.recipes.station import learned_spec, robots_of
+from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.task import load_task
+from rlinf_core.trainer.sources.robots import Robots
 from tests.messages import record
 from tests.trainer.test_stations import Station, free_port
 
@@ -120,3 +124,15 @@ def test_a_station_of_a_robot_has_its_robot_and_its_task():
     both = robots_of(load_recipe("sim_embodiments", []))
     assert {name: (one.station.robot, one.station.task, one.embodiments) for name, one in both.items()} == {
         "one": ("franka_sim", "reach", {}), "two": ("two_franka_sim", "reach_both", {})}
+
+
+def test_what_is_asked_of_each_robot_is_learned_with_what_it_did():
+    robots = Robots.__new__(Robots)
+    robots.spec = learned_spec(load_recipe("sim_embodiments"))
+    robots.envs = {name: SimpleNamespace(spec=own) for name, own in robots.spec.robots.items()}
+    for name, own in robots.spec.robots.items():
+        shown = Trajectory({"vectors": np.zeros((4, own.vector_size), np.float32)}, np.zeros((3, own.action.dim)),
+                           np.zeros(3), np.ones(3), True)
+        (placed,) = robots._among(name, Experience([shown]))
+        assert decoded(placed.observations["instruction"]) == (own.instruction,) * 4 and own.instruction
+        assert placed.observations["vectors"].shape == (4, robots.spec.vector_size) and placed.station == name
