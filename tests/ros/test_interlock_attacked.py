@@ -33,7 +33,7 @@ def launch(peer, module="rlinf.interlock", **parameters):
     processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
                                   peer.supervisor.run_dir)
     process = next(p for p in processes if p.name == "interlock")
-    settings = process.parameters | {"estops": ["pendant"], "latch_file": ""} | parameters
+    settings = process.parameters | {"estops": ["pendant"], "latch_file": "", "driver": False} | parameters
     return peer.supervisor.start(replace(process, module=module, restart=ONCE, parameters=settings))
 
 
@@ -125,7 +125,7 @@ def test_s25_a_log_that_nobody_reads_and_a_desk_that_dies_stop_nothing(peer):
     processes = station_processes(load_recipe("demo", ["station.robot=franka_fr3", "station.operator.kind=keyboard"]),
                                   peer.supervisor.run_dir)
     process = next(p for p in processes if p.name == "interlock")
-    settings = process.parameters | {"estops": ["pendant"], "latch_file": ""}
+    settings = process.parameters | {"estops": ["pendant"], "latch_file": "", "driver": False}
     read, write = os.pipe()
     fcntl.fcntl(write, F_SETPIPE_SZ, 4096)
     child = subprocess.Popen(command_line(replace(process, parameters=settings), peer.supervisor.run_dir / "params"),
