@@ -106,7 +106,7 @@ TOPICS = (
           per_arm=True, newest=True, meaning="to the nearest obstacle [m], where the robot's YAML declares it"),
     Topic(name="robot/fault", type="std_msgs/msg/String", sender="robot side", receivers="interlock",
           rate="on change; by a driver of ours also 10 Hz",
-          depth=1, latched=True, per_arm=True, session=(),
+          depth=1, latched=True, per_arm=True, session=("data",),
           meaning="a reflex or a user stop, in a word; empty when there is none"),
     Topic(name="robot/reset", type="std_msgs/msg/String", sender="interlock", receivers="robot side", rate="on a reset",
           depth=1, per_arm=True, session=(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlinf_core.interlock.coordinates import Coordinates, invalid, pose_of
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.state import State
-from rlinf_core.interlock.tick import Tick
+from rlinf_core.interlock.tick import STOPPED, Tick
 from rlinf_core.interlock.tracking import seen_at_rest
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
 from rlinf_core.interlock.watch import enabled, follows_nothing, others, unready
@@ -70,10 +70,13 @@ class _Stages(Tick):
             self.drop_chunk()
             self.enter(Mode.DISARMED, "")
         ready = self.track.believed and not self.standing and not unready(inputs)
+        withheld = self.withheld and self.arm is not None
+        if withheld and self.trajectory.outside(self.arm or ()):
+            ready = False  # it could neither begin there nor go from here
         if inputs.arm is True and self.mode is not Mode.FAULT and ready:
             self.sessions.clear()
-            if self.withheld and self.arm is not None and not self.trajectory.outside(self.arm):
-                self.reseed(self.arm, "adrift")  # nobody was told where it is
+            if withheld:  # nobody was told where it is
+                self.reseed(self.arm or (), "adrift")
             if self.mode is Mode.DISARMED or (self.mode is Mode.HOLD and self.cause == "new_session"):
                 self.enter(Mode.ARMED, "")
 
@@ -81,10 +84,10 @@ class _Stages(Tick):
     def follow_a_stopped_robot(self) -> None:
         """Its set-point is where the arm is, as soon as that is known: a controller that comes back would go there."""
         robot_fault, arm = self.inputs.robot_fault, self.arm
-        if self.mode not in (Mode.DISARMED, Mode.FAULT):
+        if self.mode not in STOPPED:
             self.recovering = False
             return
-        self.recovering = self.recovering or (self.inputs.recover and robot_fault != "")
+        self.recovering = self.recovering or (self.inputs.recover and robot_fault != "") or self.is_lost
         if arm is None:
             return
         if self.recovering:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from rlinf_core.interlock.coordinates import Coordinates, measured
 from rlinf_core.interlock.limits import Limits
-from rlinf_core.interlock.state import State
+from rlinf_core.interlock.state import NEVER_NS, State
 from rlinf_core.interlock.tracking import placed, update_track
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Events, Inputs, Mode
-from rlinf_core.interlock.watch import OTHER, count_contacts, obstacles, others, standing_faults
+from rlinf_core.interlock.watch import OTHER, RECOVERING, count_contacts, obstacles, others, standing_faults
 
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
 GRIPPER = "gripper/state"  # an input that may be silent
+STOPPED = (Mode.DISARMED, Mode.FAULT)
 
 
 class Tick:
@@ -29,12 +30,13 @@ class Tick:
         stalled = ["stalled"] if inputs.late_s > STALLED_S else []
         self.obstacles, self.others = obstacles(limits, inputs, self.contacts) + stalled, others(inputs)
         self.trajectory = Trajectory(limits, state.motions, state.window, state.goal, self.event)
-        self.recovering, self.ended_ns = state.recovering, state.ended_ns
+        self.recovering = state.recovering
+        self.ended_ns = state.ended_ns if state.ended_ns <= now_ns else NEVER_NS  # a clock was set back meanwhile
         if inputs.late_s > LATE_TICKS * limits.tick:
             self.trajectory.rest()
         self.sample = measured(limits, inputs)
         fresh = inputs.pose_age_ns <= limits.stale_state * NS
-        anew = self.mode in (Mode.DISARMED, Mode.FAULT)
+        anew = self.mode in STOPPED
         self.track = update_track(limits, state.track, self.sample if fresh else None, inputs.pose_age_ns, now_ns, anew)
         if inputs.restart and self.sample is not None and self.mode is not Mode.FAULT:
             self.track = placed(limits, self.sample, now_ns)
@@ -63,15 +65,23 @@ class Tick:
 
     @property
     def withheld(self) -> bool:
-        """Whether nobody is to be told the set-point: nothing is armed, or may be, and it is not where the arm is."""
-        adrift, arm = self.trajectory.adrift(self.arm), self.arm
-        if self.mode in (Mode.DISARMED, Mode.FAULT):
-            return self.recovering or adrift
-        return self.mode is not Mode.ACTIVE and arm is not None and adrift and self.trajectory.outside(arm) != ""
+        """Whether nobody is to be told the set-point: nothing is armed, and the arm is not there, or nobody knows where."""
+        if self.mode not in STOPPED:
+            return False
+        arm, trajectory = self.arm, self.trajectory
+        if arm is None:
+            return self.recovering or self.track.jumped
+        back = self.inputs.robot_fault == RECOVERING and trajectory.beside(arm)
+        return self.recovering or back or trajectory.adrift(arm)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is not known where the arm is, for too long to go on from where it was."""
+        return self.arm is None and self.lost * self.limits.tick > self.limits.lost_state and self.trajectory.motions != ()
 
     def reseed(self, arm: Coordinates, why: str) -> None:
-        """The set-point is there at once: nothing follows it now."""
-        self.trajectory.rest_at(arm)
+        """The set-point is there at once: nothing follows it now. A gripper goes on to hold what it holds."""
+        self.trajectory.be_at(arm)
         self.event("reseeded", why)
 
     # How the mode changes

@@ -39,6 +39,13 @@ class Trajectory:
         self.goal = None
         self.motions = tuple(map(Motion.at_rest, self.limits.groups, coordinates))
 
+    def be_at(self, arm: Coordinates) -> None:
+        """The same, but for a gripper, which is wanted where it was: what it holds would fall."""
+        kept = self.motions[len(self.divergences()):]
+        self.rest_at(arm)
+        if kept:
+            self.motions = (*self.motions[:-1], *kept)
+
     def leave_gripper_at(self, width: Numbers) -> None:
         """Want it where it is."""
         if self.motions:

@@ -119,7 +119,9 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
     """Hold the right to be station ``name`` in this ROS domain on this machine: two would command each other's robot."""
     path = Path(tempfile.gettempdir()) / f"rlinf-{domain_id}-{name}.lock"
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)  # another account's is locked by reading it, too
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        lock = os.open(path, os.O_RDONLY)  # another account's is locked by reading it, too
     except OSError as error:
         raise RlinfError(f"station '{name}': {path}: {error.strerror}, and whether it runs already cannot be known. "
                          "Remove that file, or give this one another station.domain_id") from error

@@ -29,7 +29,7 @@ from rlinf_core.interlock.tracking import NOISE_M
 
 MOVES, HOLDS = (SafetyState.ARMED, SafetyState.ACTIVE), (SafetyState.HOLD,)
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
-SLOWEST_S = 0.05  # between two messages; what is longer ago gives no more to change by
+SLOWEST_S = 0.05  # between two messages, or three ticks; after more than that it begins from rest
 SAFETY_S = 0.5  # the interlock says how it stands several times in that
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
@@ -51,6 +51,7 @@ class Controller(ControlNode):
         self.linear, self.angular = STILL, STILL  # as sent last
         if self.kind == "twist":
             self.limits = load_limits(limits_file)
+            self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
             subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
@@ -72,20 +73,28 @@ class Controller(ControlNode):
             self.pose, self.pose_at = pose, now
 
     def _on_safety(self, safety: SafetyState) -> None:
+        """Where nothing is armed there need be no target, and a robot would go on as it was told last."""
         self.state, self.state_at = safety.state, time.monotonic()
+        if safety.state not in (*MOVES, *HOLDS):
+            self.linear, self.angular = STILL, STILL
+            self.output.publish(TwistStamped(header=safety.header))
 
     def _is_known(self, target: PoseStamped) -> bool:
         """Whether the interlock and the arm are heard, and it may move or is to come to rest."""
         now, here = time.monotonic(), self.pose.pose
         fresh = now - self.pose_at <= self.limits.stale_state and now - self.state_at <= SAFETY_S
-        lives = self.state in (*MOVES, *HOLDS)
+        turn = here.orientation
+        whole = abs(math.hypot(turn.x, turn.y, turn.z, turn.w) - 1.0) < 0.01
+        lives = self.state in (*MOVES, *HOLDS) and whole
         return lives and fresh and self.pose.header.frame_id == target.header.frame_id and all(map(math.isfinite, (
             here.position.x, here.position.y, here.position.z,
             here.orientation.x, here.orientation.y, here.orientation.z, here.orientation.w)))
 
     def _on_target_pose(self, target: PoseStamped) -> None:
         now, limits = time.monotonic(), self.limits
-        since_s, self.sent_at = min(now - self.sent_at, SLOWEST_S), now
+        since_s, self.sent_at = now - self.sent_at, now
+        if since_s > self.slowest_s:  # it may have stopped meanwhile
+            since_s, self.linear, self.angular = self.slowest_s, STILL, STILL
         if self._is_known(target):
             linear, angular = twist_towards(self.pose, target, self.gain) if self.state in MOVES else (STILL, STILL)
             self.linear = towards(self.linear, at_most(limits.speed, linear), limits.acceleration * since_s)

@@ -229,11 +229,11 @@ def _steps(run: list[tuple[float, ...]], tick: float) -> np.ndarray:
 
 
 def silence(drill: Drill) -> None:
-    """S12: never silence. What the machine itself stood still is told apart."""
+    """S12: never silence while it is armed. What the machine itself stood still is told apart."""
     limit = 25.0 + 1e3 * drill.limits.tick  # S1's worst case without a real-time kernel, after a tick
     own, raw, when_ns = 0.0, 0.0, 0
     for (_, before_ns, _), (_, at_ns, _) in zip(drill.targets, drill.targets[1:], strict=False):
-        if any(start - 50_000_000 <= at_ns and before_ns <= end + 200_000_000 for start, end in drill.deaths):
+        if drill.none_due(before_ns, at_ns):
             continue
         gap = (at_ns - before_ns) / 1e6
         stood = sum(max(0, min(end, at_ns) - max(start, before_ns)) for start, end in drill.stalls) / 1e6

@@ -15,6 +15,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
 from rlinf_core.interlock.coordinates import measured
 from rlinf_core.interlock.tracking import SETTLE_S
+from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS
 
 if TYPE_CHECKING:
@@ -119,6 +120,11 @@ class Requests:
         standing = standing_faults(node.limits, inputs, node.state.contacts)
         if standing:
             return f"this stands: {', '.join(map(self._told, standing))}"
+        if node.output.withheld and not node.state.recovering and node.state.track.believed:
+            trajectory = Trajectory(node.limits, node.state.motions, None, None, lambda *_: None)
+            if outside := trajectory.outside(node.state.track.at or ()):
+                return (f"the arm rests outside of its {outside}, and far from where it was. Guide it inside first, or "
+                        "change the limits")
         missing = unready(inputs)
         if missing:
             return f"this is missing: {', '.join(map(self._told, missing))}"
