@@ -84,7 +84,7 @@ def test_numbers_of_options_have_ranges(said, told, capsys):
     (["demo", "--set", "online.max_minutes=soon"], "'online.max_minutes': expected"),
     (["up", "demo", "--set", "station.robot=frank_sim"], "did you mean 'franka_sim'"),
     (["up", "demo", "--set", "station.robot=franka_fr3"], "expected keyboard for robot 'franka_fr3'"),
-    (["demo", "--set", "station.robot=franka_fr3"], "A person arms a real arm: --set station.operator.kind=keyboard"),
+    (["demo", "--set", "station.robot=franka_fr3"], "A person arms a real arm: --set 'station.operator={kind: keyboard}'"),
     (["up", "demo", "--json", "station.json"], "--json: expected with --episodes"),
     (["demo", "--set", "station.observe_cameras=[top]"], "has no camera 'top'"),
 ])

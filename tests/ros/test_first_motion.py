@@ -168,7 +168,7 @@ def does_it_all(person):
 
 
 @pytest.mark.parametrize("person", [pytest.param(Person, marks=pytest.mark.domain(130)),
-                                    pytest.param(Jointed, marks=pytest.mark.domain(128))], indirect=True)
+                                    pytest.param(Jointed, marks=pytest.mark.domain(50))], indirect=True)
 def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_the_end(person, tmp_path):
     with contextlib.suppress(NotHeldError):
         does_it_all(person)

@@ -29,7 +29,7 @@ from rlinf_core.interlock.tracking import NOISE_M
 
 MOVES, HOLDS = (SafetyState.ARMED, SafetyState.ACTIVE), (SafetyState.HOLD,)
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
-SLOWEST_S = 0.05  # between two messages, or three ticks; after more than that it begins from rest
+SLOWEST_S = 0.1  # between two messages, or three ticks; after more than that it begins from rest
 SAFETY_S = 0.5  # the interlock says how it stands several times in that
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 

@@ -21,6 +21,7 @@ MEANINGS: dict[str, str] = {
     "credentials": "folder of a station that is enrolled; empty on this machine",
     "device": "where the policy computes: auto, cpu, cuda",
     "distance": "`distance` must be heard",
+    "driver": "`robot/fault` must be heard, ten times a second, of a driver's node",
     "estops": "names of the e-stops that must be heard",
     "external": "the robot side is no simulator",
     "first_seeds": "of the scenes of collecting, training and evaluating",
