@@ -32,8 +32,8 @@ REQUIREMENTS = {
     "S9": "default envelope for learning on an FR3",
     "S10": "contact: 20 N or 5 Nm hold, 40 N latches, two samples",
     "S11": "collision (optional): slower within 2 cm, stop at contact, stop when the input is silent",
-    "S12": "the whole group stops along its path within its jerk, then holds by publishing every tick, as long as the arm is "
-           "there",
+    "S12": "the whole group stops along its path within its jerk, then holds by publishing every tick, as long as the arm "
+           "is there",
     "S13": "states: the most severe demand wins; a fault ends by a reset that names it, and a reset moves nothing",
     "S14": "e-stop: the OR of all sources, each a heartbeat; survives a restart of the interlock",
     "S15": "enable: a held enable or a lease of at most 60 s; let go counts without a lease too",
