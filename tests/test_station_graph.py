@@ -223,7 +223,7 @@ def test_one_machine_runs_a_station_once(tmp_path):
 
 def test_whose_lock_cannot_be_opened_is_said_with_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    (tmp_path / "rlinf-9-twin.lock").mkdir()
+    (tmp_path / "rlinf-9-twin.lock").symlink_to("rlinf-9-twin.lock")
     said = "station 'twin': .*rlinf-9-twin.lock: .*Remove that file, or"
     with pytest.raises(RlinfError, match=said), only_station("twin", 9):
         pass

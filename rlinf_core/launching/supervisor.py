@@ -125,7 +125,8 @@ def only_station(name: str, domain_id: int) -> Iterator[None]:
     except OSError as error:
         raise RlinfError(f"station '{name}': {path}: {error.strerror}, and whether it runs already cannot be known. "
                          "Remove that file, or give this one another station.domain_id") from error
-    with contextlib.closing(os.fdopen(lock)):
+    with contextlib.ExitStack() as ending:
+        ending.callback(os.close, lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
