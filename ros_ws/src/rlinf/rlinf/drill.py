@@ -36,6 +36,7 @@ from rlinf_core.paths import shared
 from rlinf_core.scenarios import Scenario, load
 
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
+ARM_RESTS_M = 0.0005  # what measuring says of an arm that rests
 
 
 class Drill(DrilledStation):
@@ -167,11 +168,12 @@ class Drill(DrilledStation):
         """With the cause gone and commands going on, a latched fault moves nothing."""
         self._mend(scenario)
         self.spin_for(0.7)
-        at = self.targets[-1][2]
+        at, arm = self.targets[-1][2], self.pose
         self.spin_for(0.7)
-        moved = math.dist(self.targets[-1][2], at)
-        still = self.state().state == SafetyState.FAULT and moved < 1e-9
-        return still, f"then {1e3 * moved:.0f} mm by itself"
+        moved, arm_moved = math.dist(self.targets[-1][2], at), math.dist(self.pose[:3], arm[:3])
+        found = arm_moved < ARM_RESTS_M and math.dist(self.targets[-1][2][:3], self.pose[:3]) < ARM_RESTS_M
+        still = self.state().state == SafetyState.FAULT and (moved < 1e-9 or found)  # S17: begun from where it is found
+        return still, f"then {1e3 * (arm_moved if found else moved):.0f} mm by itself"
 
     def _mend(self, scenario: Scenario) -> None:
         if scenario.signal == "STOP" and not scenario.seconds:
