@@ -82,20 +82,17 @@ class _Stages(Tick):
 
     # S13, S17: a robot that has stopped by itself moves nowhere when it follows again
     def follow_a_stopped_robot(self) -> None:
-        """Its set-point is where the arm is, as soon as that is known: a controller that comes back would go there."""
+        """Its set-point is where the arm is, as soon as that rests: a controller that comes back would go there."""
         robot_fault, arm = self.inputs.robot_fault, self.arm
         if self.mode not in STOPPED:
             self.recovering = False
             return
         self.recovering = self.recovering or (self.inputs.recover and robot_fault != "") or self.is_lost
-        if arm is None:
+        if arm is None or not self.trajectory.still or not seen_at_rest(self.limits, self.track):
             return
-        if self.recovering:
-            self.recovering = False
-            self.reseed(arm, "recover")
-        elif follows_nothing(robot_fault) and self.trajectory.still and seen_at_rest(self.limits, self.track) \
-                and self.trajectory.beside(arm):
-            self.reseed(arm, "robot")
+        if self.trajectory.beside(arm) and (self.recovering or follows_nothing(robot_fault)):
+            self.reseed(arm, "recover" if self.recovering else "robot")
+        self.recovering = False
 
     # S3, S21: the measured state
     def watch_state(self) -> None:
