@@ -4,7 +4,8 @@
 
 A simulated arm follows, is blocked, or is carried by hand; what the core hears of it jumps, freezes, is NaN, or is in
 another frame. Every target that comes out is compared with the limits in force, by measured time: after a stall from rest.
-Nothing is exempt: where the arm is first seen outside of its workspace, the target may not go further out. Independent of
+Exempt is one thing, which is counted (``anew``): the set-point that goes to an arm which follows nothing. Where the arm
+is first seen outside of its workspace, the target may not go further out. Independent of
 tests/interlock/test_properties.py: another driver, and checks in NumPy over whole stretches.
 
 It does not cover the process around the core (tests/ros), nor limits that are unlimited.
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
+ANEW = ("recover", "robot", "adrift")  # causes for which a set-point goes to the arm at once (docs/safety.md)
 sys.path[:0] = [str(ROOT)]
 
 from rlinf_core.interlock import Chunk, EStop, Inputs, Limits, Mode, State, adopt, step  # noqa: E402
@@ -200,6 +202,7 @@ def fuzz(name: str, ticks: int, seed: int) -> dict[str, Any]:
                 limits = limits if refused else tighter
                 world.limits = limits
             inputs = Inputs(chunks=world.chunks(), late_s=late_s, **world.heard(), **world.requests(state))
+            was = state.mode
             try:
                 state, output, events = step(limits, state, inputs, world.now)
             except Exception:
@@ -207,12 +210,18 @@ def fuzz(name: str, ticks: int, seed: int) -> dict[str, Any]:
                 break
             counts["reseeded"] += sum(event.kind == "reseeded" for event in events)
             counts["active"] += output.mode is Mode.ACTIVE
+            if any(event.kind == "reseeded" and event.cause in ANEW for event in events):  # nothing follows it then
+                counts["violations"] += record.check(limits) if len(record.rows) > 3 else 0
+                counts["anew"] += 1
+                counts["violations"] += not {was, output.mode} & {Mode.DISARMED, Mode.FAULT}
+                record = Record(limits, worst)
             target = output.joints or output.target
             if target is None:
                 continue
             record.rows.append((*target, *((output.gripper,) if output.gripper is not None else ())))
             record.late.append(late_s > limits.tick)
-            world.follow(target if world.joint else target[:3])
+            if not output.withheld:
+                world.follow(target if world.joint else target[:3])
         counts["violations"] += record.check(limits) if len(record.rows) > 3 else 0
         done += STRETCH
     return {"ticks": done, **counts, **{f"worst_{key}": value for key, value in worst.items()}}
