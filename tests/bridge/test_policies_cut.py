@@ -52,23 +52,24 @@ def line(trainer):
 
 
 def cut(line, folder, after, **how):
-    """A station whose line is cut; gives the bytes that came."""
+    """A station whose line is cut after so many bytes."""
     first = line(after)
     with pytest.raises(BridgeError, match="cut"):
         first.client.next_policy(-1, folder, **how)
     assert not policy_files(folder) or how
-    return first.sent
+    return first
 
 
 @pytest.mark.parametrize("again", [True, False])
 def test_the_rest_alone_is_sent_also_to_a_station_that_was_started_again(trainer, line, tmp_path, random, again):
     whole = publish(trainer, 3, weights(random))
     size, folder = whole.stat().st_size, tmp_path / "station"
-    came = cut(line, folder, 2_000_000)
+    first = cut(line, folder, 2_000_000)
+    came = first.sent
     assert 2_000_000 <= came < 2_000_000 + PART_BYTES and begun(folder, "") == (3, came)
-    station = line()
+    station = line() if again else first
     fetched = station.client.next_policy(-1, folder)
-    assert fetched.path.read_bytes() == whole.read_bytes() and station.sent == size - came
+    assert fetched.path.read_bytes() == whole.read_bytes() and station.sent == size - came * again
     assert [each.name for each in folder.iterdir()] == [policy_name(3)]
 
 
@@ -80,7 +81,7 @@ def test_of_a_policy_that_is_partly_here_already_too(trainer, line, tmp_path, ra
     for number in (5, 6, 14):
         tensors[f"layer{number}.weight"] = random.standard_normal(50_000, np.float32)
     whole = publish(trainer, 2, tensors).read_bytes()
-    came = cut(line, tmp_path, 250_000, base=base)
+    came = cut(line, tmp_path, 250_000, base=base).sent
     station = line()
     fetched = station.client.next_policy(1, tmp_path, base=base)
     assert fetched.path.read_bytes() == whole
@@ -129,7 +130,7 @@ def test_what_came_of_another_policy_or_is_damaged_is_fetched_again(trainer, lin
 def test_what_a_policy_stands_on_goes_on_too(trainer, line, tmp_path, random):
     stands_on(trainer, random)
     base, folder = trainer.policies / base_name(BASE), tmp_path / "station"
-    came = cut(line, folder, 1_500_000)
+    came = cut(line, folder, 1_500_000).sent
     there = begun(folder, base_name(BASE))[1]
     assert 1_000_000 < there <= came
     station = line()
