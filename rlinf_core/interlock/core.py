@@ -71,8 +71,8 @@ class _Stages(Tick):
             self.enter(Mode.DISARMED, "")
         ready = self.track.believed and not self.standing and not unready(inputs)
         withheld = self.withheld and self.arm is not None
-        if withheld and self.trajectory.outside(self.arm or ()):
-            ready = False  # it could neither begin there nor go from here
+        if withheld and (self.recovering or self.trajectory.outside(self.arm or ())):
+            ready = False  # it could neither begin there nor go from here, or does not rest yet
         if inputs.arm is True and self.mode is not Mode.FAULT and ready:
             self.sessions.clear()
             if withheld:  # nobody was told where it is

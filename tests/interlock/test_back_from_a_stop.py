@@ -87,6 +87,9 @@ def test_an_arm_that_was_lost_is_begun_from_where_it_is_found_without_anybodys_a
     told = ticks(rig, 80, pose_age_ns=10**9)
     assert rig.state.mode is mode and not told[5].withheld and told[-1].withheld, "silence, and then nobody is told"
     rig.pose = (rig.pose[0] + 0.1, 0.1, *rig.pose[2:])
+    if mode is Mode.DISARMED:
+        rig.tick(arm=True)
+        assert rig.state.mode is mode, "nor is it armed before it has been seen at rest"
     found = ticks(rig, 15)
     assert all(each.withheld or each.target == rig.pose for each in found) and found[-1].target == rig.pose
     assert not found[-1].withheld and rig.state.mode is mode

@@ -120,7 +120,9 @@ class Requests:
         standing = standing_faults(node.limits, inputs, node.state.contacts)
         if standing:
             return f"this stands: {', '.join(map(self._told, standing))}"
-        if node.output.withheld and not node.state.recovering and node.state.track.believed:
+        if node.output.withheld and node.state.recovering:
+            return f"the arm was lost, or is brought back. It must be seen at rest for {SETTLE_S} s. Ask again"
+        if node.output.withheld and node.state.track.believed:
             trajectory = Trajectory(node.limits, node.state.motions, None, None, lambda *_: None)
             if outside := trajectory.outside(node.state.track.at or ()):
                 return (f"the arm rests outside of its {outside}, and far from where it was. Guide it inside first, or "
