@@ -8,7 +8,7 @@ ISOLATED := genesis libero calvin lerobot
 .PHONY: help setup station simulators browser ros2 $(ISOLATED) demo test test-all mutants lint clean
 
 help:            ## this list
-	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
 
 setup: $(STAMP)  ## install into .venv and build the ROS 2 messages
 $(STAMP): uv.lock pyproject.toml scripts/setup.sh scripts/install.py $(wildcard ros_ws/src/rlinf_msgs/*/* ros_ws/definitions/*/*/*)

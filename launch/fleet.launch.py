@@ -35,10 +35,11 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.launching.fleet import members
     from rlinf_core.launching.graph import trainer_process
     from rlinf_core.recipes import resolved
+    from rlinf_core.settings.overrides import split
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     run_dir = Path(value["run_dir"]).resolve()
-    recipe, found = members(value["recipe"], value["set"].split(), value["stations"].split(), run_dir)
+    recipe, found = members(value["recipe"], split(value["set"]), value["stations"].split(), run_dir)
     prepared = [(member, member.prepare()) for member in found]
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     trains = trainer_process(run_dir)

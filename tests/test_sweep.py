@@ -6,7 +6,7 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError
-from rlinf_core.settings.overrides import combinations
+from rlinf_core.settings.overrides import combinations, split
 
 TINY = ["simulation.env_steps=60", "simulation.start_steps=30", "simulation.evaluate_every=60",
         "simulation.evaluate_episodes=2", "algorithm.batch_size=16"]
@@ -51,3 +51,12 @@ def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
     assert main(["sweep", "sim_sac", "--out", str(tmp_path), "--set", "algorithm.learning_rat=1e-3,3e-4"]) == 1
     assert "did you mean 'learning_rate'" in capsys.readouterr().err
     assert not list(tmp_path.glob("0*"))
+
+
+@pytest.mark.parametrize("text, apart", [
+    ("", []), ("  a=1\t b.c=2 ", ["a=1", "b.c=2"]),
+    ("station.operator={kind: gamepad, device: x} seed=1", ["station.operator={kind: gamepad, device: x}", "seed=1"]),
+    ("a=[1, [2, 3]] b='two words, so' c=\"it's\" ~d", ["a=[1, [2, 3]]", "b='two words, so'", "c=\"it's\"", "~d"]),
+    (r"a='it\'s said' b=1", [r"a='it\'s said'", "b=1"])])
+def test_overrides_of_one_text_are_apart_at_spaces_that_no_bracket_or_quote_holds(text, apart):
+    assert split(text) == apart

@@ -5,15 +5,16 @@ from __future__ import annotations
 import io
 import shutil
 import struct
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
 from mcap.reader import make_reader
-from mcap.records import Channel, Chunk, Message, Schema
+from mcap.records import Attachment, Channel, Chunk, Message, Schema
 from mcap.stream_reader import breakup_chunk
 
 from rlinf_core.data.check import fault
@@ -28,6 +29,8 @@ from rlinf_core.interface import EPISODE
 
 HEAD = struct.Struct("<BQ")
 MAGIC = 8
+OPCODES = {Chunk: Opcode.CHUNK, Attachment: Opcode.ATTACHMENT}
+T = TypeVar("T", Chunk, Attachment)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ def repair(folder: Path, out: Path) -> Repaired:
         raise EpisodeError(f"{folder}: expected one MCAP file, got {len(files)}. It cannot be repaired")
     lost: list[str] = []
     kind = kind_of(folder)
-    count = _write(out, _messages(files[0], lost), kind)
+    count = _write(out, kind, _messages(files[0], lost), _records(files[0], Attachment, lost))
+    lost = list(dict.fromkeys(lost))  # both have seen where it was cut off
     if not count:
         shutil.rmtree(out)
         raise EpisodeError(f"{folder}: expected a chunk whose checksum fits, got none: {'; '.join(lost) or 'no data'}. "
@@ -65,9 +69,12 @@ def repair(folder: Path, out: Path) -> Repaired:
     return Repaired(kind, count, tuple(lost), fault(out))
 
 
-def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]], kind: str) -> int:
+def _write(out: Path, kind: str, messages: Iterator[tuple[Schema, Channel, Message]], attached: Iterable[Attachment]) -> int:
     count, connections = 0, dict[str, Any]()
     with CheckedWriter(out, kind) as bag:
+        storage: Any = bag.storage
+        for each in attached:
+            storage.attach(each.name, each.data, each.create_time)
         for schema, channel, message in messages:
             if channel.topic not in connections:
                 store = store_for(((schema.name, schema.data.decode()),))
@@ -80,7 +87,7 @@ def _write(out: Path, messages: Iterator[tuple[Schema, Channel, Message]], kind:
 
 def _messages(file: Path, lost: list[str]) -> Iterator[tuple[Schema, Channel, Message]]:
     schemas, channels = _summary(file)
-    for chunk in _chunks(file, lost):
+    for chunk in _records(file, Chunk, lost):
         try:
             if chunk.compression:
                 raise ValueError(f"compression {printable(chunk.compression)}, which no recorder here uses")
@@ -98,8 +105,8 @@ def _messages(file: Path, lost: list[str]) -> Iterator[tuple[Schema, Channel, Me
                 yield schemas[channel.schema_id], channel, record
 
 
-def _chunks(file: Path, lost: list[str]) -> Iterator[Chunk]:
-    """All that can be found by their lengths, until one goes beyond the file's end."""
+def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:
+    """All of a kind that can be found by their lengths, until one goes beyond the file's end."""
     with file.open("rb") as stream:
         stream.seek(MAGIC)
         while len(head := stream.read(HEAD.size)) == HEAD.size:
@@ -108,11 +115,14 @@ def _chunks(file: Path, lost: list[str]) -> Iterator[Chunk]:
             if len(data) < length:
                 lost.append(f"the rest from byte {stream.tell() - len(data)}: cut off, or its length is damaged")
                 return
-            if opcode == Opcode.CHUNK:
+            if opcode == OPCODES[kind]:
                 try:
-                    yield Chunk.read(ReadDataStream(io.BytesIO(data)))
+                    if kind is Attachment and zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+                        raise ValueError("its checksum does not fit")  # which the reader leaves unread
+                    yield kind.read(ReadDataStream(io.BytesIO(data)))
                 except Exception as error:  # as above
-                    lost.append(f"a chunk of {length} bytes: {type(error).__name__}: {printable(error)}")
+                    what = "an attachment" if kind is Attachment else "a chunk"
+                    lost.append(f"{what} of {length} bytes: {type(error).__name__}: {printable(error)}")
             elif opcode == Opcode.FOOTER:
                 return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -65,10 +66,18 @@ class Trajectory:
 
     def part(self, steps: slice) -> Trajectory:
         """What was observed and done in some of its time steps, which ends as if by a time limit unless it is the end."""
-        after = slice(steps.start, steps.stop + 1)
+        after, of = slice(steps.start, steps.stop + 1), lambda values: None if values is None else values[steps]
         return replace(self, observations={name: values[after] for name, values in self.observations.items()},
                        actions=self.actions[steps], rewards=self.rewards[steps], discounts=self.discounts[steps],
-                       sources=self.sources[steps], decided=None, latents=None, rollout=None)
+                       sources=self.sources[steps], decided=of(self.decided), latents=of(self.latents), rollout=None)
+
+    def until_taken_over(self) -> list[Trajectory]:
+        """Its parts, cut where a person takes over from the policy: what that did until then ends as if it had failed."""
+        others = [(step, source) for step, source in enumerate(self.sources) if source in ("policy", "operator")]
+        cuts = [before + 1 for (before, one), (_, other) in pairwise(others) if (one, other) == ("policy", "operator")]
+        parts = [self.part(slice(start, stop)) for start, stop in pairwise([0, *cuts, len(self)])]
+        failed = [replace(part, discounts=np.append(part.discounts[:-1], np.float32(0.0))) for part in parts[:-1]]
+        return failed + parts[-1:]
 
 
 @dataclass

@@ -59,6 +59,23 @@ def combinations(texts: list[str]) -> list[tuple[str, ...]]:
     return list(itertools.product(*ways))
 
 
+def split(text: str) -> list[str]:
+    """Overrides that stand in one text, as of ROS's ``set:=``: apart at spaces, but for those in brackets and quotes."""
+    found, quote, depth = [""], "", 0
+    for before, sign in zip(" " + text, text, strict=False):
+        if quote or sign in "'\"":
+            quote = "" if sign == quote and before != "\\" else quote or sign
+        elif sign in "[{(":
+            depth += 1
+        elif sign in "]})":
+            depth = max(depth - 1, 0)
+        if sign.isspace() and not quote and not depth:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [each for each in found if each]
+
+
 def _parsed(text: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException

@@ -90,8 +90,10 @@ class ReplayData(Data):
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if self.policy.latent_size and trajectory.latents is None:
             return "without latent noise"
-        self._keep(self.online, trajectory, counts=self._starts(trajectory), latents=trajectory.latents,
-                   played=trajectory.played if self.policy.latent_size else None)
+        fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
+        for own in trajectory.until_taken_over() if fails else [trajectory]:
+            self._keep(self.online, own, counts=self._starts(own), latents=own.latents,
+                       played=own.played if self.policy.latent_size else None)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
         if self.config.half_demonstrations and corrected.any():
             reach = max(self.policy.config.horizon, self.config.summed)  # how far a transition looks

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mcap.reader import make_reader
 
 from rlinf_core.cli.main import main
 from rlinf_core.data.selecting import fractions_of
@@ -116,6 +117,19 @@ def test_a_flipped_bit_and_a_cut_cost_what_they_hit_and_no_more(spool, task, cap
     with Reader(tmp_path / "new/c-1") as reader:  # it can be played
         kept = sum(each.msgtype.endswith("/TimeStep") for each, *_ in reader.messages())
     assert (7 <= kept < 9) if place == "middle" else (2 <= kept <= 4)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(spool, task, capsys, tmp_path, damaged):
+    spool.attachments = lambda: {"recipe.yaml": b"name: mine\n", "blob": bytes(range(256))}
+    folder = record(spool, task.spec, "c-1", steps=8).close()
+    file = folder / "c-1.mcap"
+    flip(file, file.read_bytes().index(b"name: mine")) if damaged else (folder / "SHA256SUMS").unlink()
+    code, out, _ = data(capsys, "repair", folder, "--out", tmp_path / "new")
+    assert code == 0 and ("lost: an attachment of " in out and "its checksum does not fit" in out) is damaged
+    with open(tmp_path / "new/c-1/c-1.mcap", "rb") as stream:
+        found = {each.name: each.data for each in make_reader(stream, validate_crcs=True).iter_attachments()}
+    assert found == {"blob": bytes(range(256))} | ({} if damaged else {"recipe.yaml": b"name: mine\n"})
 
 
 def test_a_recorder_that_was_killed_leaves_what_was_written(task, capsys, tmp_path):

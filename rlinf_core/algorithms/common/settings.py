@@ -203,6 +203,9 @@ class ActorCriticSettings(AlgorithmSettings):
     critic_warmup: int = Field(0, ge=0, description="critic steps before the actor begins to move")
     clip_gradient: float = Field(10.0, gt=0, description="norm bound, per optimiser")
     image_shift: int = Field(0, ge=0, description="pixels by which images are moved at random (DrQ)")
+    takeover_fails: bool = Field(
+        False, description="where a person takes over, what the policy did ends for the critics as an episode that failed; "
+        "otherwise it is worth what the person made of it (RLIF, arXiv 2311.12996)")
 
     @property
     def judging_rate(self) -> float:
