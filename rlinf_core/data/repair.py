@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from mcap.data_stream import ReadDataStream
 from mcap.opcode import Opcode
@@ -30,6 +30,7 @@ from rlinf_core.interface import EPISODE
 HEAD = struct.Struct("<BQ")
 MAGIC = 8
 OPCODES = {Chunk: Opcode.CHUNK, Attachment: Opcode.ATTACHMENT}
+Said: TypeAlias = tuple[Schema, Channel, Message]
 T = TypeVar("T", Chunk, Attachment)
 
 
@@ -69,7 +70,7 @@ def repair(folder: Path, out: Path) -> Repaired:
     return Repaired(kind, count, tuple(lost), fault(out))
 
 
-def _write(out: Path, kind: str, messages: Iterator[tuple[Schema, Channel, Message]], attached: Iterable[Attachment]) -> int:
+def _write(out: Path, kind: str, messages: Iterator[Said], attached: Iterable[Attachment]) -> int:
     count, connections = 0, dict[str, Any]()
     with CheckedWriter(out, kind) as bag:
         storage: Any = bag.storage
@@ -85,7 +86,7 @@ def _write(out: Path, kind: str, messages: Iterator[tuple[Schema, Channel, Messa
     return count
 
 
-def _messages(file: Path, lost: list[str]) -> Iterator[tuple[Schema, Channel, Message]]:
+def _messages(file: Path, lost: list[str]) -> Iterator[Said]:
     schemas, channels = _summary(file)
     for chunk in _records(file, Chunk, lost):
         try:
