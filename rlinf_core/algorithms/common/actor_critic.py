@@ -50,12 +50,13 @@ class Critics(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(size, 1, fan_out)))
 
     def forward(self, features: Tensor, action: Tensor) -> Tensor:
-        x = torch.cat([features, action], dim=-1).expand(self.weights[0].shape[0], -1, -1)
-        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        x = torch.cat([features, action], dim=-1).expand(last[0].shape[0], -1, -1)
+        for weight, bias in hidden:
             x = torch.baddbmm(bias, x, weight)
             x = F.relu(F.layer_norm(x, x.shape[-1:]), inplace=True)
         with unreduced(x):
-            return weighed(x, self.weights[-1], self.biases[-1])
+            return weighed(x, *last)
 
 
 def weighed(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:

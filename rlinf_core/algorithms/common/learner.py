@@ -167,12 +167,14 @@ def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float =
 
     In a learner group loss, gradient and norm are those of the whole batch.
     """
-    optimiser.zero_grad()
+    trained = [p for group in optimiser.param_groups for p in group["params"]]
+    for p in trained:
+        p.grad = None  # as zero_grad, in a tenth of its time
     synchronised(optimiser, loss).backward()
     if not np.isfinite(clip):
         optimiser.step()
         return 0.0
-    parameters = [p for group in optimiser.param_groups for p in group["params"] if p.grad is not None]
+    parameters = [p for p in trained if p.grad is not None]
     norm = nn.utils.get_total_norm([p.grad for p in parameters])
     of_all = whole(norm)
     if norm.device.type != "cpu" or not of_all <= clip:  # elsewhere it would have to be waited for
