@@ -6,7 +6,8 @@ import pytest
 
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError
-from rlinf_core.settings.overrides import combinations, split
+from rlinf_core.settings.overrides import combinations, override, quoted, split
+from rlinf_core.settings.reading import Document
 
 TINY = ["simulation.env_steps=60", "simulation.start_steps=30", "simulation.evaluate_every=60",
         "simulation.evaluate_episodes=2", "algorithm.batch_size=16"]
@@ -60,3 +61,11 @@ def test_a_mistake_in_one_is_said_before_the_first_begins(tmp_path, capsys):
     (r"a='it\'s said' b=1", [r"a='it\'s said'", "b=1"])])
 def test_overrides_of_one_text_are_apart_at_spaces_that_no_bracket_or_quote_holds(text, apart):
     assert split(text) == apart
+
+
+@pytest.mark.parametrize("path", ["/runs/a", "/my runs/a, b", "/it's/[1]={x: 2}", r"/a\b", "/ends in\\", r"/\'", "${runs}", "true"])
+def test_a_path_that_is_quoted_is_that_path_whatever_signs_it_has(path):
+    said = Document({})
+    override(said, f"station.robot={quoted(path)}")
+    assert said.data == {"station": {"robot": path}}
+    assert split(f"seed=1 station.robot={quoted(path)}") == ["seed=1", f"station.robot={quoted(path)}"]

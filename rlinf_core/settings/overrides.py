@@ -7,6 +7,7 @@ file says; ``[1,2]``, ``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``, `
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
@@ -57,6 +58,13 @@ def combinations(texts: list[str]) -> list[tuple[str, ...]]:
         except HydraException as error:
             raise _refused(text, error) from error
     return list(itertools.product(*ways))
+
+
+def quoted(path: Path | str) -> str:
+    """A path or name as the value of an override, whatever signs it has."""
+    from hydra.core.override_parser.types import Quote, QuotedString
+
+    return QuotedString(str(path), Quote.single).with_quotes()
 
 
 def split(text: str) -> list[str]:
