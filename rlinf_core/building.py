@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlinf_core.errors import RlinfError
+from rlinf_core.extras import how_to_get
 from rlinf_core.paths import built_messages, definitions, message_packages, message_sources
 from rlinf_core.ros import ros_is_sourced
 
@@ -54,7 +55,7 @@ def _build(sources: Path, prefix: Path) -> None:
     if message_packages(name) and stamp.exists() and stamp.read_text() == recipe:
         print(f"{name}: up to date in {prefix}")
         return
-    for tool, how in (("cmake", "pip install 'rlinf[ros]', or apt-get install cmake"), ("cc", "apt-get install gcc"),
+    for tool, how in (("cmake", f"{how_to_get('ros')}, or apt-get install cmake"), ("cc", "apt-get install gcc"),
                       ("c++", "apt-get install g++")):
         if not shutil.which(tool, path=_path()):
             raise RlinfError(f"{name}: expected the tool {tool}, which is not there. Run: {how}")
@@ -145,7 +146,7 @@ def _run(name: str, command: list[str], doing: str) -> None:
     assert process.stdout is not None
     said = list(progress(process.stdout, doing))
     if process.wait():
-        ros = "the sourced ROS" if ros_is_sourced() else "the ROS wheels (pip install 'rlinf[ros]')"
+        ros = "the sourced ROS" if ros_is_sourced() else f"the ROS wheels ({how_to_get('ros')})"
         raise RlinfError(f"{name}: `{' '.join(command[:2])}` failed against {ros}:\n" + "".join(said[-25:]))
 
 

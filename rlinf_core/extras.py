@@ -7,7 +7,9 @@ from importlib import metadata
 
 from packaging.requirements import Requirement
 
+from rlinf_core import __version__
 from rlinf_core.errors import RlinfError
+from rlinf_core.paths import in_source_tree
 
 DISTRIBUTION = "rlinf"
 PURPOSE = {  # in the order in which one needs them
@@ -70,9 +72,12 @@ def require(extra: str, what: str) -> None:
                              f"Run: {how_to_get(extra)}")
 
 
-def how_to_get(extra: str) -> str:
-    """The command that installs an extra."""
-    return f"pip install '{DISTRIBUTION}[{extra}]' (in a clone: .venv/bin/python scripts/install.py {extra})"
+def how_to_get(extra: str = "") -> str:
+    """The command that installs an extra, or the base: from the clone, or from the wheel, as no index has it."""
+    if in_source_tree():
+        return f".venv/bin/python scripts/install.py {extra}".rstrip()
+    wheel = f"./{DISTRIBUTION}-{__version__}-py3-none-any.whl"
+    return f"pip install '{wheel}[{extra}]'" if extra else f"pip install {wheel}"
 
 
 def _installed(requirement: Requirement) -> bool:

@@ -19,6 +19,7 @@ from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.interface import arm_of, of_arms, topic
 from rlinf_core.interlock.rotation import to_vector
+from rlinf_core.paths import shared
 from rlinf_core.policies.instructions import encoded
 from rlinf_core.rewards import REWARD, Shaped, Success, make_success
 from rlinf_core.rewards.arms import of_each
@@ -236,7 +237,7 @@ def load_task(path: str | Path) -> Task:
 
 
 def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
-    """What a file says over the task beside it that its ``defaults`` name."""
+    """What a file says over the task that its ``defaults`` name: one beside it, or of configs/tasks."""
     if path.resolve() in below:
         raise RecipeError(f"task {path}: expected 'defaults' that end somewhere, got a circle")
     said = read(path, "task")
@@ -246,12 +247,11 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     base = said.data.pop("defaults", None)
     if base is None:
         return said
-    beside = path.parent / f"{base}.yaml"
-    if not beside.is_file():
-        known = sorted(other.stem for other in path.parent.glob("*.yaml"))
-        raise RecipeError(f"{said.place(('defaults',))}: 'defaults': expected one of {', '.join(known)}, which lie beside "
-                          f"it; got '{base}'{nearest(str(base), known)}")
-    under = _said(beside, (*below, path.resolve()))
+    tasks = {other.stem: other for folder in (shared() / "configs/tasks", path.parent) for other in folder.glob("*.yaml")}
+    if str(base) not in tasks:
+        raise RecipeError(f"{said.place(('defaults',))}: 'defaults': expected a task beside it or of configs/tasks, one of "
+                          f"{', '.join(sorted(tasks))}; got '{base}'{nearest(str(base), tasks)}")
+    under = _said(tasks[str(base)], (*below, path.resolve()))
     for part in TERMS:
         mine, theirs = said.data.get(part), under.data.get(part)
         if isinstance(mine, dict) and isinstance(theirs, dict) and mine.get("kind", kind := theirs.get("kind")) != kind:

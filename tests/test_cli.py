@@ -171,7 +171,7 @@ def test_doctor_finds_what_is_here_and_says_how_to_get_what_is_not(monkeypatch, 
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     assert main(["doctor"]) == 1
     told = " ".join(capsys.readouterr().out.split())
-    assert "source one, or pip install 'rlinf[ros]'" in told and "not tried: no mujoco" in told
+    assert "source one, or .venv/bin/python scripts/install.py ros" in told and "not tried: no mujoco" in told
 
 
 def test_doctor_says_how_sockets_become_large_enough(monkeypatch, tmp_path):

@@ -74,7 +74,7 @@ def test_a_port_in_use_is_refused_before_a_folder_is_made(command, tmp_path, cap
 
 
 @pytest.mark.parametrize("lacks, told", [
-    (["matplotlib"], "rlinf direct: expected matplotlib, for the report at its end, not installed here. Run: pip install"),
+    (["matplotlib"], "rlinf direct: expected matplotlib, for the report at its end, not installed here. Run: .venv/bin"),
     (["torch"], "expected torch, .*or film nothing: --set evaluate.filmed=0")])
 def test_what_its_report_lacks_is_told_before_a_run_is_directed(lacks, told, tmp_path, monkeypatch, capsys):
     for each in lacks:

@@ -72,9 +72,9 @@ def _packages() -> Finding:
     try:
         missing = extras.missing()
     except PackageNotFoundError:
-        return Finding("rlinf", "found on the path, not installed", "make setup, or pip install rlinf")
+        return Finding("rlinf", "found on the path, not installed", "make setup")
     return Finding("packages of every machine", f"lacks {', '.join(missing)}" if missing else "all",
-                   "make setup, or pip install rlinf" if missing else "")
+                   extras.how_to_get() if missing else "")
 
 
 def _extra(name: str) -> Callable[[], Finding]:

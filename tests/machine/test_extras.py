@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlinf_core import extras, paths
+from rlinf_core import __version__, extras, paths
 from rlinf_core.building import repair_exports
 from rlinf_core.cli import demo, doctor
 from rlinf_core.cli.main import main
@@ -112,7 +112,7 @@ def test_what_an_extra_lacks_is_named_with_whose_work_needs_it(station_pc):
     assert extras.missing("policy") == ["torch>=2.5"] and extras.missing("trainer") == ["ray>=2.40", "torch>=2.5"]
     finding = doctor._extra("trainer")()
     assert finding.found == "lacks ray>=2.40, torch>=2.5" and not finding.needed
-    assert "rlinf train" in finding.fix and "pip install 'rlinf[trainer]'" in finding.fix
+    assert "rlinf train" in finding.fix and ".venv/bin/python scripts/install.py trainer" in finding.fix
     station_pc |= {"torch": "2.13.0+cpu", "ray": "2.60.0"}
     assert extras.missing("trainer") == [] and doctor._extra("trainer")().fix == ""
 
@@ -127,7 +127,7 @@ def test_markers_of_other_pythons_ask_for_nothing(station_pc):
 
 
 def test_what_cannot_do_without_an_extra_refuses_before_it_starts(station_pc):
-    with pytest.raises(RlinfError, match=r"rlinf up: expected the extra 'policy', which lacks torch>=2.5 here. Run: pip"):
+    with pytest.raises(RlinfError, match=r"rlinf up: expected the extra 'policy', which lacks torch>=2.5 here. Run: .venv"):
         extras.require("policy", "rlinf up")
 
 
@@ -160,7 +160,15 @@ def test_every_extra_is_explained():
 def test_the_table_shows_the_command_as_it_is_typed(station_pc, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "CHECKS", (doctor._extra("policy"),))
     assert main(["doctor"]) == 0
-    assert "'rlinf[policy]'" in capsys.readouterr().out
+    assert "scripts/install.py policy" in capsys.readouterr().out
+
+
+def test_what_to_run_is_no_other_project_of_that_name(station_pc, monkeypatch):
+    """An index has another rlinf: where there is no clone, it is the wheel that brings an extra."""
+    assert extras.how_to_get() == ".venv/bin/python scripts/install.py"
+    monkeypatch.setattr(extras, "in_source_tree", lambda: False)
+    assert extras.how_to_get("ros") == f"pip install './rlinf-{__version__}-py3-none-any.whl[ros]'"
+    assert extras.how_to_get() == f"pip install ./rlinf-{__version__}-py3-none-any.whl"
 
 
 def test_doctor_runs_where_rlinf_is_only_found_on_the_path(monkeypatch, capsys):

@@ -1,5 +1,7 @@
 """Tasks by the simulators' own names and measures: each can be shown by its script."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -115,7 +117,11 @@ def test_a_task_takes_from_another_what_it_does_not_say(tmp_path):
     (tmp_path / "mine.yaml").write_text("defaults: vague\nreward: {kind: push}\n")
     assert load_task(tmp_path / "mine.yaml").success == Push(), "a file that others begin with need not stand alone"
     (tmp_path / "vague.yaml").unlink()
-    for text, said in (("defaults: bellow\n", "'defaults': expected one of below, mine, which lie beside it; got 'bellow'"),
+    (tmp_path / "mine.yaml").write_text("defaults: peg_insertion_vision\nsuccess_steps: 2\n")
+    ours = load_task(tmp_path / "mine.yaml")
+    assert ours == replace(load_task("configs/tasks/peg_insertion_vision.yaml"), success_steps=2)
+    for text, said in (("defaults: bellow\n", "'defaults': expected a task beside it or of configs/tasks, one of below, "),
+                       ("defaults: bellow\n", "; got 'bellow' (did you mean 'below'?)"),
                        ("defaults: mine\n", "expected 'defaults' that end somewhere, got a circle"),
                        ("defaults: below\nmax_step: 3\n", "mine.yaml, line 2: unknown key 'max_step'")):
         (tmp_path / "mine.yaml").write_text(text)
