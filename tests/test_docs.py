@@ -10,10 +10,12 @@ import jsonschema
 import pytest
 import yaml
 
+from rlinf_core.recipes import Recipe
 from rlinf_core.settings.checking import PATTERNS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/results/README.md"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         ROOT / "benchmarks/results/README.md"]
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +61,24 @@ def test_what_does_not_fit_a_pattern_is_told_in_words():
     assert {json.loads(f'"{pattern}"') for pattern in patterns} <= PATTERNS.keys() and len(patterns) > 20
 
 
+def anchors(page):
+    """Of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", heading)).lower().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_exist(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("http") or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", page.read_text()):
+        if not target.startswith("http"):
+            there = page.parent / target if target else page
+            assert there.exists() and (not anchor or there.suffix != ".md" or anchor in anchors(there)), (target, anchor)
+
+
+def test_the_page_of_recipes_names_every_one_and_every_section():
+    page, sections = (ROOT / "docs/recipes.md").read_text().split("## What stands in one")
+    assert {path.stem for path in ROOT.glob("configs/*.yaml")} <= set(re.findall(r"`(\w+)`", page))
+    assert Recipe.model_fields.keys() == set(re.findall(r"`(\w+)`(?=[^|]*\|[^|]*\|$)", sections, re.M))
 
 
 def test_every_message_in_troubleshooting_is_one_we_raise():
