@@ -10,7 +10,8 @@ import jsonschema
 import pytest
 import yaml
 
-from rlinf_core.recipes import Recipe
+from rlinf_core.launching.graph import check_operator
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_task
 from rlinf_core.settings.checking import PATTERNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,6 +74,20 @@ def test_links_and_pictures_exist(page):
         if not target.startswith("http"):
             there = page.parent / target if target else page
             assert there.exists() and (not anchor or there.suffix != ".md" or anchor in anchors(there)), (target, anchor)
+
+
+def test_the_files_for_a_real_arm_are_taken_as_the_pages_have_them(tmp_path):
+    part = (ROOT / "docs/real_robot.md").read_text().split("### A task for a real arm")[1].split("\n###")[0]
+    task, recipe = re.findall(r"```yaml\n(.*?)```", part, re.S)
+    (by_hand,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/rewards.md").read_text(), re.S)
+    (tmp_path / "by_hand.py").write_text(by_hand)
+    (tmp_path / "task.yaml").write_text(re.sub(r"reward: .*", "reward: {kind: ./by_hand.py:ByHand}", task))
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    loaded = load_recipe(str(tmp_path / "recipe.yaml"))
+    check_recipe(loaded)
+    check_operator(loaded)
+    assert "object_pose" not in station_task(loaded).channels, "nobody says it at an arm"
+    assert "object_pose" in station_task(load_recipe("demo_vision")).channels, "as the page says"
 
 
 def test_the_page_of_recipes_names_every_one_and_every_section():
