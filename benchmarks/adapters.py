@@ -6,7 +6,7 @@ A vision-language-action model of 500 MB with random weights; the trainer's brid
 loopback, both in this process. Of each version: bytes on the wire, and seconds until it is there, checked and flushed
 (``travels``). Beside them what the trainer takes to write its file (``writes``), and a station to load it (``loads``): with
 adapters both look at the base, too, whose hash is computed. Every number of a policy changes between two versions, or
-every one of its adapters.
+every one of its adapters. It does not cover a network between them, several stations, or a node that plays meanwhile.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/algorithms.py --json results.json --curves curves.png
 
 The task is small (a point into a hole, sparse reward with a shaping term; tests/algorithms/point.py): it shows that an
-algorithm learns, not how well it does on a robot. The losses' numeric checks are tests (tests/algorithms).
+algorithm learns. It does not cover how well it does on a robot. The losses' numeric checks are tests (tests/algorithms).
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from tests.algorithms.learning import RUNS, Run  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", default="", help="algorithms whose name contains this")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--curves", type=Path, help="draw success over steps there")
     options = parser.parse_args()
     names = [name for name in RUNS if options.only.lower() in name.lower()]
+    if not names:
+        parser.error(f"--only: expected a part of one of {', '.join(RUNS)}, got '{options.only}'")
     result: dict[str, float] = {"algorithms": len(names), "learned": 0, "seeds": len(options.seeds)}
     curves: dict[str, list[Run]] = {}
     print(f"{'':38}before   after, by seed          steps   seconds")
@@ -49,12 +51,12 @@ def main() -> None:
         print(f"  {name:<36}{before:5.0f} %   {after:<22}{steps:8.0f}{seconds:10.1f}{verdict}", flush=True)
     print(f"{result['learned']} of {len(names)} learned with every seed")
     if options.curves:
-        draw(curves, options.curves)
+        draw(curves, options.seeds, options.curves)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
 
 
-def draw(curves: dict[str, list[Run]], path: Path) -> None:
+def draw(curves: dict[str, list[Run]], seeds: list[int], path: Path) -> None:
     """One small picture per algorithm, a line per seed."""
     import matplotlib
 
@@ -68,7 +70,7 @@ def draw(curves: dict[str, list[Run]], path: Path) -> None:
     for axis in axes.flat[len(curves):]:
         axis.axis("off")
     for axis, (name, runs) in zip(axes.flat, curves.items(), strict=False):
-        for seed, run in enumerate(runs):
+        for seed, run in zip(seeds, runs, strict=True):
             axis.plot(*zip(*run.curve, strict=True), label=f"seed {seed}")
         axis.set_title(name, fontsize=8)
         axis.set_ylim(-0.05, 1.05)

@@ -17,6 +17,7 @@ from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.errors import BridgeError
 
+Row = tuple[list[float], int, tuple[int, float]]  # of a station: seconds of its uploads, failed ones, its policy
 REPORT_S, PAUSE_S = 0.5, 0.5  # of an uplink
 PROCESSES = 4                 # that stations are spread over
 EPISODE_BYTES = 2_500_000     # 25 time steps with two 128x128 images
@@ -94,6 +95,11 @@ def memory_mb(pid: int, field: str) -> float:
     return int(line.split()[1]) * 1024 / 1e6
 
 
+def since(first: list[Row], rows: list[Row]) -> list[float]:
+    """Seconds of the uploads that each station has made since an earlier answer."""
+    return [took for before, row in zip(first, rows, strict=True) for took in row[0][len(before[0]):]]
+
+
 def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], count: int, uploading: int, seconds: float,
          size: int) -> dict[str, float]:
     """So many stations; some upload for ``seconds``, then a policy is published; ends when all have it."""
@@ -105,7 +111,7 @@ def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], coun
         crowd = [children.enter_context(child(stations, port, names[n::PROCESSES], root, set(names[:uploading])))
                  for n in range(PROCESSES)]
 
-        def how() -> list[tuple[list[float], int, tuple[int, float]]]:
+        def how() -> list[Row]:
             for one in crowd:
                 one.pipe.send("how")
             return [row for one in crowd for row in one.pipe.recv()]
@@ -113,7 +119,8 @@ def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], coun
         for one in crowd:
             one.pipe.recv()
         time.sleep(seconds)
-        uploads, while_waiting = [took for row in how() for took in row[0]], memory_mb(pid, "VmHWM")
+        first, while_waiting = how(), memory_mb(pid, "VmHWM")
+        uploads = [took for row in first for took in row[0]]
         trainer.pipe.send(size)
         began = trainer.pipe.recv()
         rows = how()
@@ -121,7 +128,7 @@ def many(root: Path, child: Callable[..., Any], serve: Callable[..., None], coun
             time.sleep(0.5)
             rows = how()
         after = memory_mb(pid, "VmHWM")
-        late = [took for row in rows for took in row[0][len(uploads) // max(1, uploading):]]
+        late = since(first, rows)
         for one in crowd:
             one.pipe.send("end")
     p50, p99 = np.quantile(uploads or [np.nan], (0.5, 0.99))

@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT)]
 from rlinf_core.algorithms import algorithm  # noqa: E402
 from rlinf_core.algorithms.common.computing import compute  # noqa: E402
 from rlinf_core.algorithms.common.learner import Checkpointed  # noqa: E402
-from rlinf_core.algorithms.common.settings import Computing  # noqa: E402
+from rlinf_core.algorithms.common.settings import Computing, offline  # noqa: E402
 from rlinf_core.devices import AUTO, device_of  # noqa: E402
 from rlinf_core.errors import RlinfError  # noqa: E402
 from rlinf_core.policies import make_policy, policy_kind  # noqa: E402
@@ -143,7 +143,12 @@ def learned(name: str, device: str, way: str, make: Callable[..., Points]) -> tu
     said = [f"learner={{precision: {computing.precision}, compile: {str(computing.compile).lower()}, "
             f"prefetch: {computing.prefetch}}}", f"device={device}"]
     with TemporaryDirectory() as folder:
-        last = train(load_recipe(recipe, [*POINTS, *overrides, *said]), Path(folder), make)
+        whole = load_recipe(recipe, [*POINTS, *overrides, *said])
+        last = train(whole, Path(folder), make)
+        steps = whole.algorithm.steps if offline(whole.algorithm) else whole.simulation.env_steps
+        if last.get("env_steps", 0) < steps:
+            raise SystemExit(f"expected a run of {steps} steps, got one that was told to stop after "
+                             f"{last.get('env_steps', 0)}")
         before = read_evaluations(Path(folder))[0]["success"]
     return before, last["success"], before <= at_most and last["success"] >= 0.9
 

@@ -18,9 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from interlock import burn, sync
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks.interlock import beside, burn, sync  # noqa: E402
+
 DOMAIN = 64
 
 
@@ -28,15 +30,11 @@ def drilled(folder: Path, busy: bool) -> dict[str, object]:
     """What one drill wrote of itself."""
     hogs = [multiprocessing.Process(target=burn, daemon=True),
             multiprocessing.Process(target=sync, args=(folder,), daemon=True)] if busy else []
-    for hog in hogs:
-        hog.start()
     told = folder / "drill.json"
     command = [sys.executable, "-m", "rlinf_core.cli.main", "drill", "--json", told, "--out", folder / "run",
                "--domain", str(DOMAIN)]
-    ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
-    for hog in hogs:
-        hog.kill()
-        hog.join()
+    with beside(hogs):
+        ended = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
     if not told.exists():
         raise SystemExit(f"the drill ended with {ended.returncode} and told nothing:\n{ended.stdout}{ended.stderr}")
     return json.loads(told.read_text())
@@ -45,11 +43,13 @@ def drilled(folder: Path, busy: bool) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
+    if arguments.runs < 1:
+        parser.error(f"--runs: expected at least 1, got {arguments.runs}")
     figures: dict[str, object] = {"runs": arguments.runs}
     for run in range(arguments.runs):
-        busy = run >= arguments.runs // 2
+        busy = run >= (arguments.runs + 1) // 2
         folder = Path(tempfile.mkdtemp(prefix="rlinf-drills-"))
         told = drilled(folder, busy)
         if told["not_held"]:
@@ -67,8 +67,9 @@ def main() -> None:
     for key in ("requirements_held", "traps_held"):
         figures[f"fewest_{key}"] = min(figures[f"run{run}_{key}"] for run in range(arguments.runs))
     for name, busy in (("alone", False), ("beside_hogs", True)):
-        figures[f"longest_silence_ms_{name}"] = max(figures[f"run{run}_longest_silence_ms"]
-                                                    for run in range(arguments.runs) if figures[f"run{run}_busy"] == busy)
+        if silences := [figures[f"run{run}_longest_silence_ms"] for run in range(arguments.runs)
+                        if figures[f"run{run}_busy"] == busy]:
+            figures[f"longest_silence_ms_{name}"] = max(silences)
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
 

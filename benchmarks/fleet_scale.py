@@ -14,8 +14,8 @@ An episode counts when the trainer has it on its disk and in its journal. Once t
 from its next one to the --episodes-th after that is taken; a fleet's rate is the sum of its stations'. "Efficiency" is that
 rate beside so many times that of the smallest fleet. "Cores" are the processor time that trainer and stations have used
 meanwhile, "trainer" that of the trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores
-are full, and more stations are slower ones. On machines of their own stations share only the trainer and its line: for
-that, benchmarks/bridge.py --stations 200.
+are full, and more stations are slower ones. It does not cover machines of their own, whose stations share only the trainer
+and its line: for that, benchmarks/bridge.py --stations 200.
 """
 
 from __future__ import annotations

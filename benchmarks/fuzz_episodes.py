@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import random
 import shutil
 import sys
@@ -390,12 +391,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
     memory = Path("/dev/shm")  # where flushing costs nothing
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as root:
         figures = fuzz(arguments.episodes, arguments.seed, Path(root))
-    figures |= {"seed": arguments.seed, "date": time.strftime("%Y-%m-%d"), "machine": "2 cores, no GPU"}
+    figures |= {"seed": arguments.seed, "date": time.strftime("%Y-%m-%d"), "cores": len(os.sched_getaffinity(0))}
     print(json.dumps(figures, indent=1))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")

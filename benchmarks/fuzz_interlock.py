@@ -232,7 +232,7 @@ def main() -> None:
     parser.add_argument("--ticks", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     began, total = time.time(), Counter({"exceptions": 0, "violations": 0})
     pieces = max(12, options.ticks // 500_000)

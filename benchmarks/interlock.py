@@ -3,8 +3,9 @@
     python benchmarks/interlock.py --json results.json --lerobot PATH_OF_A_LEROBOT_CHECKOUT
 
 Core: time of one ``step`` while it plays chunks under tool limits (position, rotation, gripper, all with acceleration and
-jerk) and under joint limits. Node: a real interlock process on the real middleware; its own measure of the time from a
-chunk's arrival to the published target, at several rates, with the machine idle and with every core loaded.
+jerk) and under joint limits. Node: a real interlock process on the real middleware, armed; its own measure of the time from
+a chunk's arrival to the published target, at several rates, with the machine idle and with every core loaded. It keeps its
+last 1000 chunks, so that 20 s pass before --seconds begin.
 Guards: 20,000 goals at 100 Hz of which some are NaN, jump, or lie outside; counted is what came out. ``np.clip`` is what
 HIL-SERL-style environments do; LeRobot's two guards are taken from their own files. A guard that raises stops its loop
 there: the robot then keeps its last command.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import json
 import logging
 import math
@@ -24,6 +26,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from pprint import pformat
@@ -33,7 +36,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-DOMAIN = 56
+DOMAIN, PATIENCE_S = 73, 60.0
+KEPT, CHUNK_HZ = 1000, 50  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
 HOME = (0.5, 0.0, 0.2, 0.0, 1.0, 0.0, 0.0)
 TICK = 0.01
 
@@ -83,6 +87,19 @@ def sync(folder: Path) -> None:
             os.fsync(file.fileno())
 
 
+@contextlib.contextmanager
+def beside(hogs: list[multiprocessing.Process]) -> Iterator[None]:
+    """While these processes run."""
+    for hog in hogs:
+        hog.start()
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()  # a copy of this process, it may have rclpy's signal handlers
+            hog.join()
+
+
 LOADS = {"idle": "nothing beside it", "loaded": "one busy process on each core",
          "synced": "the same, and one that writes 4 MB and syncs, without end, on the disk of the node's log"}
 
@@ -93,7 +110,7 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
     import yaml
     from diagnostic_msgs.msg import DiagnosticArray
     from geometry_msgs.msg import PoseStamped
-    from rlinf_msgs.msg import ActionChunk
+    from rlinf_msgs.msg import ActionChunk, SafetyState
     from std_srvs.srv import SetBool
 
     from rlinf.qos import profile
@@ -110,7 +127,7 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
     node = rclpy.create_node("bench", namespace="/bench")
     executor = single_threaded()
     executor.add_node(node)
-    pose, seq, diagnostics = PoseStamped(), [0], {}
+    pose, seq, diagnostics, safety = PoseStamped(), [0], {}, [SafetyState()]
     p, q = pose.pose.position, pose.pose.orientation
     p.x, p.y, p.z, q.x, q.y, q.z, q.w = HOME
     poses = node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
@@ -130,31 +147,42 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
 
     def on_diagnostics(message: DiagnosticArray) -> None:
         for status in message.status:
-            diagnostics.update({value.key: value.value for value in status.values})
+            if status.name == "bench/interlock":
+                diagnostics.update({value.key: value.value for value in status.values})
+
+    def wait(ready: Callable[[], Any], what: str, limit_s: float = PATIENCE_S) -> None:
+        end = time.monotonic() + limit_s
+        while not ready():
+            executor.spin_once(timeout_sec=0.05)
+            if time.monotonic() > end:
+                raise SystemExit(f"{hz} Hz, {load}: waited {limit_s:.0f} s for {what}; logs in {folder / 'logs'}")
 
     node.create_subscription(PoseStamped, "target_pose", on_target, profile("target_pose"))
     node.create_subscription(DiagnosticArray, "/diagnostics", on_diagnostics, 10)
+    node.create_subscription(SafetyState, "safety", lambda message: safety.__setitem__(0, message), profile("safety"))
     arming = node.create_client(SetBool, "interlock/arm")
-    node.create_timer(0.01, publish)
+    node.create_timer(0.5 / CHUNK_HZ, publish)
     burners = [multiprocessing.Process(target=burn, daemon=True) for _ in range(os.cpu_count() or 1)]
     burners = {"idle": [], "loaded": burners,
                "synced": [*burners, multiprocessing.Process(target=sync, args=(folder,), daemon=True)]}[load]
     process = Process("interlock", "rlinf", "interlock", "rlinf.interlock", "/bench",
                       {"limits_file": str(folder / "limits.yaml")}, (), RESPAWN)
-    with Supervisor(folder, DOMAIN) as supervisor:
+    with Supervisor(folder, DOMAIN) as supervisor, beside(burners):
         supervisor.start(process)
-        end = time.monotonic() + 60
-        while not (diagnostics and arming.service_is_ready()) and time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.05)
-        arming.call_async(SetBool.Request(data=True))
-        for burner in burners:
-            burner.start()
+        wait(lambda: diagnostics and arming.service_is_ready(), "the interlock")
+        asked = [arming.call_async(SetBool.Request(data=True))]
+
+        def armed() -> bool:
+            if asked[-1].done() and not asked[-1].result().success:  # it has not seen the arm at rest for long enough
+                asked.append(arming.call_async(SetBool.Request(data=True)))
+            return safety[0].state in (SafetyState.ARMED, SafetyState.ACTIVE)
+
+        wait(armed, "the interlock to be armed", 10.0)
+        last = seq[0] + 2 * KEPT  # every second pose a chunk: what was before it was armed is forgotten by then
+        wait(lambda: seq[0] >= last, f"{KEPT} chunks", PATIENCE_S + 4 * KEPT / CHUNK_HZ)
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.05)
-    for burner in burners:
-        burner.kill()  # a copy of this process, it has rclpy's signal handlers
-        burner.join()
+        wait(lambda: time.monotonic() > end, "the end", seconds + PATIENCE_S)
+        wait(lambda: safety[0].state == SafetyState.ACTIVE, "the interlock to follow the chunks to the end", 5.0)
     executor.shutdown()
     node.destroy_node()
     if "reaction_p99_ms" not in diagnostics:

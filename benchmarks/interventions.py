@@ -6,8 +6,8 @@ demonstrations.
 
 Everything goes through the station. "to 90 %" is after how many time steps 50 training episodes in a row had succeeded so
 often without help, within the time after which a person would have taken over: of both alike. "helped" are takeovers per
-training episode, in the first and in the last 50. The person is a script that ends an episode which the policy did not end
-in time: it never errs or tires and always watches, as people do not.
+training episode, in the first and in the last 50. It does not cover people: the person is a script that ends an episode
+which the policy did not end in time, and never errs or tires and always watches.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 The pictures are noise that moves over a gradient, which is harder for an encoder than a camera at rest. With
 --updates N and `make lerobot`, LeRobot itself then trains its ACT on the data set for N updates (act_steps). With --peer,
 it also makes a data set of the same pictures by the calls with which it records (add_frame, save_episode, finalize; its
-own threads for images and its own encoder): lerobot_times_real_time, lerobot_cpu_s. Not in either figure: making pictures.
+own threads for images and its own encoder): lerobot_times_real_time, lerobot_cpu_s. It does not cover making pictures, in
+either figure, nor those of a real camera.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=0, help="of LeRobot's ACT on it")
     parser.add_argument("--peer", action="store_true", help="LeRobot's own recording beside it")
     parser.add_argument("--recording", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="write one flat object there")
     arguments = parser.parse_args()
     if arguments.recording:  # by LeRobot's own environment
         print(json.dumps(recorded(arguments.recording, arguments.episodes, arguments.steps)))

@@ -4,8 +4,9 @@
 
 This process stands at the robot side: it publishes two cameras of a noisy scene, and a pose at 100 Hz. The page's process
 runs as in a station, alone. It is measured (user and system time of all of its threads) with nobody watching, and with one
-and two viewers, each of which is a WebSocket client that says of each frame that it has been drawn, as a browser does. What
-a browser needs to draw is not in it. Frames are those that arrived at the first viewer, a second, of the slower camera.
+and two viewers, each of which is a WebSocket client that says of each frame that it has been drawn, as a browser does.
+Frames are those that arrived at the first viewer, a second, of the slower camera. It does not cover what a browser needs to
+draw.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The same recipe (asynchronous PPO, 8 environments) several ways, in time steps a
 rollout and the last update, without evaluations: all in one process; one rollout worker on Ray, in turns and pipelined;
 two workers, in turns and pipelined. Three rounds, taking turns, medians. RLinf-VLA reports 1.61 to 1.88 for its pipelining
 on its GPUs (arXiv 2510.06710); there rendering and a large model share the work, here physics and a small network share two
-cores. It does not say how well a policy learns from data that is one update older: the tests and the recipes do.
+cores. It does not cover how well a policy learns from data that is one update older: the tests and the recipes do.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ def steps_per_second(workers: int, pipelined: bool, steps: int, epochs: int) -> 
     times: list[tuple[int, float]] = []
     with TemporaryDirectory() as folder:
         train(recipe, Path(folder), tell=lambda run, entry: times.append((run.steps, time.perf_counter())))
+    if not times or times[-1][0] < steps:
+        raise SystemExit(f"expected a run of {steps} time steps, got one that was told to stop after "
+                         f"{times[-1][0] if times else 0}")
     times = [item for item in times if item[0] > 0]
     first, last = times[0], times[-2]  # the last one is the evaluation
     return (last[0] - first[0]) / (last[1] - first[1])

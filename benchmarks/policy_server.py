@@ -7,7 +7,7 @@ does nothing, two 224x224 images and 8 numbers to a chunk of 50x7; servers take 
 for what they need next as soon as they are answered, of a model whose batch costs what one sample does (20 ms asleep, as
 the CPU is while a GPU computes), in batches of up to 8 and one by one. The peer is openpi's own websocket_policy_server.py
 where --openpi names that file, of a checkout of openpi; else a server of the same few lines, written after what it does
-(``peer_is_openpis_own``: 1 or 0).
+(``peer_is_openpis_own``: 1 or 0). It does not cover a network, or a real model.
 """
 
 from __future__ import annotations

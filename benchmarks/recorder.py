@@ -6,8 +6,9 @@ raw: each time step carries both images, as of a policy that observes them (55 M
 recorder keeps of each camera's topic the image of the time step's time, as JPEG. This process is the station's other side:
 it publishes one episode of each kind. The recorder runs as in a station. Its share of a core is user and system time of all
 of its threads, from the first time step until the episode is closed, sealed and flushed. The bare subscriber is an rclpy
-node with the same subscriptions that writes what it gets, unparsed, to a file. Lost is what was sent and is not in the
-recording, which is read back by the `mcap` package. It does not cover a slow disk, other rates, or a network.
+node with the same subscriptions, with as many messages kept for it as for the recorder, that writes what it gets, unparsed,
+to a file. Lost is what was sent and is not in the recording, which is read back by the `mcap` package. It does not cover a
+slow disk, other rates, or a network.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
 DOMAIN, KINDS, PATIENCE_S = 59, ("raw", "jpeg"), 60.0
-DEPTH = 10       # of the bare subscriber
 AHEAD_S = 0.005  # of its time step is an image: an environment has received it before it says the time step
 
 
@@ -97,14 +98,21 @@ class Station:
         return steps + 1
 
 
+def qualities() -> dict[str, Any]:
+    """By topic the quality of service with which the recorder hears it."""
+    from rlinf.qos import overheard, witnessed
+    from rlinf.sampled import KEPT_IMAGES
+
+    return {"timestep": witnessed("timestep"), **{f"camera/{each}/image": overheard(KEPT_IMAGES) for each in CAMERAS}}
+
+
 def bare(namespace: str, out: Path) -> None:
     """The child that writes what it hears, and nothing else; its standard input ends it."""
     import threading
 
     import rclpy
-    from rclpy.qos import QoSProfile
-    from rlinf_msgs.msg import TimeStep
-    from sensor_msgs.msg import Image
+
+    from rlinf.qos import subscription
 
     rclpy.init()
     node, counts = rclpy.create_node("bare", namespace=namespace), Counter[str]()
@@ -113,9 +121,8 @@ def bare(namespace: str, out: Path) -> None:
             counts[topic] += 1
             file.write(raw)
 
-        for topic, kind in (("timestep", TimeStep), *((f"camera/{each}/image", Image) for each in CAMERAS)):
-            node.create_subscription(kind, topic, lambda raw, topic=topic: take(topic, raw), QoSProfile(depth=DEPTH),
-                                     raw=True)
+        for topic, quality in qualities().items():
+            subscription(node, topic, partial(take, topic), quality=quality, raw=True)
         threading.Thread(target=lambda: (sys.stdin.read(), rclpy.shutdown()), daemon=True).start()
         with contextlib.suppress(Exception):  # it was shut down
             rclpy.spin(node)

@@ -4,7 +4,8 @@
     python benchmarks/release.py --trials 400 --episodes --watch 400
 
 Each trial is one of the trainer's own (``Releases``, default settings), of episodes that are drawn: each succeeds with its
-policy's rate, and the interlock is in the way for a time around its policy's mean. Nothing is learned, sent or written.
+policy's rate, and the interlock is in the way for a time around its policy's mean. It does not cover robots: nothing
+is learned, sent or written.
 --watch is what comes of a policy after it went to all: worse at once, or from its 101st episode on.
 """
 

@@ -169,6 +169,8 @@ def one(name: str) -> dict[str, float] | None:
     if python_of(name):
         return seen
     done = subprocess.run([sys.executable, __file__, "--cost-of", name], capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise SystemExit(f"{name}, its cost:\n{done.stderr[-2000:]}")
     return seen | json.loads(done.stdout.strip().splitlines()[-1])
 
 

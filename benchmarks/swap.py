@@ -87,7 +87,9 @@ def taught(spec: Any, way: int, steps: int = 800) -> Any:
 
 def written(folder: Path, steps: int) -> list[str]:
     """Overrides of a recipe: the simulated arm under a real FR3's motion limits, a task that is not done before its end."""
-    robot = folder / "robot"
+    from rlinf_core.settings.overrides import quoted
+
+    robot, circle = folder / "robot", folder / "circle.yaml"
     robot.mkdir(parents=True)
     limits = yaml.safe_load((ROOT / "sim_bridges/franka_mujoco/franka_sim/limits.yaml").read_text())
     real = yaml.safe_load((ROOT / "robots/franka_fr3/limits.yaml").read_text())
@@ -97,8 +99,8 @@ def written(folder: Path, steps: int) -> list[str]:
         {"driver": "simulator", "simulator": "franka_mujoco", "limits": "limits.yaml"}))
     task = yaml.safe_load((ROOT / "configs/tasks/reach.yaml").read_text())
     task |= {"max_steps": steps, "reward": {"kind": "reach", "height": 0.5, "radius": 0.01}}
-    (folder / "circle.yaml").write_text(yaml.safe_dump(task))
-    return [f"station.robot={robot}", f"station.task={folder / 'circle.yaml'}", "station.operator.kind=scripted"]
+    circle.write_text(yaml.safe_dump(task))
+    return [f"station.robot={quoted(robot)}", f"station.task={quoted(circle)}", "station.operator.kind=scripted"]
 
 
 @dataclass

@@ -4,8 +4,8 @@
 
 Ten demonstrations of the task's script, supervised fine-tuning, then RLPD, with one set of hyper-parameters for all. What
 is reported are 50 held-out scenes by chance (uniform actions), after fine-tuning, and at the end, with Wilson's interval;
-steps are time steps of RL until an evaluation first reached 90 %. What is done already in --out is kept. Tasks are observed
-as poses, not seen; one seed, unless it is run with more.
+steps are time steps of RL until an evaluation first reached 90 %. What is done already in --out is kept. It does
+not cover cameras (tasks are observed as poses), or more than one seed, unless it is run with more.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ Learned in ManiSkill (a Panda, PhysX) with another delay, lag and perception in 
 (`configs/transfer_source.yaml`); taken unchanged to Gymnasium-Robotics' Fetch: another arm, hand, controller and physics
 (MuJoCo); fine-tuned there by RLPD with 20 demonstrations, beside RLPD from scratch with the same demonstrations
 (`configs/transfer_target.yaml`). Success over 50 held-out scenes; steps are those in B after which an evaluation first
-reached 90 %. B is a simulator: what a real arm would say is not covered.
+reached 90 %. B is a simulator: it does not cover what a real arm
+would say.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ sys.path[:0] = [str(ROOT)]
 from rlinf_core.cli.train import train_command  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations  # noqa: E402
+from rlinf_core.settings.overrides import quoted  # noqa: E402
 
 GOAL = 0.9
 
@@ -34,7 +36,8 @@ def run(name: str, folder: Path, *overrides: str) -> list[dict[str, float]]:
     done = read_evaluations(folder) if (folder / "progress.jsonl").exists() else []
     if not done or done[-1]["env_steps"] < recipe.simulation.env_steps:
         folder.mkdir(parents=True, exist_ok=True)
-        train_command(name, list(overrides), folder, report=False)
+        if code := train_command(name, list(overrides), folder, report=False):
+            sys.exit(code)  # it was told to stop: what there is is no figure, and the same command goes on
     return read_evaluations(folder)
 
 
@@ -45,8 +48,8 @@ def steps_to(entries: list[dict[str, float]], goal: float = GOAL) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--robots", nargs="*", default=["fetch"], help="those of simulator B")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--robots", nargs="+", default=["fetch"], help="those of simulator B")
     parser.add_argument("--out", type=Path, default=ROOT / "runs/transfer", help="run folders; what is done there is kept")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--curves", type=Path, help="draw success in B over steps there")
@@ -58,9 +61,9 @@ def main() -> None:
         for seed in options.seeds:
             source = options.out / f"source_{seed}"
             taught = run("transfer_source", source, f"seed={seed}")
-            target = [f"seed={seed}", f"station.robot={robot}"]
+            target = [f"seed={seed}", f"station.robot={quoted(robot)}"]
             tuned = run("transfer_target", options.out / f"{robot}_tuned_{seed}", *target,
-                        f"simulation.initial_policy={source}")
+                        f"simulation.initial_policy={quoted(source)}")
             scratch = run("transfer_target", options.out / f"{robot}_scratch_{seed}", *target)
             curves[robot]["fine-tuned"].append(tuned)
             curves[robot]["from scratch"].append(scratch)

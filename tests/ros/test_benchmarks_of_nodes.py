@@ -1,0 +1,103 @@
+"""Benchmarks of nodes measure what they say: the interlock while it is armed, and who is compared as they compare."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from benchmarks import interlock, recorder, station_loop
+
+rclpy = pytest.importorskip("rclpy")
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue  # noqa: E402
+from geometry_msgs.msg import PoseStamped  # noqa: E402
+
+from rlinf import sampled  # noqa: E402
+from rlinf.qos import profile, witnessed  # noqa: E402
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def alone(request, monkeypatch):
+    """As the benchmark's own process is, in the test's domain, and with few chunks to wait for."""
+    domain = request.node.get_closest_marker("domain").args[0]
+    monkeypatch.setattr(interlock, "DOMAIN", domain)
+    monkeypatch.setattr(interlock, "KEPT", 50)
+    rclpy.init(domain_id=domain)
+    yield
+    rclpy.try_shutdown()
+
+
+@contextlib.contextmanager
+def saying(kind, topic, message, quality):
+    """Somebody else in the domain, who says this without end."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=interlock.DOMAIN)
+    node, over = rclpy.create_node("somebody", context=context), threading.Event()
+    publisher = node.create_publisher(kind, topic, quality)
+
+    def repeat():
+        while not over.wait(0.02):
+            publisher.publish(message)
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        node.destroy_node()
+        rclpy.try_shutdown(context=context)
+
+
+@pytest.mark.domain(74)
+def test_the_interlocks_times_are_its_own(alone):
+    other = DiagnosticStatus(name="station_a/interlock", values=[KeyValue(key="reaction_p99_ms", value="1e9")])
+    with saying(DiagnosticArray, "/diagnostics", DiagnosticArray(status=[other]), 10):
+        assert interlock.node_times(100, "idle", 1.0)["p99_ms"] < 1e9
+
+
+@pytest.mark.domain(75)
+def test_an_interlock_that_cannot_be_armed_gives_no_times(alone):
+    with saying(PoseStamped, "/bench/current_pose", PoseStamped(), profile("current_pose")), \
+            pytest.raises(SystemExit, match="100 Hz, idle: waited 10 s for the interlock to be armed"):
+        interlock.node_times(100, "idle", 1.0)
+
+
+@pytest.mark.domain(93)
+def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
+    before, rate, seen = (os.sched_getscheduler(0), os.sched_getparam(0)), {"p50_ms": 1.0, "p99_ms": 1.0}, []
+
+    def real_time(*_):
+        station_loop.as_a_driver(os.SCHED_RESET_ON_FORK)
+        station_loop.as_a_driver()
+        return rate | {"inference_p50_ms": 1.0, "missed": 0, "dropped": 0}
+
+    def lockstep(*_):
+        said = subprocess.run([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"], capture_output=True)
+        seen.append(int(said.stdout))
+        return dict.fromkeys(("lockstep_steps_per_s", "bare_simulator_steps_per_s", "lockstep_ratio"), 1.0)
+
+    monkeypatch.setattr(station_loop, "DOMAIN", 93)
+    monkeypatch.setenv("ROS_DOMAIN_ID", "93")
+    monkeypatch.setattr(station_loop, "ping_pong", lambda *_: [1e-3])
+    monkeypatch.setattr(station_loop, "real_time", real_time)
+    monkeypatch.setattr(station_loop, "lockstep", lockstep)
+    monkeypatch.setattr(sys, "argv", ["station_loop.py"])
+    try:
+        station_loop.main()
+    finally:
+        os.sched_setscheduler(0, *before)
+    assert seen == [os.SCHED_OTHER]
+
+
+@pytest.mark.domain(95)
+def test_for_the_bare_subscriber_as_much_is_kept_as_for_the_recorder(alone, monkeypatch):
+    cameras, heard = [name for name in recorder.qualities() if name != "timestep"], {}
+    monkeypatch.setattr(sampled, "subscription", lambda node, name, *_, quality, **__: heard.update({name: quality}))
+    sampled.Sampled(rclpy.create_node("recorder"), cameras).node.destroy_node()
+    assert recorder.qualities() == heard | {"timestep": witnessed("timestep")} and len(cameras) == 2

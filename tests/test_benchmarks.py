@@ -1,0 +1,151 @@
+"""What benchmarks say of themselves, refuse and count; their short forms are where what they measure is tested."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks import algorithms, devices, drills, fuzz_episodes, pipelined, simulators, swap, transfer, twin_faults
+from benchmarks.bridge_many import since
+from rlinf_core.recipes import load_recipe
+from tests.algorithms.learning import Run
+from tests.algorithms.point import Points
+
+COMMANDS = sorted(path for path in Path("benchmarks").glob("*.py") if "ArgumentParser" in path.read_text())
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """``main`` with these words."""
+    def call(benchmark, *words):
+        monkeypatch.setattr(sys, "argv", [benchmark.__file__, *map(str, words)])
+        benchmark.main()
+
+    return call
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.stem)
+def test_each_says_what_it_does_not_cover_and_what_json_is(path):
+    assert "does not cover" in " ".join(ast.get_docstring(ast.parse(path.read_text())).split())
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call) and node.args]
+    (option,) = [node for node in calls if isinstance(node.args[0], ast.Constant) and node.args[0].value == "--json"]
+    assert "help" in [keyword.arg for keyword in option.keywords]
+
+
+# Ctrl-C
+def test_ctrl_c_in_a_run_ends_the_transfer_and_its_exit_code_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(transfer, "train_command", lambda *_, **__: 130)
+    with pytest.raises(SystemExit) as ended:
+        transfer.run("sim_sac", tmp_path / "run")
+    assert ended.value.code == 130
+
+
+def test_a_run_that_was_told_to_stop_gives_no_figure_of_a_device():
+    class Stopped(Points):
+        def step(self, actions, active=None):
+            if self.next > 10**6 + 20:
+                signal.raise_signal(signal.SIGINT)
+            return super().step(actions, active)
+
+    with pytest.raises(SystemExit, match=r"expected a run of 3000 steps, got one that was told to stop"):
+        devices.learned("sac", "cpu", "float32", lambda recipe, size: Stopped(size))
+
+
+@pytest.mark.parametrize("steps", [[], [16, 32]])
+def test_a_run_that_was_told_to_stop_gives_no_rate(monkeypatch, steps):
+    monkeypatch.setattr(pipelined, "train", lambda recipe, folder, tell: [
+        tell(SimpleNamespace(steps=each), None) for each in steps])
+    with pytest.raises(SystemExit, match=f"expected a run of 64 time steps, .* after {steps[-1] if steps else 0}"):
+        pipelined.steps_per_second(0, False, 64, 1)
+
+
+# Paths with signs of Hydra's grammar
+def test_folders_of_the_transfer_may_have_any_name(tmp_path, monkeypatch, called):
+    seen = {}
+
+    def run(name, folder, *overrides):
+        seen[folder.name] = load_recipe(name, list(overrides))
+        return [{"success": 1.0, "env_steps": 0.0}]
+
+    monkeypatch.setattr(transfer, "run", run)
+    out = tmp_path / "it's, here=[1]"
+    called(transfer, "--seeds", 0, "--out", out)
+    assert seen["fetch_tuned_0"].simulation.initial_policy == str(out / "source_0")
+
+
+def test_the_folder_of_the_swapped_policy_may_have_any_name(tmp_path):
+    recipe = load_recipe("demo", swap.written(tmp_path / "it's, here=[1]", 10))
+    assert recipe.station.robot == str(tmp_path / "it's, here=[1]/robot")
+
+
+# Drills
+@pytest.mark.parametrize("runs, busy", [(1, [False]), (2, [False, True]), (3, [False, False, True])])
+def test_of_few_drills_the_longest_silence_is_of_those_that_there_are(tmp_path, monkeypatch, called, runs, busy):
+    seen = []
+
+    def drilled(folder, busy):
+        seen.append(busy)
+        return {"requirements_held": 1, "traps_held": 2, "not_held": [], "longest_silence_ms": 10.0 + busy}
+
+    monkeypatch.setattr(drills, "drilled", drilled)
+    called(drills, "--runs", runs, "--json", tmp_path / "told.json")
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert seen == busy and told["longest_silence_ms_alone"] == 10.0
+    assert told.get("longest_silence_ms_beside_hogs") == (11.0 if any(busy) else None)
+
+
+@pytest.mark.parametrize("module, words, said", [
+    (twin_faults, ["--only", "typo"], r"--only: expected a part of one of reflex, .*; got 'typo'"),
+    (twin_faults, ["--times", "0"], "--times: expected at least 1, got 0"),
+    (algorithms, ["--only", "typo"], "--only: expected a part of one of PPO, .*, got 'typo'"),
+    (algorithms, ["--seeds"], "--seeds: expected at least one argument"),
+    (drills, ["--runs", "0"], "--runs: expected at least 1, got 0")])
+def test_what_would_measure_nothing_is_refused(called, capsys, module, words, said):
+    with pytest.raises(SystemExit) as ended:
+        called(module, *words)
+    assert ended.value.code == 2
+    assert re.search(said, capsys.readouterr().err)
+
+
+# What is said
+def test_late_uploads_are_those_since_whatever_each_station_had_sent_before():
+    policy = (0, 0.0)
+    first = [([1.0, 1.0, 1.0], 0, policy), ([1.0], 0, policy), ([], 0, policy)]
+    rows = [([1.0, 1.0, 1.0], 0, policy), ([1.0, 7.0], 0, policy), ([8.0, 9.0], 0, policy)]
+    assert since(first, rows) == [7.0, 8.0, 9.0]
+
+
+def test_the_machine_is_the_one_that_fuzzed(tmp_path, called):
+    with pytest.raises(SystemExit) as ended:
+        called(fuzz_episodes, "--episodes", 1, "--json", tmp_path / "told.json")
+    assert not ended.value.code
+    assert json.loads((tmp_path / "told.json").read_text())["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_curves_are_named_by_the_seeds_that_were_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(algorithms, "RUNS", {"PPO": lambda seed, to_its_end: Run(0.0, 1.0, 9, curve=[(0, 0.0), (9, 1.0)])})
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        algorithms.draw({"PPO": [algorithms.RUNS["PPO"](0, True)] * 2}, [5, 7], tmp_path / "curves.svg")
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert "seed 5" in drawn and "seed 7" in drawn and "seed 0" not in drawn
+
+
+def test_why_a_simulator_could_not_be_timed_is_said(monkeypatch):
+    def run(command, **_):
+        if "--json" in command:
+            Path(command[-1]).write_text(json.dumps({"kept": 1, "checks": 1}))
+            return subprocess.CompletedProcess(command, 0, "", "")
+        return subprocess.CompletedProcess(command, 1, "", "ImportError: no such simulator")
+
+    monkeypatch.setattr(simulators.subprocess, "run", run)
+    with pytest.raises(SystemExit, match="franka_mujoco, its cost:\nImportError: no such simulator"):
+        simulators.one("franka_mujoco")
