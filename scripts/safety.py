@@ -43,7 +43,7 @@ REQUIREMENTS = {
     "S19": "configuration: checked, frozen while armed but for tightening, its hash in every episode",
     "S20": "evidence: every intervention on a topic and in the recording; the half minute before a fault is kept",
     "S21": "the arm's place: another frame, a jump or a place not yet seen at rest is no state; the set-point goes to the "
-           "arm within its limits, never by a step; resting far from the arm it is a fault",
+           "arm within its limits, or at once where nothing follows it; resting far from the arm it is a fault",
     "S22": "an input that a limit needs (wrench, joints, gripper, pose) is alive, or nothing is armed and nothing moves",
     "S23": "one interlock, one commander: authority is of the topic; a second publisher of commands or of an e-stop is a "
            "fault by name, of any other input a hold",
@@ -94,8 +94,9 @@ def main() -> None:
 def fuzzed(found: dict) -> dict[str, str]:
     """The fuzzer's result as a line of evidence."""
     nearest = ", ".join(f"{name} {found[f'worst_{name}']:+.1e}" for name in ("position", "speed", "acceleration", "jerk"))
+    when = f"{found['when']}: " if "when" in found else ""
     return {"requirement": "S8", "test": "benchmarks::benchmarks/fuzz_interlock.py",
-            "measured": f"{found['ticks']:,} ticks, {found['violations']} violations, {found['exceptions']} exceptions; "
+            "measured": f"{when}{found['ticks']:,} ticks, {found['violations']} violations, {found['exceptions']} exceptions; "
                         f"nearest to its limit: {nearest}"}
 
 
@@ -113,7 +114,7 @@ def page(measured: list[dict[str, str]], drill: dict) -> str:
         for row in drill["rows"]:
             if row["requirement"] == number or number == f"trap {row['trap']}":
                 verdict = "" if row["held"] else "**not held**: "
-                lines.append(f"{cells.pop() if cells else '| | |'} drill: {row['name']} | {verdict}{row['measured']} |")
+                lines.append(f"{cells.pop() if cells else '| | |'} drill: {row['name']} | {verdict}{row['measured'].replace('<', '&lt;')} |")
     return (ROOT / "scripts/safety_head.md").read_text() + "\n" + "\n".join(lines) + "\n"
 
 
