@@ -12,9 +12,11 @@ from rlinf_core.operators.sticks import Axis
 from rlinf_core.settings.base import Settings
 
 FRESH_S = 0.4   # what a person saw when they moved may be so old
+ASKED_S = 1.0   # and when they pressed what begins something: later they may stand beside the arm
 MODES = ("demonstration", "train", "evaluate")
 QUIET_S = 0.6   # after a motion whose page was replaced: it falls silent, and that stops it
 ASKS = ("take", "leave", "arm", "disarm", "reset", "release", "start", "cancel")
+BEGIN = ("take", "arm", "reset", "release", "start", "ready")  # what ends something counts however late it comes
 ANYBODYS = ("take", "disarm")  # what a page that only watches may ask too; the stop is no word of this socket
 Number = Annotated[int, Field(ge=0, le=2**53)]
 
@@ -35,14 +37,23 @@ class Ask(Settings):
 
     kind: Literal["ask"]
     what: str = Field(pattern=f"^({'|'.join((*ASKS, *LABELS))})$")
+    seen: float = Field(0.0, description="as of a hand; a word without it is late")
     cause: str = Field("", max_length=200, description="of reset: the fault's name")
     mode: Literal["demonstration", "train", "evaluate"] = "evaluate"
+
+    def late_s(self, now: float) -> float:
+        """How long ago it showed what the person saw who pressed it, where that is too long; else 0."""
+        return _late(now - self.seen, ASKED_S)
 
 
 class Seen(Settings):
     """A frame has been drawn."""
 
     kind: Literal["seen"]
+
+
+def _late(age: float, most: float) -> float:
+    return 0.0 if -0.1 <= age <= most else age  # the future is no picture of the station
 
 
 WORDS: TypeAdapter[Hand | Ask | Seen] = TypeAdapter(Annotated[Hand | Ask | Seen, Field(discriminator="kind")])
@@ -80,8 +91,7 @@ class Controls:
         """Whether this word goes to the station."""
         if page != self.holder or hand.seq <= self.seq:
             return False
-        self.seq, age = hand.seq, now - hand.seen
-        self.late_s = age if not -0.1 <= age <= FRESH_S else 0.0
+        self.seq, self.late_s = hand.seq, _late(now - hand.seen, FRESH_S)
         if self.late_s or now < self._quiet_until:
             return False
         self.holding = hand.held

@@ -22,7 +22,7 @@ from aiohttp import ClientError, WSMsgType, web
 
 from rlinf_core.errors import RlinfError, printable
 from rlinf_core.page.access import Access
-from rlinf_core.page.controls import ANYBODYS, Ask, Controls, Hand, read
+from rlinf_core.page.controls import ANYBODYS, ASKED_S, BEGIN, Ask, Controls, Hand, read
 from rlinf_core.page.views import Views
 
 STATIC = Path(__file__).with_name("static")
@@ -260,6 +260,9 @@ class Server:
         page.tell("note", json.dumps({"kind": "note", "what": word.what, "well": well, "text": said}))
 
     async def _answer(self, page: Page, word: Ask) -> str:
+        if word.what in BEGIN and (late_s := word.late_s(time.monotonic())):
+            raise RlinfError(f"{word.what}: expected within {ASKED_S:g} s of what the page showed, came {late_s:.1f} s "
+                             "after it, and was not done. Look at the arm, and press again")
         if word.what == "take":
             self.controls.take(page.number, time.monotonic())
             return "this page has the controls"

@@ -11,7 +11,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.page.access import token_of
 from rlinf_core.page.causes import WHY, why
-from rlinf_core.page.controls import FRESH_S, QUIET_S, Controls, Hand, read
+from rlinf_core.page.controls import ASKED_S, FRESH_S, QUIET_S, Controls, Hand, read
 from rlinf_core.page.history import History
 from rlinf_core.page.server import finite
 from rlinf_core.recipes import load_recipe
@@ -46,6 +46,12 @@ def test_a_page_that_is_replaced_in_motion_falls_silent_first():
     assert controls.counts(2, hand(1, 10.7, held=False), 10.1 + QUIET_S + 0.01)
     controls.take(1, 11.0)
     assert controls.counts(1, hand(0, 11.0), 11.0), "at rest nothing need end"
+
+
+def test_a_button_counts_within_a_second_of_what_its_page_showed_and_late_where_it_does_not_say():
+    pressed = read('{"kind": "ask", "what": "arm", "seen": 10.0}')
+    assert pressed.late_s(10.0 + ASKED_S) == 0.0 and pressed.late_s(19.0) == 9.0 and pressed.late_s(9.5)
+    assert read('{"kind": "ask", "what": "arm"}').late_s(100.0) == 100.0
 
 
 @pytest.mark.parametrize("text", [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlinf_core.page.views import Views
-from tests.page.test_server import TOKEN, run, serve
+from tests.page.pages import TOKEN, run, serve
 
 DRAWN = np.random.default_rng(0).integers(0, 255, (120, 160, 3), dtype=np.uint8)
 PICTURE = cv2.normalize(cv2.GaussianBlur(DRAWN, (0, 0), 3.0), None, 0, 255, cv2.NORM_MINMAX)

@@ -147,10 +147,14 @@ class Client:
     def send(self, text):
         asyncio.run_coroutine_threadsafe(self.socket.send_str(text), self.loop).result(5)
 
+    def press(self, what, **more):
+        """By a person who sees how the station is now."""
+        self.send(json.dumps({"kind": "ask", "what": what, "seen": time.monotonic()} | more))
+
     def ask(self, peer, what, **more):
         """The answer."""
         before = len(self.notes)
-        self.send(json.dumps({"kind": "ask", "what": what, **more}))
+        self.press(what, **more)
         peer.spin(lambda: len(self.notes) > before, 90, f"an answer to {what}")
         return self.notes[-1]
 

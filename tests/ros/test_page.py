@@ -3,13 +3,17 @@
 import asyncio
 import os
 import signal
+import time
 
 import aiohttp
 import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from sensor_msgs.msg import Joy
 
+from rlinf_core.operators.page import ACTIVE, BUTTONS
 from tests.ros.conftest import peer_in
 from tests.ros.paged import Client, Paged, ready, visitor
+from tests.ros.stand import listen
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
@@ -134,8 +138,8 @@ def test_a_disarm_goes_before_an_arm_that_was_asked_for_earlier_and_is_still_on_
         assert page.ask(station.peer, "disarm")["well"]
         station.reach(SafetyState.DISARMED)
         before, states = len(page.notes), len(station.states)
-        page.send('{"kind": "ask", "what": "arm"}')
-        page.send('{"kind": "ask", "what": "disarm"}')
+        page.press("arm")
+        page.press("disarm")
         station.peer.spin(lambda: len(page.notes) == before + 2, 90, "both answers")  # noqa: B023
         station.peer.for_s(0.3)
         assert {note["what"]: note["well"] for note in page.notes[before:]} == {"arm": False, "disarm": True}
@@ -159,6 +163,24 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
         station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 90, "it on the disk")
         station.peer.spin(lambda: page.said["state"]["episode"]["last"]["id"] == ended.episode_id, 10, "it on the page")
         station.peer.spin(lambda: page.said["history"]["success"], 10, "and in its curve")
+
+
+def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a_label_count(station, page):
+    ready(station, page)
+    station.peer.for_s(0.5)
+    page.silent, heard, before = True, listen(station, Joy, "page"), len(station.episodes)
+    station.peer.for_s(0.5)
+    heard.clear()
+    assert page.ask(station.peer, "success", seen=time.monotonic() - 9.0)["well"]
+    station.peer.spin(lambda: any(each.kind == EpisodeEvent.ENDED for each in station.episodes[before:]), 90, "its end")
+    assert [each.buttons[BUTTONS.index("success")] for each in heard] == [1, 0]
+    assert page.ask(station.peer, "disarm", seen=time.monotonic() - 9.0)["well"]
+    station.reach(SafetyState.DISARMED)
+    late = page.ask(station.peer, "arm", seen=time.monotonic() - 9.0)
+    assert not late["well"] and "came 9.0 s after it, and was not done" in late["text"]
+    station.peer.for_s(0.5)
+    assert station.state.state == SafetyState.DISARMED and not any(each.buttons[BUTTONS.index(ACTIVE)] for each in heard)
+    page.silent = False
 
 
 def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(station, page):

@@ -36,11 +36,13 @@ export class Hands {
     this.hold(event.code, down && axis ? {[axis]: way} : {}, down);
   }
 
+  // Its beginning and its end are said at once; how it moves meanwhile, with the next of 20 words a second.
   hold(what, moves, down) {
+    const changes = down !== this.held.has(what);
     if (down && this.mine) this.held.set(what, moves);
     else this.held.delete(what);
     this.active = true;
-    this.report();
+    if (changes) this.report();
   }
 
   pad(pad) {

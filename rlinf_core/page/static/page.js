@@ -30,7 +30,11 @@ const link = new Link({
   state: show,
   note: said => note(said.text, said.well),
   frame: bytes => cameras.draw(bytes),
-  closed: reason => { if (reason) note(`The server closed the connection: ${reason}`, false); render(); },
+  closed: (reason, unanswered) => {
+    if (reason) note(`The server closed the connection: ${reason}`, false);
+    if (unanswered.length) note(`No answer came to: ${unanswered.join(", ")}. Look at the arm before you press it again`, false);
+    render();
+  },
 });
 const hands = new Hands(link, why => { cut = why; render(); });
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -129,9 +130,12 @@ class PageAsks:
         return f"FAULT '{ask.cause}' is cleared. Arm to move"
 
     async def _label(self, ask: Ask) -> str:
-        """By the operator's process, as a pedal's would be; what it does not believe does not count, and is said."""
+        """By the operator's process, as a pedal's would be; what it does not believe does not count, and is said.
+
+        One that comes late renews no enable: whoever pressed it may have gone to the arm.
+        """
         before = self.labelled
-        self._publish([HELD] * self.said.held + [ACTIVE, ask.what])
+        self._publish([HELD] * self.said.held + [ACTIVE] * (not ask.late_s(time.monotonic())) + [ask.what])
         self._publish([HELD] * self.said.held)
         for _ in range(int(PASSED_ON_S / 0.05)):
             if self.labelled > before:

@@ -1,0 +1,107 @@
+"""The page's server over real sockets, and pages that are open there."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import time
+
+import aiohttp
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.page.access import Access
+from rlinf_core.page.server import Server
+from rlinf_core.page.views import Views
+
+NONE = Views([], lambda camera: None)
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+class Station:
+    """Keeps what it is asked."""
+
+    def __init__(self):
+        self.hands, self.asked, self.beats, self.stopped = [], [], [], []
+
+    def hand(self, hand):
+        self.hands.append(hand)
+
+    def beat(self, stopped):
+        self.beats.append(time.monotonic())
+        self.stopped.append(stopped)
+
+    async def ask(self, ask):
+        self.asked.append(ask.what)
+        if ask.what == "reset":
+            raise RlinfError(f"no fault '{ask.cause}' stands")
+        return f"done: {ask.what}"
+
+
+def serve(token="", views=NONE):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    station, log = Station(), []
+    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append)
+    server.url, server.lines, server.kept_station = f"http://127.0.0.1:{port}", log, station
+    return server
+
+
+class Open:
+    """A page that is open."""
+
+    def __init__(self, socket):
+        self.socket, self.seq = socket, 0
+
+    async def hear(self, kind):
+        while True:
+            message = await asyncio.wait_for(self.socket.receive(), 10)
+            assert message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY), message
+            said = message.data if isinstance(message.data, bytes) else json.loads(message.data)
+            if kind == (said["kind"] if isinstance(said, dict) else "frame"):
+                return said
+
+    async def say(self, kind, **word):
+        await self.socket.send_json({"kind": kind, **word})
+
+    async def ask(self, what, **more):
+        await self.say("ask", what=what, **{"seen": time.monotonic()} | more)
+        return await self.hear("note")
+
+    async def hand(self, **changes):
+        self.seq += 1
+        await self.say("hand", **{"seq": self.seq, "seen": time.monotonic(), "held": True, "active": True,
+                                  "axes": {"x": 1.0}} | changes)
+
+
+@contextlib.asynccontextmanager
+async def opened(server, **more):
+    said = {"Origin": server.url} | more
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{server.url}/live", headers=said) as found:
+        yield Open(found)
+
+
+def run(steps, server):
+    async def begin():
+        for _ in range(100):  # until it listens
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                async with aiohttp.ClientSession() as session, session.get(server.url):
+                    break
+            await asyncio.sleep(0.05)
+        return await asyncio.wait_for(steps(), 60)
+
+    return asyncio.run(begin())
+
+
+async def until(holds):
+    for _ in range(400):
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not come")
+
+
+async def status(method, url, **headers):
+    said = {"headers": headers, "allow_redirects": False}
+    async with aiohttp.ClientSession() as session, session.request(method, url, **said) as got:
+        return got.status, await got.text(), got.headers
