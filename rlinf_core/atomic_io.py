@@ -35,6 +35,14 @@ def publish_file(aside: Path, path: Path) -> Path:
     return path
 
 
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file, or begin it; what a power cut has left of the last one stays apart from it."""
+    with path.open("ab+") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+        cut = file.read() not in (b"", b"\n")
+        file.write((b"\n" if cut else b"") + line.encode() + b"\n")
+
+
 def flush_folder(folder: Path) -> None:
     """Flush the files of a folder, then the folder, which is what their names are kept in."""
     for path in (*folder.iterdir(), folder):

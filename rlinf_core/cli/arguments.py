@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 Commands = argparse._SubParsersAction
-SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "default": [], "metavar": "KEY=VALUE"}
-JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": Path}
+MOST, PICTURES = 2**31 - 1, (".png", ".jpg", ".pdf", ".svg")
 STATIONS_RECIPE: dict[str, Any] = {"metavar": "recipe", "nargs": "?", "default": "demo",
                                    "help": "the station's recipe (default: demo)"}
 RECORDINGS: dict[str, Any] = {"nargs": "+", "type": Path, "metavar": "recordings",
                               "help": "episodes, a spool, an inbox, or a run folder"}
+
+
+def written(*endings: str) -> Callable[[str], Path]:
+    """Reads the name of a file that is written once the work is done: it can be, and has one of these endings, if any."""
+    def read(said: str) -> Path:
+        path, folder = Path(said), os.path.dirname(said) or os.curdir
+        known = said if os.path.exists(said) else folder
+        if endings and path.suffix.lower() not in endings:
+            raise argparse.ArgumentTypeError(f"expected a file's name that ends in {', '.join(endings)}, got {said}")
+        if os.path.isdir(said) or not os.path.isdir(folder) or not os.access(known, os.W_OK):
+            raise argparse.ArgumentTypeError(f"expected a file in a folder that is there and may be written to, got {said}")
+        return path
+
+    return read
+
+
+SEVERAL: dict[str, Any] = {"action": "extend", "default": []}  # argparse extends a copy; said again, more come to them
+SET: dict[str, Any] = {"dest": "overrides", "nargs": "*", "metavar": "KEY=VALUE", **SEVERAL}
+JSON: dict[str, Any] = {"dest": "json_file", "metavar": "JSON", "type": written()}
 
 
 def command(commands: Commands, name: str, run: str, text: str, description: str | None = None
@@ -50,7 +69,8 @@ def show_command(commands: Commands) -> None:
         "which limits, and whether it is what was closed (its seal). Of one recording alone, its topics too, "
         "with counts and times. Exit code 1 where a seal does not fit."))
     show.add_argument("paths", **RECORDINGS)
-    show.add_argument("--plot", type=Path, metavar="FILE", help="draw one episode's rewards and actions, e.g. episode.png")
+    show.add_argument("--plot", type=written(*PICTURES), metavar="FILE",
+                      help="draw one episode's rewards and actions, e.g. episode.png")
 
 
 def fraction(said: str) -> float:
@@ -62,11 +82,13 @@ def fraction(said: str) -> float:
 
 
 def at_least(low: int, number: type[int] | type[float], high: float = math.inf) -> Callable[[str], float]:
-    """Reads a number that is finite, not below ``low`` and not above ``high``."""
+    """Reads a number that is finite, not below ``low`` and not above ``high``, which is MOST at most for whole ones."""
+    most = min(high, MOST) if number is int else high
+
     def read(said: str) -> float:
         value = number(said)
-        if not (low <= value <= high and math.isfinite(value)):
-            bounds = f"{low} on" if math.isinf(high) else f"{low} to {high}"
+        if not (low <= value <= most and math.isfinite(value)):
+            bounds = f"{low} on" if math.isinf(high) and not value > most else f"{low} to {most}"
             raise argparse.ArgumentTypeError(f"expected a number from {bounds}, got {said}")
         return value
 

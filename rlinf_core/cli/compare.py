@@ -9,10 +9,17 @@ from rlinf_core.reports.curves import draw, read_evaluations
 
 def compare(runs: list[Path], out: Path) -> None:
     """Draw every run's success over time steps, and say when each first reached 90 %."""
-    curves = {run.name: read_evaluations(run) for run in runs}
+    curves = {name: read_evaluations(run) for name, run in zip(names_of(runs), runs, strict=True)}
     for name, entries in curves.items():
         reached = next((e for e in entries if e["success"] >= 0.9), None)
         words = f"90 % after {reached['env_steps']:,.0f} steps, {reached['seconds']:.0f} s" if reached else "never 90 %"
         print(f"{name:<24}  {words}; last {entries[-1]['success']:.0%} at {entries[-1]['env_steps']:,.0f} steps")
     draw(curves, out)
     print(f"picture: {out}")
+
+
+def names_of(runs: list[Path]) -> list[str]:
+    """Of their folders, with as many of those above as make different ones different: sac/run, ppo/run."""
+    parts = [run.resolve().parts for run in runs]
+    names = ([str(Path(*own[-depth:])) for own in parts] for depth in range(1, max(map(len, parts)) + 1))
+    return next(found for found in names if len(set(found)) == len(set(parts)))

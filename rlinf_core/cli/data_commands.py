@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.cli.arguments import JSON, RECORDINGS, SET, Commands, at_least, command, fraction, show_command
+from rlinf_core.cli.arguments import JSON, RECORDINGS, SET, SEVERAL, Commands, at_least, command, fraction, show_command
 
 NAMES: dict[str, Any] = {"help": "whose station recorded them, for names (default: that of the run they lie in)"}
 
@@ -31,7 +31,7 @@ def data_commands(commands: Commands) -> None:
     of("repair", "what is whole of those that are not, written anew; episodes are sealed again", out=True)
     of("merge", "all whole episodes in one folder; all must have the same specs", out=True)
     split = of("split", "whole episodes in several folders: by outcome, or by fractions", out=True)
-    split.add_argument("--fractions", nargs="+", default=[], metavar="NAME=FRACTION",
+    split.add_argument("--fractions", nargs="+", **SEVERAL, metavar="NAME=FRACTION",
                        help="e.g. train=0.9 val=0.1, drawn at random (default: a folder for each outcome)")
     split.add_argument("--seed", type=at_least(0, int), default=0, help="of that draw (default: 0)")
     stats = of("stats", "mean, deviation, extremes and quantiles of every key; the success rate with its interval")
@@ -58,7 +58,7 @@ def _imports(data: Commands) -> None:
     lerobot.add_argument("--out", type=Path, required=True, help="a new folder; nothing is overwritten")
     lerobot.add_argument("--recipe", help="whose station's specs it has (default: what our own export says in it)")
     lerobot.add_argument("--set", **SET, help="override of that recipe, e.g. station.image_size=[480,640]")
-    lerobot.add_argument("--camera", dest="cameras", nargs="+", default=[], metavar="NAME=THEIRS",
+    lerobot.add_argument("--camera", dest="cameras", nargs="+", **SEVERAL, metavar="NAME=THEIRS",
                          help="what the data set calls a camera of the station, e.g. front=laptop")
 
 
@@ -72,8 +72,8 @@ def reward_commands(commands: Commands) -> None:
         "classifier, model: FILE}`."))
     train.add_argument("paths", **RECORDINGS)
     train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
-    train.add_argument("--cameras", nargs="+", default=[], metavar="NAME", help="to look through (default: all recorded)")
-    train.add_argument("--failed", nargs="+", default=[], metavar="EPISODE",
+    train.add_argument("--cameras", nargs="+", **SEVERAL, metavar="NAME", help="to look through (default: all recorded)")
+    train.add_argument("--failed", nargs="+", **SEVERAL, metavar="EPISODE",
                        help="ids of episodes that were called a success and are none, as a classifier's mistakes")
     train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",

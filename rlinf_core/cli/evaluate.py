@@ -16,6 +16,7 @@ from rlinf_core.settings.overrides import combinations
 def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str], vary: list[str], episodes: int,
                      first_seed: int, video: Path | None, json_file: Path | None) -> None:
     """Play every scene with every variation; print a line each, and write the films and the figures that are asked for."""
+    from rich.markup import escape
     from rich.progress import track
 
     from rlinf_core.policies.files import newest_policy
@@ -32,7 +33,7 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
     for variation, varied in recipes.items():
         name, won, failed = " ".join(variation), [], 0
         played = rollout(varied, policy, seeds, frames)
-        for episode, images in track(played, total=len(seeds), description=name or "evaluating"):
+        for episode, images in track(played, total=len(seeds), description=escape(name) or "evaluating"):
             won.append(episode.success)
             failed += episode.failure
             filmed = caption(images, f"{name} seed {seeds[len(won) - 1]}".strip(), episode.outcome)
@@ -43,11 +44,11 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
         ending = f" {name}" if name else ""
         result |= {f"success{ending}": float(np.mean(won)), f"low{ending}": low, f"high{ending}": high,
                    f"failure{ending}": failed / len(won)}
+    if json_file:
+        json_file.write_text(json.dumps(result))
     if video:
         write_video(video, pictures)
         print(f"video: {video}")
-    if json_file:
-        json_file.write_text(json.dumps(result))
 
 
 def _recipe_of(policy: Path) -> Path | str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlinf_core.cli.arguments import Commands, at_least, command, recipe_command
+from rlinf_core.cli.arguments import SEVERAL, Commands, at_least, command, recipe_command
 
 
 def fleet_commands(commands: Commands) -> None:
@@ -21,7 +21,7 @@ def fleet_commands(commands: Commands) -> None:
 def _up(own: Commands) -> None:
     up = recipe_command(own, "up", "cli.fleet_up:up", "start a trainer and simulated stations on this machine, through the "
                         "phases of a recipe; goes on with what is in --out", "demo")
-    up.add_argument("--stations", nargs="+", default=["2"], metavar="N|NAME", help="so many, station_1 and on, or those of "
+    up.add_argument("--stations", nargs="+", **SEVERAL, metavar="N|NAME", help="so many, station_1 and on, or those of "
                     "these names (default: 2)")
     up.add_argument("--respawn", action="store_true", help="start a station again that has died")
     up.add_argument("--quiet", action="store_true", help="print lines instead of the live display")
@@ -68,7 +68,7 @@ def _policies(own: Commands) -> None:
     what = pin.add_mutually_exclusive_group(required=True)
     what.add_argument("--version", type=at_least(1, int), metavar="N", help="policies/policy-<N>.safetensors of the run")
     what.add_argument("--off", action="store_true", help="keep them no longer")
-    pin.add_argument("--stations", nargs="+", default=[], metavar="STATION", help="these alone (default: all)")
+    pin.add_argument("--stations", nargs="+", **SEVERAL, metavar="STATION", help="these alone (default: all)")
 
 
 def _of_run(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ SHOWN = 200       # characters of why a station died
 
 def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], respawn: bool, quiet: bool = False) -> int:
     """Start them and look after them; 0 where every station went through the recipe, 1 where one died, 130 by Ctrl-C."""
-    recipe, found = members(name, overrides, stations, run_dir)
+    recipe, found = members(name, overrides, stations or ["2"], run_dir)
     extras.require("trainer", "rlinf fleet up")
     with contextlib.ExitStack() as locks:
         for member in found:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import os
 import pkgutil
+import select
 import signal
 import sys
 from pathlib import Path
@@ -13,12 +15,15 @@ from pathlib import Path
 from rlinf_core import extras
 from rlinf_core.cli.arguments import (
     JSON,
+    PICTURES,
     SET,
+    SEVERAL,
     STATIONS_RECIPE,
     at_least,
     command,
     recipe_command,
     show_command,
+    written,
 )
 from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
@@ -61,7 +66,33 @@ EXAMPLES = """examples:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point; errors a user can act on end with exit code 1 and no traceback."""
+    """Entry point: ``run``, and what the system refuses is one line, too; who reads no further ends it without a word."""
+    try:
+        code = run(argv)
+        print(end="", flush=True)  # or its reader is missed after the end, where nobody is told
+        return code
+    except OSError as error:
+        if _unread() and isinstance(error, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        print(f"rlinf: {f'{error.filename}: {error.strerror}' if error.filename else error}", file=sys.stderr)
+        return 1
+
+
+def _unread() -> bool:
+    """Whether what reads our output has gone, as `head` does; what cannot be written of it is dropped."""
+    output = select.poll()
+    with contextlib.suppress(OSError, AttributeError):  # none, or no file
+        output.register(sys.stdout.fileno(), 0)
+    gone = bool(output.poll(0))
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
+
+
+def run(argv: list[str] | None = None) -> int:
+    """One command; errors a user can act on end with exit code 1 and no traceback."""
     arguments = vars(_parser().parse_args(argv))
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -116,7 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     compare = command(commands, "compare", "cli.compare:compare",
                       "success over time steps of several runs, in one picture")
     compare.add_argument("runs", nargs="+", type=Path, help="run folders of `rlinf train`")
-    compare.add_argument("--out", type=Path, default=Path("compare.png"), help="the picture (default: compare.png)")
+    compare.add_argument("--out", type=written(*PICTURES), default=Path("compare.png"),
+                         help="the picture (default: compare.png)")
     collect = recipe_command(commands, "collect", "cli.collect:collect", "collect demonstrations by hand, or by a script "
                               "in simulation, until enough have succeeded; goes on with what is in --out")
     collect.add_argument("--episodes", type=at_least(1, int), metavar="N",
@@ -152,11 +184,11 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--recipe", help="whose station and task (default: the run's own, or demo)")
     evaluate.add_argument("--set", **SET,
                           help="override, e.g. station.robot=panda_gym_hil: the same policy in another simulator")
-    evaluate.add_argument("--vary", nargs="*", default=[], metavar="KEY=A,B,...",
+    evaluate.add_argument("--vary", nargs="*", **SEVERAL, metavar="KEY=A,B,...",
                           help="one line for each value, or each combination, e.g. simulation.randomise.delay_s=0,0.1,0.2")
     evaluate.add_argument("--episodes", type=at_least(1, int), default=50)
     evaluate.add_argument("--first-seed", type=at_least(0, int), default=1_000_000)
-    evaluate.add_argument("--video", type=Path, help="write the first episodes as MP4")
+    evaluate.add_argument("--video", type=written(".mp4", ".mkv", ".mov"), help="write the first episodes as MP4")
     evaluate.add_argument("--json", **JSON, help="write the result as one flat object")
     serve = command(commands, "serve", "cli.serve:serve", "answer observations over the network by openpi's websocket "
                      "protocol: stations with station.policy.backend=remote, and openpi-client programs", (
@@ -210,8 +242,8 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--arm", default="", metavar="NAME", help="which one, where there are several")
     own.add_argument("--margin", type=float, default=0.01, metavar="METRES",
                      help="how far within what was guided the box ends (default: 0.01)")
-    own.add_argument("--out", type=Path, default=Path("calibration.png"), metavar="PNG", help="the picture (default: "
-                     "calibration.png)")
+    own.add_argument("--out", type=written(".png", ".jpg"), default=Path("calibration.png"), metavar="PNG",
+                     help="the picture (default: calibration.png)")
     own.add_argument("--write", action="store_true", help="write the lines into the robot's own files")
     first = command(commands, "first-motion", "cli.station:first_motion", "a real arm's first motion, at a tenth of its "
                     "speeds", ("Lowers the interlock's speeds to a tenth, asks a person for one thing after the other "
@@ -234,8 +266,8 @@ def _parser() -> argparse.ArgumentParser:
     camera.add_argument("--board", default="8x5", metavar="COLUMNSxROWS", help="inner corners of the board (default: 8x5)")
     camera.add_argument("--square", type=float, default=0.03, metavar="METRES", help="edge of its squares (default: 0.03)")
     camera.add_argument("--reference", type=Path, metavar="PNG", help="align: another than views/<camera>.png of the robot")
-    camera.add_argument("--out", type=Path, default=Path("alignment.png"), metavar="PNG", help="align: the picture "
-                        "(default: alignment.png)")
+    camera.add_argument("--out", type=written(".png", ".jpg"), default=Path("alignment.png"), metavar="PNG",
+                        help="align: the picture (default: alignment.png)")
     camera.add_argument("--write", action="store_true", help="write the file, or the reference")
     check = command(commands, "check", "cli.check:check_command", "whether a simulator conforms to the robot interface")
     check.add_argument("what", choices=["sim"], help="a simulator, of sim_bridges/")

@@ -33,11 +33,11 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
         raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
     frames = training.frames_of(read.values(), cameras, failed)
     learned, judged = training.split(frames, held_out, seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(transient=True) as progress:
         task = progress.add_task("learning to see success", total=steps)
         network = training.train(learned, steps, seed, lambda _: progress.advance(task))
     scores, said = training.judge(network, judged)
-    out.parent.mkdir(parents=True, exist_ok=True)
     picture = out.with_suffix(".png")
     _picture(judged, said, picture)
     aside = out.with_name(f".{out.name}.part")

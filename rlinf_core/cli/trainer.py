@@ -2,9 +2,9 @@
 
 import sys
 
-from rlinf_core.cli.main import main
+from rlinf_core.cli.main import run
 from rlinf_core.errors import REFUSED
 
 if __name__ == "__main__":
-    code = main(["train", *sys.argv[1:]])
+    code = run(["train", *sys.argv[1:]])
     sys.exit(REFUSED if code == 1 else code)

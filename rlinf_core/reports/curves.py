@@ -23,7 +23,7 @@ def read_events(run: Path) -> list[dict[str, Any]]:
     """The lines of a run's progress.jsonl; none where it has not begun, and without what a power cut left of one."""
     path = run / "progress.jsonl"
     found = []
-    for line in path.read_text().splitlines() if path.is_file() else []:
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     return found

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.atomic_io import publish_file
+from rlinf_core.atomic_io import append_line, publish_file
 from rlinf_core.errors import RlinfError
 from rlinf_core.reports.curves import read_events
 
@@ -76,8 +76,7 @@ class Progress:
     def evaluated(self, entry: dict[str, float]) -> None:
         """An evaluation: a line in progress.jsonl."""
         self.last = entry
-        with self.file.open("a") as file:
-            file.write(json.dumps({"event": "evaluation", "time": time.time()} | entry) + "\n")
+        append_line(self.file, json.dumps({"event": "evaluation", "time": time.time()} | entry))
         for name in ("success", "failure", "return"):
             self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
 
@@ -88,7 +87,7 @@ class Progress:
     def load_state_dict(self, state: dict[str, Any], before: int) -> None:
         """Go on from there: lines of evaluations from ``before`` on, which will be republished, go."""
         self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
-        there = self.file.read_text() if self.file.is_file() else ""
+        there = self.file.read_text(errors="replace") if self.file.is_file() else ""
         kept = [said for said in read_events(self.run_dir) if said["event"] != "evaluation" or "name" in said
                 or said["env_steps"] < before]
         for said in kept:

@@ -24,6 +24,7 @@ from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
 from rlinf.whereabouts import Lookout, nothing_heard
+from rlinf_core.atomic_io import append_line
 from rlinf_core.reports.evaluations import Outcome, evaluation
 
 TRAINER_PATIENCE_S = 300.0
@@ -260,9 +261,7 @@ class Director(StationNode):
         self._log("phase", name=phase)
 
     def _log(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"time": time.time(), "event": event, **fields})
-        with open(self.run_dir / "progress.jsonl", "a") as file:
-            file.write(line + "\n")
+        append_line(self.run_dir / "progress.jsonl", json.dumps({"time": time.time(), "event": event, **fields}))
 
     def _write_status(self) -> None:
         still = standstill(self.safety, self.get_namespace()) if time.time() - self.moved_at > STILL_S else ""
