@@ -1,9 +1,12 @@
 """Sweeps in Hydra's grammar: which runs they are, that they run, and what is said of bad ones."""
 
 import csv
+import subprocess
+import sys
 
 import pytest
 
+from rlinf_core.cli import sweep
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError
 from rlinf_core.settings.overrides import combinations, override, quoted, split
@@ -69,3 +72,32 @@ def test_a_path_that_is_quoted_is_that_path_whatever_signs_it_has(path):
     override(said, f"station.robot={quoted(path)}")
     assert said.data == {"station": {"robot": path}}
     assert split(f"seed=1 station.robot={quoted(path)}") == ["seed=1", f"station.robot={quoted(path)}"]
+
+
+TRAINS = """import pathlib, time
+try:
+    pathlib.Path("trains").touch()
+    time.sleep(600)
+except KeyboardInterrupt:
+    pathlib.Path("asked").touch()
+"""
+ENDS = """import pathlib, time
+while not pathlib.Path("trains").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_sweep_that_is_asked_to_end_asks_those_that_train_and_begins_no_other(tmp_path, monkeypatch):
+    begun = []
+
+    def begin(recipe, chosen, run):
+        begun.append(subprocess.Popen([sys.executable, "-c", TRAINS if begun else ENDS], cwd=tmp_path))
+        return begun[-1]
+
+    def ended(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "_train", begin)
+    monkeypatch.setattr(sweep, "read_evaluations", ended)
+    assert main(["sweep", "sim_sac", "--out", str(tmp_path / "runs"), "--jobs", "2", "--set", "seed=0,1,2,3"]) == 130
+    assert [process.poll() for process in begun] == [0, 0] and (tmp_path / "asked").exists()

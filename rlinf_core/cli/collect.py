@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import shutil
 import sys
-import termios
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rlinf_core.cli.demo import direct_to_its_end, prepare, say_where, served
 from rlinf_core.cli.display import Display, clock
+from rlinf_core.cli.foreground import terminal_as_before
 from rlinf_core.data.takes import Takes, takes_of
 from rlinf_core.errors import RecipeError, printable
 from rlinf_core.launching.collecting import collecting, collecting_processes
@@ -67,25 +65,12 @@ def _run(recipe: Recipe, run_dir: Path, before: Takes, quiet: bool) -> int:
 def _start(recipe: Recipe, run_dir: Path, before: Takes, quiet: bool) -> None:
     print(f"run folder: {run_dir}: {before.succeeded} of {recipe.collect.episodes} demonstrations are there", flush=True)
     say_where(recipe)
-    with _terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
+    with terminal_as_before(), Supervisor(run_dir, recipe.station.domain) as supervisor:
         *own, director = collecting_processes(recipe, run_dir, before, terminal=True)
         (run_dir / "status.json").unlink(missing_ok=True)  # of the last time
         for process in own:
             supervisor.start(process)
         direct_to_its_end(supervisor, director, run_dir, CollectDisplay(recipe, run_dir, quiet, before))
-
-
-@contextlib.contextmanager
-def _terminal_as_before() -> Iterator[None]:
-    """Whatever becomes of the process that reads its keys one by one."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 class CollectDisplay(Display):

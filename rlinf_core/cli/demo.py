@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from rlinf_core import extras
 from rlinf_core.cli.display import Display
+from rlinf_core.cli.foreground import foreground
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import EPISODE
@@ -24,7 +24,7 @@ from rlinf_core.launching.graph import (
     write_plan,
 )
 from rlinf_core.launching.next_steps import next_steps
-from rlinf_core.launching.preflight import check_policy_device, check_report, check_trainer
+from rlinf_core.launching.preflight import check_page, check_policy_device, check_report, check_trainer
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.page.access import token_of
@@ -167,7 +167,7 @@ def teleop(name: str, overrides: list[str]) -> int:
         recipe = load_recipe(name, [*overrides, f"station.operator={{kind: {KEYBOARD}}}"])
     with tempfile.TemporaryDirectory(prefix="rlinf-teleop-") as folder:
         command = command_line(operator_process(recipe), Path(folder))
-        return subprocess.run(command, env=ros_environment(recipe.station.domain)).returncode
+        return foreground(command, ros_environment(recipe.station.domain))
 
 
 def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
@@ -179,6 +179,8 @@ def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
     if recipe.station.web.port:
         extras.require("page", "the operator's page")
         token_of(recipe.station.web)
+    if starts:
+        check_page(recipe.station.web)
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     write_plan(recipe, run_dir)

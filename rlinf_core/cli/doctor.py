@@ -17,6 +17,7 @@ from rlinf_core import extras
 from rlinf_core.bridge import PORT
 from rlinf_core.bridge.certificates import read_certificate
 from rlinf_core.bridge.fleet import CERTIFICATE, Fleet, warning
+from rlinf_core.cli.foreground import foreground
 from rlinf_core.errors import RlinfError
 from rlinf_core.paths import built_messages, message_packages
 from rlinf_core.ros import provides_messages, ros_is_sourced
@@ -45,8 +46,8 @@ def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] 
 
     recipe = load_recipe(name, list(overrides))
     check_recipe(recipe)
-    return subprocess.call([sys.executable, "-m", "rlinf.station_doctor", name, *overrides],
-                           env=ros_environment(recipe.station.domain))
+    return foreground([sys.executable, "-m", "rlinf.station_doctor", name, *overrides],
+                      ros_environment(recipe.station.domain))
 
 
 def show(findings: Sequence[Finding]) -> int:

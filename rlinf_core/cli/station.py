@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+from rlinf_core.cli.foreground import foreground
 from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
 from rlinf_core.launching.graph import station_processes
@@ -29,7 +29,7 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
         command += [f"--cause={cause}"]
     if words:
         command += [f"--words={words}"]
-    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+    return foreground(command, ros_environment(recipe.station.domain))
 
 
 def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: float, parameter: str = "", value: str = ""
@@ -39,7 +39,7 @@ def of_node(what: str, node: str, name: str, overrides: list[str], timeout_s: fl
     command = [sys.executable, "-m", "rlinf.node_client", what, f"--station={recipe.station.name}", f"--node={node}",
                f"--parameter={parameter}", f"--value={value}", f"--timeout={timeout_s}",
                "--arms", *station_robot(recipe).arms]
-    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+    return foreground(command, ros_environment(recipe.station.domain))
 
 
 def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Path, write: bool) -> int:
@@ -53,7 +53,7 @@ def calibrate(name: str, overrides: list[str], arm: str, margin: float, out: Pat
         raise RecipeError(f"--margin: expected 0 to 0.5 m, got {margin}")
     command = [sys.executable, "-m", "rlinf.calibrate", name, *overrides, f"--arm={arm}", f"--margin={margin}",
                f"--out={out}"]
-    return subprocess.call([*command, *(["--write"] if write else [])], env=ros_environment(recipe.station.domain))
+    return foreground([*command, *(["--write"] if write else [])], ros_environment(recipe.station.domain))
 
 
 def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | None) -> int:
@@ -62,7 +62,7 @@ def first_motion(name: str, overrides: list[str], arm: str, json_file: Path | No
     check_recipe(recipe)
     command = [sys.executable, "-m", "rlinf.first_motion", name, *overrides, f"--arm={arm}",
                *([f"--json={json_file}"] if json_file else [])]
-    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+    return foreground(command, ros_environment(recipe.station.domain))
 
 
 def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on: str, board: str, square: float,
@@ -77,12 +77,12 @@ def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on
     command = [sys.executable, "-m", "rlinf.camera_client", what, name, camera, *overrides, f"--arm={arm}", f"--on={on}",
                f"--board={board}", f"--square={square}", f"--out={out}",
                *([f"--reference={reference}"] if reference else []), *(["--write"] if write else [])]
-    return subprocess.call(command, env=ros_environment(recipe.station.domain))
+    return foreground(command, ros_environment(recipe.station.domain))
 
 
 def drill(only: str, json_file: Path | None, two_arms: bool, scenarios: Path | None, out: Path | None, domain: int) -> int:
     """Run the safety drill (``rlinf.drill``) in this ROS_DOMAIN_ID; returns its exit code."""
     said = {"only": only, "json": json_file, "scenarios": scenarios, "out": out}
     options = [f"--{name}={value}" for name, value in said.items() if value]
-    return subprocess.call([sys.executable, "-m", "rlinf.drill", *options, *(["--two-arms"] if two_arms else [])],
-                           env=ros_environment(domain))
+    return foreground([sys.executable, "-m", "rlinf.drill", *options, *(["--two-arms"] if two_arms else [])],
+                      ros_environment(domain))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import csv
+import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
+import time
+from collections.abc import Generator
+from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +23,7 @@ from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
 
-GOAL = 0.9
+GOAL, LOOK_S = 0.9, 0.1
 
 
 def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> int:
@@ -33,17 +37,16 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
         _check(load_recipe(name, list(chosen)), run)
     print(f"{len(runs)} runs in {run_dir}, {jobs} at a time")
     failed = []
-    with Progress(transient=True) as bar, ThreadPoolExecutor(jobs) as pool:
+    with Progress(transient=True) as bar, closing(_trained(name, runs, jobs)) as ended:
         task = bar.add_task("runs", total=len(runs))
-        under_way = {pool.submit(_train, name, chosen, run): run for run, chosen in runs.items()}
-        for job in as_completed(under_way):
-            run = under_way[job]
-            if job.result():
+        for run, code in ended:
+            if code:
                 failed.append(run)
-                bar.console.print(f"{run.name}: failed; its last words are in {run / 'log.txt'}")
+                said = f"failed; its last words are in {run / 'log.txt'}"
             else:
                 last = read_evaluations(run)[-1]
-                bar.console.print(f"{run.name}: success {last['success']:.0%} at {last['env_steps']:,.0f} steps")
+                said = f"success {last['success']:.0%} at {last['env_steps']:,.0f} steps"
+            bar.console.print(f"{run.name}: {said}", markup=False)
             bar.advance(task)
     done = {run: chosen for run, chosen in runs.items() if run not in failed}
     if not done:
@@ -68,11 +71,34 @@ def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
     return f"{number:03d} " + ",".join(way for way in chosen if way in varied).replace("/", "_").replace(" ", "")[:120]
 
 
-def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> int:
+def _trained(recipe: str, runs: dict[Path, tuple[str, ...]], jobs: int) -> Generator[tuple[Path, int], None, None]:
+    """Each run and its exit code as it ends, ``jobs`` at a time; closed, it begins no other and ends those that train."""
+    waiting, training = iter(runs.items()), dict[Path, subprocess.Popen[bytes]]()
+    try:
+        while True:
+            for run, chosen in islice(waiting, jobs - len(training)):
+                training[run] = _train(recipe, chosen, run)
+            if not training:
+                return
+            time.sleep(LOOK_S)
+            for run in [run for run, process in training.items() if process.poll() is not None]:
+                yield run, training.pop(run).returncode
+    finally:
+        for process in training.values():  # those of a terminal have heard its Ctrl-C, and take this for the same
+            process.send_signal(signal.SIGINT)
+        try:
+            for process in training.values():
+                process.wait()
+        finally:
+            for process in training.values():
+                process.kill()
+
+
+def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> subprocess.Popen[bytes]:
     run.mkdir(parents=True, exist_ok=True)
     with (run / "log.txt").open("w") as log:
-        return subprocess.call([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--no-report", "--out",
-                                str(run), "--set", *chosen], stdout=log, stderr=subprocess.STDOUT)
+        return subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--no-report", "--out",
+                                 str(run), "--set", *chosen], stdout=log, stderr=subprocess.STDOUT)
 
 
 def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:

@@ -32,7 +32,8 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
     endless = source_of(recipe) == STATIONS
     print(f"run: {run_dir}{_who_feeds(recipe) if endless else ''}", flush=True)
     stopped = False
-    with Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
+    text = TextColumn("{task.description}", markup=False)
+    with Progress(text, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as bar:
         task, said_at, said = bar.add_task("time steps", total=None), time.monotonic(), ""
 
         def tell(run: Run, entry: dict[str, float] | None) -> None:

@@ -11,7 +11,7 @@ import threading
 import tty
 from pathlib import Path
 
-from rlinf_core.operators.twins import Twin
+from rlinf_core.operators.twins import Twin, free
 
 
 class Serial(Twin):
@@ -22,10 +22,9 @@ class Serial(Twin):
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path, self.mute, self.broken = Path(path), False, False
+        self.path, self.mute, self.broken = free(path), False, False
         self.terminal, self.inside = os.openpty()
         tty.setraw(self.inside)
-        self.path.unlink(missing_ok=True)
         self.path.symlink_to(os.ttyname(self.inside))
         self._over, self._thread = threading.Event(), threading.Thread(target=self._go, daemon=True)
         self._thread.start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import stat
 import struct
 import threading
 import time
@@ -20,13 +19,23 @@ from rlinf_core.operators import events, gamepad, spacemouse
 RATE_S = 0.016  # a SpaceMouse's, while it is deflected
 
 
+def free(path: str | Path, pipe: bool = False) -> Path:
+    """Where a twin may be; DeviceError where something is there. A link to nothing goes, and a ``pipe`` may be there."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise DeviceError(f"expected a path in a folder that is there, got {path}. Make that folder, or name another one")
+    if path.exists() and not (pipe and path.is_fifo()):
+        raise DeviceError(f"expected a path that is free for a twin, got {path}, which is there already. Name another one")
+    if path.is_symlink() and not path.exists():
+        path.unlink()
+    return path
+
+
 class Pipe:
     """A device file: each write is one report, as of hidraw. Its reader sees its end when it is unplugged."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if self.path.exists() and not stat.S_ISFIFO(self.path.stat().st_mode):
-            raise DeviceError(f"expected a path that is free for a twin, got {path}, which is a file. Name another one")
+        self.path = free(path, pipe=True)
         if not self.path.exists():
             os.mkfifo(self.path)
         self.fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

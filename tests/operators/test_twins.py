@@ -1,0 +1,44 @@
+"""Where a device without hardware may be: nothing of anybody's is removed for it."""
+
+import os
+
+import pytest
+
+from rlinf_core.cli.main import main
+
+KINDS = pytest.mark.parametrize("kind", ["spacemouse", "gamepad", "pedal", "leader", "robotiq"])
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch, tmp_path):
+    (tmp_path / "said").write_text("")
+    with (tmp_path / "said").open() as said:
+        monkeypatch.setattr("sys.stdin", said)
+        yield
+
+
+@KINDS
+@pytest.mark.parametrize("what", ["file", "link to it", "folder"])
+def test_a_twin_takes_nobodys_file(kind, what, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    mine.mkdir() if what == "folder" else mine.write_text("a day's work")
+    path = tmp_path / "link" if what == "link to it" else mine
+    if path != mine:
+        path.symlink_to(mine)
+    assert main(["twin", kind, "--path", str(path)]) == 1
+    assert f"expected a path that is free for a twin, got {path}" in capsys.readouterr().err
+    assert os.path.lexists(path) and (what == "folder" or mine.read_text() == "a day's work")
+
+
+@KINDS
+def test_a_twin_in_no_folder_is_one_line(kind, tmp_path, capsys):
+    assert main(["twin", kind, "--path", str(tmp_path / "gone/x")]) == 1
+    assert capsys.readouterr().err == (f"rlinf: expected a path in a folder that is there, got {tmp_path}/gone/x. "
+                                       "Make that folder, or name another one\n")
+
+
+@KINDS
+def test_what_a_twin_that_was_killed_has_left_is_taken_again(kind, tmp_path, capsys):
+    (tmp_path / "twin").symlink_to(tmp_path / "a terminal that has gone")
+    assert main(["twin", kind, "--path", str(tmp_path / "twin")]) == 0
+    assert f"is at {tmp_path}/twin" in capsys.readouterr().out and not os.path.lexists(tmp_path / "twin")

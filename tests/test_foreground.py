@@ -1,0 +1,65 @@
+"""What has a terminal in the foreground ends in its own time, is told of it once, and leaves the terminal as it was."""
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+PARENT = """import os, sys
+from rlinf_core.cli.foreground import foreground
+try:
+    sys.exit(foreground([sys.executable, "child.py"], os.environ))
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+CHILD = """import signal, sys, termios, time, tty
+said = open("said", "w", buffering=1)
+if sys.stdin.isatty():
+    tty.setcbreak(sys.stdin)
+signal.signal(signal.SIGINT, lambda *_: said.write("asked\\n"))
+print("ready", file=said)
+while True:
+    time.sleep(0.05)
+    if "asked" in open("said").read():
+        time.sleep(0.8)
+        print("ended in order", file=said)
+        sys.exit(0)
+"""
+
+
+@pytest.fixture
+def started(at, tmp_path):
+    (tmp_path / "child.py").write_text(CHILD)
+    mine, its = pty.openpty()
+
+    def owns():
+        os.setsid()
+        if at == "a terminal":
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    before = termios.tcgetattr(its)
+    process = subprocess.Popen([sys.executable, "-c", PARENT], cwd=tmp_path, preexec_fn=owns, text=True,
+                               stdin=its if at == "a terminal" else subprocess.DEVNULL, stderr=subprocess.PIPE,
+                               env=os.environ | {"PYTHONPATH": os.getcwd()})
+    until = time.monotonic() + 60.0
+    while not ((tmp_path / "said").exists() and (tmp_path / "said").read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    yield process, mine, tmp_path / "said"
+    assert termios.tcgetattr(its) == before
+    os.close(mine)
+    os.close(its)
+
+
+@pytest.mark.parametrize("how, at", [
+    ("Ctrl-C", "a terminal"), ("SIGTERM", "a terminal"), ("SIGINT", "none"), ("SIGTERM", "none")])
+def test_it_is_asked_once_and_waited_for(how, started):
+    process, terminal, said = started
+    os.write(terminal, b"\x03") if how == "Ctrl-C" else process.send_signal(getattr(signal, how))
+    assert (process.wait(60), process.stderr.read()) == (130, "")
+    assert said.read_text().split("\n") == ["ready", "asked", "ended in order", ""]
