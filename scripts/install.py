@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 CUDA_LIBRARY = re.compile(r"nvidia-.*-cu\d+$|nvidia-(cu|nccl|nvjitlink|nvshmem|nvtx)|cuda-|triton$")
 CPU_TORCH_MB = 200
+TORCH = ("auto", "cpu", "cuda")
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 LINE_MBIT_S, FETCH_MINUTES = 100, 1.0  # of what "minutes" are told for, and for unpacking
 PACKAGE = re.compile(r'^name = "([^"]+)"\nversion = "([^"]+)"\n(.*?)(?=^\[\[package\]\]|\Z)', re.M | re.S)
@@ -31,9 +32,11 @@ def main() -> int:
     """Entry point; uv's exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("extras", nargs="*", help="of pyproject.toml")
-    parser.add_argument("--torch", choices=["auto", "cpu", "cuda"], default=os.environ.get("RLINF_TORCH", "auto"),
+    parser.add_argument("--torch", choices=TORCH, default=os.environ.get("RLINF_TORCH", "auto"),
                         help="which build (default: RLINF_TORCH, or by whether there is an NVIDIA driver)")
     arguments = parser.parse_args()
+    if arguments.torch not in TORCH:  # argparse does not look at a default
+        parser.error(f"RLINF_TORCH: expected {', '.join(TORCH)}, got '{arguments.torch}'")
     if sys.prefix == sys.base_prefix:
         sys.exit("install: expected the Python of a virtual environment, e.g. .venv/bin/python scripts/install.py")
     os.chdir(ROOT)

@@ -4,7 +4,7 @@
 
 mutmut (https://mutmut.readthedocs.io) makes the mutants and runs them: it collects a room's tests once and forks for each
 mutant, which then meets the tests that call its function, quickest first, until one fails. Here the sample is drawn and the
-outcome told. All of it happens on a copy of the files that git knows or does not ignore.
+outcome told. All of it happens on a copy of the files that git knows or does not ignore. Python 3.11 or newer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
@@ -107,14 +105,22 @@ def score(mutants: list[Mutant]) -> float:
 
 
 def main() -> int:
-    """Draw, run, tell; 1 if a bar is missed."""
+    """Draw, run, tell; 1 if a bar is missed, 2 if there is nothing to run."""
+    if sys.version_info < (3, 11):
+        sys.exit(f"mutants: expected Python 3.11 or newer, got {sys.version.split()[0]}. Make .venv with one that is")
     args = _parser().parse_args()
     started = time.monotonic()
     earlier = json.loads(args.beside.read_text()) if args.beside else None
     mutants: list[Mutant] = []
+    sample = drawn(args)
+    if not sample:
+        where = (f"{args.again}, of modules that are still there" if args.again else
+                 f"modules with '{args.only}' in their path")
+        print(f"mutants: expected some in {where}, in the rooms {', '.join(args.rooms)}; there are none", file=sys.stderr)
+        return 2
     with contextlib.ExitStack() as stack:
         box = args.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants")))
-        for room, chosen in drawn(args).items():
+        for room, chosen in sample.items():
             mutants += judged(box / room, room, chosen, args.workers)
             explain(mutants)
             result = summary(mutants, args.seed, time.monotonic() - started)
@@ -271,6 +277,8 @@ def environment(box: Path) -> dict[str, str]:
 
 def explain(mutants: Iterable[Mutant]) -> None:
     """Take out those of which tests/mutants_explained.toml says why nothing can tell them from the original."""
+    import tomllib
+
     entries = tomllib.loads(EXPLAINED.read_text()).get("mutant", []) if EXPLAINED.exists() else []
     known = {(entry["file"], entry["function"], entry["diff"].strip()): entry["why"] for entry in entries}
     for mutant in mutants:

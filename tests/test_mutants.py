@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
+tomllib = pytest.importorskip("tomllib", reason="mutants are made in Python 3.11 or newer")
 sys.path[:0] = [str(ROOT / "scripts")]
 import mutants  # noqa: E402
 
@@ -74,3 +74,14 @@ def test_a_survivor_is_told_with_its_line():
     function, line, changed = mutants._place(mutant, diff)
     assert (function, changed) == ("expectile_loss", "- return old\n+ return new")
     assert "return" in (ROOT / path).read_text().splitlines()[line - 1]
+
+
+@pytest.mark.parametrize("said, words", [
+    (["--only", "zzz"], "modules with 'zzz' in their path, in the rooms interlock, bridge; there are none"),
+    (["--again", "none.json"], "none.json, of modules that are still there")])
+def test_where_there_is_nothing_to_run_one_line_says_so(said, words, tmp_path, monkeypatch, capsys):
+    (tmp_path / "none.json").write_text('{"listed": []}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["mutants.py", *said, "--rooms", "interlock", "bridge"])
+    assert mutants.main() == 2
+    assert words in capsys.readouterr().err

@@ -59,3 +59,11 @@ def test_the_size_that_is_told_is_that_of_the_file_for_this_python(capsys, monke
     assert install._size(text.replace("cp312-cp312", "py3-none")) == 1_200_000_000
     install._tell([("a", "1")], {("a", "1"): text})
     assert capsys.readouterr().out == ("1 packages, 1,200 MB to download, 2.4 GB on disk; about 3 minutes at 100 Mbit/s\n")
+
+
+def test_a_build_that_nobody_knows_is_refused_before_anything_is_fetched(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["install.py"])
+    monkeypatch.setenv("RLINF_TORCH", "gpu")
+    with pytest.raises(SystemExit):
+        install.main()
+    assert "RLINF_TORCH: expected auto, cpu, cuda, got 'gpu'" in capsys.readouterr().err
