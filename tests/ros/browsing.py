@@ -72,10 +72,10 @@ class Tab:
         self.lift()
 
     def takes(self):
-        said = self.page.inner_text("#controls")
-        if "You have" not in said:
+        while "You have" not in (said := self.page.inner_text("#controls")):  # a busy machine's click may come too late
             (self.press_and_hold if "has the" in said else self.click)("#controls")
-            self.sees("#controls", "You have the controls")
+            self.page.wait_for_timeout(500)
+            self.station.peer.for_s(0.1)
 
     def armed(self):
         """With the controls, in an episode that the policy plays."""
@@ -118,6 +118,56 @@ class Tab:
         self.touch(".pad")
         at = self.page.locator(".pad").first.bounding_box()
         self.page.mouse.move(at["x"] + 3, at["y"] + at["height"] / 2)
+
+
+HELD_UP = """
+    const Real = WebSocket;
+    network = {words: true, answers: true, waiting: [], old: []};
+    WebSocket = class extends Real {
+      constructor(address) {
+        super(address);
+        this.addEventListener("message", event => {
+          if (!network.answers || network.old.includes(this)) event.stopImmediatePropagation();
+        });
+      }
+      send(word) {
+        if (!network.words && word.includes('"ask"')) network.waiting.push([this, word]);
+        else if (network.answers) super.send(word);
+      }
+      close() { network.old.push(this); }
+    };
+    network.back = () => {
+      Object.assign(network, {words: true, answers: true});
+      for (const [socket, word] of network.waiting) Real.prototype.send.call(socket, word);
+      for (const socket of network.old) Real.prototype.close.call(socket);
+      network.waiting = [];
+    };"""
+
+
+class Network:
+    """Between a tab, which is opened anew, and its server: a button's words, and all that is answered, may be held up."""
+
+    def __init__(self, tab):
+        self.tab = tab
+        tab.page.add_init_script(HELD_UP)
+        tab.page.goto(tab.station.url)
+        tab.sees("#link", "^connected")
+
+    def holds_up_a_word(self, press):
+        """Then all that is answered, until the page says so."""
+        self.tab.page.evaluate("network.words = false")
+        press()
+        self.tab.until(lambda: self.tab.page.evaluate("network.waiting.length"), "a word")
+        self.tab.page.evaluate("network.answers = false")
+        self.tab.sees("#banner", "Not connected")
+        self.tab.until(lambda: self.tab.page.evaluate("network.old.length"), "the end of its socket")
+
+    def comes_back(self, loses=False):
+        """What waited arrives, or is lost; then that the page had given its socket up."""
+        if loses:
+            self.tab.page.evaluate("network.waiting = []")
+        self.tab.page.evaluate("network.back()")
+        self.tab.sees("#link", "^connected")
 
 
 class Phone(Tab):

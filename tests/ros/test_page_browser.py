@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 
-from tests.ros.browsing import Tab, chromium, needs_browser
+from tests.ros.browsing import Network, Tab, chromium, needs_browser
 from tests.ros.paged import paged
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300), needs_browser]
@@ -107,6 +107,40 @@ def test_a_lost_connection_says_so_disarms_nothing_and_a_held_takeover_holds(tab
     tab.page.keyboard.up("KeyA")
     tab.wrong.clear()  # the browser's own words about the network
     tab.sees("#link", "^connected")
+
+
+def test_what_waits_for_the_network_is_not_done_once_it_is_back_but_a_disarm(tab, station):
+    network = Network(tab)
+    tab.armed()
+    tab.click("#disarm")
+    tab.sees("#word", "DISARMED")
+    network.holds_up_a_word(lambda: tab.press_and_hold("#arm"))
+    tab.sees("#notes", "No answer came to: arm. Look at the arm before you press it again")
+    network.comes_back()
+    tab.sees("#controls", "Take the controls|hold to take them")
+    station.peer.for_s(1.0)
+    assert station.state.state == SafetyState.DISARMED
+    tab.armed()
+    network.holds_up_a_word(lambda: tab.click("#disarm"))
+    network.comes_back(loses=True)
+    tab.reach(SafetyState.DISARMED)
+    tab.sees("#word", "DISARMED")
+
+
+def test_a_pointer_that_is_told_of_at_every_frame_of_a_fast_screen_says_no_more_words(tab, station):
+    tab.armed()
+    tab.moves_left(tab.push, tab.page.mouse.up)
+    number = tab.page.evaluate("""() => {
+        const pad = document.querySelector(".pad"), {left, top} = pad.getBoundingClientRect();
+        for (let each = 0; each < 500; each++) {
+            pad.dispatchEvent(new PointerEvent("pointermove", {pointerId: 1, clientX: left + 3, clientY: top + each % 9}));
+        }
+        return document.querySelectorAll(".pad.held").length; }""")
+    assert number == 1
+    tab.page.wait_for_timeout(500)
+    assert "closed the connection" not in tab.page.inner_text("#notes")
+    tab.sees("#hand", "you command")
+    tab.page.mouse.up()
 
 
 def test_no_button_moves_from_under_a_finger_when_the_reason_grows(tab, station):
