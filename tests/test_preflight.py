@@ -14,8 +14,10 @@ from rlinf_core.cli.main import main
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RecipeError
 from rlinf_core.launching import preflight
-from rlinf_core.launching.preflight import check_policy_device, check_report, check_trainer
+from rlinf_core.launching.next_steps import next_steps
+from rlinf_core.launching.preflight import check_page, check_policy_device, check_report, check_trainer
 from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes.schema import Web
 from tests.messages import record
 
 NOWHERE = "/not/there"
@@ -71,6 +73,19 @@ def test_a_port_in_use_is_refused_before_a_folder_is_made(command, tmp_path, cap
     assert not (tmp_path / "run").exists()
     with socket.create_server(("127.0.0.1", port)):  # one that listens to nobody needs none
         check_trainer(load_recipe("sim_sac", [f"bridge.port={port}"]), tmp_path)
+
+
+@pytest.mark.parametrize("command", ["demo", "up", "collect"])
+def test_the_page_of_another_station_is_not_shown_as_ones_own(command, tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        free = ["--set", "bridge.host=127.0.0.9"]  # whoever trains beside this test
+        assert main([command, "demo", "--out", str(tmp_path / "run"), "--web", str(port), *free]) == 1
+    told = capsys.readouterr()
+    assert f"station.web.port: expected one that is free on 127.0.0.1, got {port}: Address already in use" in told.err
+    assert "http://" not in told.out and not (tmp_path / "run").exists()
+    check_page(Web(port=port))
+    check_page(Web())
 
 
 @pytest.mark.parametrize("lacks, told", [
@@ -140,3 +155,9 @@ def test_gpus_are_counted_as_far_as_one_can_without_torch(installed, visible, ot
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert devices.gpus() == most
+
+
+@pytest.mark.parametrize("said, told", [(["station.operator={kind: keyboard}"], True), ([], False),
+                                        (["station.operator={kind: keyboard}", "station.web.port=8080"], False)])
+def test_no_second_operator_is_recommended_beside_a_page(said, told):
+    assert ("rlinf teleop" in next_steps(load_recipe("demo", said), "demo", said)) == told

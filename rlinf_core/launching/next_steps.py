@@ -21,7 +21,8 @@ def next_steps(recipe: Recipe, name: str, overrides: list[str], director: bool =
             *([f"station.domain_id={station.domain}"] if station.domain else [])]
     same = " ".join([shlex.quote(name), *(["--set", *map(shlex.quote, said)] if said else [])])
     learns = not recipe.collect.only
-    steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * (station.operator.kind != SCRIPTED)
+    absent = station.operator.kind != SCRIPTED and not station.web.port  # two voices are a HOLD
+    steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * absent
     steps += [(f"rlinf train {same}", "its trainer, if none runs yet")] * learns
     steps += [(f"rlinf direct {same}", "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns)
               ] * (not director)

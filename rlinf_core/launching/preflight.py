@@ -15,7 +15,7 @@ from rlinf_core.policies.files import newest_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement, check_shards
-from rlinf_core.recipes.schema import Bridge
+from rlinf_core.recipes.schema import Bridge, Web
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.sources.recordings import recorded
@@ -55,13 +55,26 @@ def _check_batches(recipe: Recipe) -> None:
 
 def _check_port(bridge: Bridge) -> None:
     """BridgeError where another trainer listens already; ours would say so once a folder is made and stations are up."""
-    host = bridge.host.strip("[]")
-    try:
-        socket.create_server((host, bridge.port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        why = str(error.strerror).partition(" (while")[0]  # Python names the address once more
+    if why := _taken(bridge.host.strip("[]"), bridge.port):
         raise BridgeError(f"bridge: cannot listen on {bridge.address}: {why}. Stop the other trainer, or choose "
-                          "another address of this machine with bridge.host, or another bridge.port") from error
+                          "another address of this machine with bridge.host, or another bridge.port")
+
+
+def check_page(web: Web) -> None:
+    """RecipeError where another listens already, as another station's page: whose address would be shown as this one's."""
+    if web.port and (why := _taken(web.host, web.port)):
+        raise RecipeError(f"station.web.port: expected one that is free on {web.host}, got {web.port}: {why}. Another "
+                          "station's page may be there. End what listens there, or take another: --web PORT")
+
+
+def _taken(host: str, port: int) -> str:
+    """Why nobody can listen there; empty where one can."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        return str(error.strerror).partition(" (while")[0]  # Python names the address once more
+    return ""
 
 
 def _check_policy(path: Path) -> None:
