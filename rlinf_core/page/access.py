@@ -56,17 +56,30 @@ class Access:
 
     def shown(self, token: str) -> bool:
         """Whether this is the token."""
-        return bool(self.token) and hmac.compare_digest(self.token.encode(), token.encode())
+        return bool(self.token) and _same(self.token, token)
 
     def refused(self, request: Request) -> str:
         """Why the browser may not; empty where it may. Any site can have a browser call this machine: that counts too."""
-        host, origin = request.host, request.headers.get("Origin")
+        host, origin, site = (request.host, *map(request.headers.get, ("Origin", "Sec-Fetch-Site")))
         if not self.token and not is_loopback(host.rpartition(":")[0] or host) and not is_loopback(host):
             return f"expected Host localhost or 127.0.0.1, got {host!r}"
         if origin is not None and origin.partition("://")[2] != host:
             return f"expected a page of this server, got one of {origin!r}"
+        if origin is None and site not in (None, "none", "same-origin") and not _opens(request):
+            return f"expected a page of this server, got one of another ({site!r})"
         if origin is None and request.path != "/" and request.headers.get("Upgrade"):
             return "expected the header Origin, got none"
-        if self.token and not hmac.compare_digest(self.proof, request.cookies.get(self.cookie, "")):
+        if self.token and not _same(self.proof, request.cookies.get(self.cookie, "")):
             return "expected the token once: open this address with ?token=... (the file station.web.token_file)"
         return ""
+
+
+def _opens(request: Request) -> bool:
+    """A person follows a link to the page; no other site reads or frames what comes of it."""
+    asked = request.headers
+    return request.path == "/" and (asked.get("Sec-Fetch-Mode"), asked.get("Sec-Fetch-Dest")) == ("navigate", "document")
+
+
+def _same(ours: str, shown: str) -> bool:
+    """In the same time wherever they differ, whatever bytes a browser sends."""
+    return hmac.compare_digest(ours.encode(), shown.encode(errors="replace"))

@@ -34,7 +34,8 @@ MOST_WORDS = 200   # a second, of one page: 20 of what is held, and one for each
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src "
     "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+    "X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
 class Station(Protocol):

@@ -1,5 +1,7 @@
 """Who is let in by the page's server, over real sockets."""
 
+import asyncio
+
 import aiohttp
 import pytest
 
@@ -10,6 +12,8 @@ pytestmark = pytest.mark.timed
 
 @pytest.mark.parametrize("headers, wanted", [
     ({"Origin": "http://evil.example"}, "expected a page of this server, got one of 'http://evil.example'"),
+    ({"Sec-Fetch-Site": "cross-site"}, "expected a page of this server, got one of another ('cross-site')"),
+    ({"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}, "got one of another"),
     ({"Host": "evil.example:8080"}, "expected Host localhost or 127.0.0.1, got 'evil.example:8080'"),
     ({"Host": "evil.example:8080", "Origin": "http://evil.example:8080"}, "expected Host localhost")])
 def test_other_sites_are_refused_on_every_path(server, headers, wanted):
@@ -18,11 +22,42 @@ def test_other_sites_are_refused_on_every_path(server, headers, wanted):
             code, text, _ = await status(method, server.url + path, **headers)
             assert code == 403 and wanted in text
         with pytest.raises(aiohttp.WSServerHandshakeError):
-            async with opened(server, **headers):
+            async with opened(server, **{"Origin": "http://evil.example"} | headers):
                 pass
         assert not any(server.kept_station.stopped)
 
     run(steps, server)
+
+
+def test_a_link_of_another_site_opens_the_page_which_lets_no_other_site_use_it(server):
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    async def steps():
+        code, _, headers = await status("GET", server.url, **link)
+        assert code == 200 and headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert (await status("GET", f"{server.url}/static/page.js", **link))[0] == 403
+        own = await status("GET", f"{server.url}/static/page.js", **{"Sec-Fetch-Site": "same-origin"})
+        assert own[0] == 200 and own[2]["Cross-Origin-Resource-Policy"] == "same-origin"
+
+    run(steps, server)
+
+
+@pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\nCookie: rlinf_station_a=\xc3\xa9",
+                                  b"GET / HTTP/1.1\r\nCookie: rlinf_station_a=\xff",
+                                  b"GET /?token=%C3%A9 HTTP/1.1", b"GET /?token=%FF HTTP/1.1"])
+def test_a_token_or_cookie_of_any_bytes_is_refused_in_words(said):
+    server = serve(TOKEN)
+
+    async def steps():
+        reading, writing = await asyncio.open_connection(*server.address)
+        writing.write(said + b"\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert (await reading.read()).startswith(b"HTTP/1.1 403")
+        writing.close()
+
+    try:
+        run(steps, server)
+    finally:
+        server.close()
 
 
 def test_with_a_token_everything_needs_it_once_and_the_address_does_not_keep_it():
