@@ -7,6 +7,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.atomic_io import append_line
+
 KEPT, WINDOW = 300, 20
 
 
@@ -26,8 +28,7 @@ class History:
     def add(self, **episode: Any) -> None:
         """One has been closed; OSError where the disk is full, and it is kept here all the same."""
         self.episodes.append(episode)
-        with self.file.open("a") as file:
-            file.write(json.dumps(episode) + "\n")
+        append_line(self.file, json.dumps(episode))
 
     def curves(self) -> dict[str, Any]:
         """Means over the last episodes, at each episode that no demonstration was."""

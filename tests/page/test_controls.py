@@ -103,10 +103,11 @@ def test_curves_go_on_after_a_restart_and_a_line_that_was_cut_is_left_out(tmp_pa
     for number in range(30):
         History(file).add(mode="train", success=number >= 10, intervened=1.0 if number < 20 else 0.5)
     History(file).add(mode="demonstration", success=True, intervened=1.0)
-    with file.open("a") as cut:
-        cut.write('{"mode": "tra')
+    with file.open("ab") as cut:
+        cut.write(b'\xff\n{"mode": "tra')
+    History(file).add(mode="demonstration", success=False, intervened=1.0)
     curves = History(file).curves()
-    assert len(curves["success"]) == 30 and curves["demonstrations"] == 1
+    assert len(curves["success"]) == 30 and curves["demonstrations"] == 2, "the next one is none of it"
     assert curves["success"][0] == 0.0 and curves["success"][-1] == 1.0 and curves["success"][19] == 0.5
     assert curves["intervened"][-1] == 0.75, "ten of the last twenty by half"
 
