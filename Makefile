@@ -1,6 +1,5 @@
 # rlinf: `make demo` shows a robot that learns, `make test` checks everything. Both install what they need into .venv.
 VENV := .venv
-PY := $(VENV)/bin/python
 STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 

@@ -14,7 +14,11 @@ scripts/install_lock.sh "locks/${name}311.lock" "$venv"
 site=$(cd "$venv"/lib/python*/site-packages && pwd)
 
 source_of() { # SOURCE COMMIT; what is there stays as it is
-  [ -d "$venv/src" ] || { git clone -n "$1" "$venv/src" && git -C "$venv/src" -c advice.detachedHead=false checkout -q "$2"; }
+  [ -z "$(ls "$venv/src" 2>/dev/null)" ] || return 0 # of a clone that was cut off before its files came, ls shows nothing
+  rm -rf "$venv/src" "$venv/src.part"
+  git clone -n "$1" "$venv/src.part"
+  git -C "$venv/src.part" -c advice.detachedHead=false checkout -q "$2"
+  mv "$venv/src.part" "$venv/src"
 }
 case $name in
 libero)

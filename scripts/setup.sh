@@ -31,9 +31,9 @@ if [ -x .venv/bin/python ] && ! .venv/bin/python --version | grep -qF "Python $v
 fi
 
 say "1/3 system libraries for offscreen rendering, and RealSense cameras"
-missing=()
+missing=() libraries=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p || true)
 for library in libOSMesa.so.8:libosmesa6 libEGL.so.1:libegl1 libGL.so.1:libgl1 libusb-1.0.so.0:libusb-1.0-0; do
-  ldconfig -p | grep -q "${library%%:*}" || missing+=("${library##*:}")
+  [[ $libraries == *"${library%%:*}"* ]] || missing+=("${library##*:}")
 done
 if [ ${#missing[@]} -gt 0 ]; then
   install=(apt-get install -y --no-install-recommends "${missing[@]}")
@@ -47,7 +47,8 @@ if [ ${#missing[@]} -gt 0 ]; then
 fi
 
 say "2/3 Python packages (.venv, Python $version, $with)"
-[ -x .venv/bin/python ] || "$python" -m venv .venv
+has() { .venv/bin/python -m "$1" --version >/dev/null 2>&1; }
+has uv || has pip || "$python" -m venv .venv # also of one that ended before it had pip: what is in it stays
 .venv/bin/python scripts/install.py "$@" $ros
 
 say "3/3 ROS 2 messages"

@@ -17,7 +17,8 @@ vulkan() {
 new_enough() {
   ! grep -q bookworm /etc/os-release || dpkg-query -W -f '${Version}' mesa-vulkan-drivers 2>/dev/null | grep -q bpo
 }
-if ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1 && ldconfig -p | grep -q libvulkan.so.1 && new_enough; then
+libraries=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p || true)
+if ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1 && [[ $libraries == *libvulkan.so.1* ]] && new_enough; then
   echo "  there is one"
 elif [ "$(id -u)" = 0 ]; then
   vulkan || echo "  not installed; ManiSkill will not start"

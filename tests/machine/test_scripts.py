@@ -1,0 +1,79 @@
+"""What scripts do on a machine that was left half-way, or lacks something: in a copy, without what they fetch."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+THERE = "\n".join(f"\t{library} (libc6,x86-64) => /lib/{library}" for library in (
+    "libOSMesa.so.8", "libEGL.so.1", "libGL.so.1", "libusb-1.0.so.0", *(f"lib{number}.so" for number in range(9999))))
+
+
+class Clone:
+    """A copy of some scripts, and programs that stand first on PATH."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for name in ("scripts", "shims", ".venv/bin"):
+            (folder / name).mkdir(parents=True)
+
+    def script(self, name, text):
+        """An executable file."""
+        path = self.folder / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(self, name, *arguments):
+        """A script of ours, here."""
+        shutil.copy2(ROOT / "scripts" / name, self.folder / "scripts")
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("ROS", "PYTHON", "LIBERO"))}
+        return subprocess.run([self.folder / "scripts" / name, *arguments], text=True, capture_output=True, timeout=120,
+                              env=environment | {"PATH": f"{self.folder}/shims:{os.environ['PATH']}"})
+
+
+@pytest.fixture
+def clone(tmp_path):
+    return Clone(tmp_path)
+
+
+def test_an_environment_that_ended_before_it_had_pip_is_finished_and_keeps_what_it_has(clone):
+    (clone.folder / "libraries").write_text(THERE)
+    clone.script("shims/ldconfig", f"#!/bin/sh\nexec cat '{clone.folder}/libraries'\n")
+    for tool in ("apt-get", "sudo"):
+        clone.script(f"shims/{tool}", "#!/bin/sh\nexit 1\n")
+    (clone.folder / "scripts/install.py").write_text("import pip, kept\nprint('pip is there')\n")
+    subprocess.run([sys._base_executable, "-m", "venv", "--without-pip", clone.folder / ".venv"], check=True)
+    next(clone.folder.glob(".venv/lib/python*/site-packages")).joinpath("kept.py").touch()
+    clone.script(".venv/bin/rlinf", "#!/bin/sh\n")
+    done = clone.run("setup.sh")
+    assert "pip is there" in done.stdout and "done. Next" in done.stdout, done.stderr
+    assert "not installed" not in done.stdout, "all libraries are there, early in a list that is longer than a pipe"
+
+
+def test_a_simulator_whose_files_were_cut_off_on_their_way_is_fetched_anew(clone):
+    clone.script("scripts/install_lock.sh", "#!/bin/sh\nmkdir -p $2/lib/python3.11/site-packages/libero/libero\n")
+    clone.script(".venv/bin/python", "#!/bin/sh\nmkdir -p $3\n")
+    clone.script("shims/git", "#!/bin/sh\n[ $1 != clone ] || exec mkdir -p $4/.git\n[ -e up ] && touch $2/assets\n")
+    source = clone.folder / ".venvs/libero/src"
+    assert clone.run("isolated.sh", "libero").returncode
+    (source / ".git").mkdir(parents=True, exist_ok=True)  # as an earlier one would have left it
+    (clone.folder / "up").touch()
+    done = clone.run("isolated.sh", "libero")
+    assert done.returncode == 0 and "done. Next" in done.stdout, done.stderr
+    assert (source / "assets").exists()
+    (source / "assets").rename(source / "mine")
+    assert clone.run("isolated.sh", "libero").returncode == 0 and (source / "mine").exists(), "what is there stays"
+
+
+def test_colcon_builds_our_packages_alone_as_a_page_says(tmp_path):
+    subprocess.run(f"git ls-files -z --cached --others --exclude-standard ros_ws | xargs -0 cp --parents -t {tmp_path}",
+                   shell=True, cwd=ROOT, check=True)
+    (tmp_path / "ros_ws/src/franka_ros2").mkdir()
+    shutil.copytree(ROOT / "ros_ws/definitions/franka_msgs", tmp_path / "ros_ws/src/franka_ros2/franka_msgs")
+    listed = subprocess.run([Path(sys.executable).with_name("colcon"), "--log-base", os.devnull, "list", "--names-only"],
+                            cwd=tmp_path / "ros_ws", text=True, capture_output=True)
+    assert listed.stdout.split() == ["franka_msgs", "rlinf", "rlinf_msgs"], listed.stderr
