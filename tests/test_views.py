@@ -87,6 +87,8 @@ def test_the_repositories_beside_a_franka_are_those_that_its_page_speaks_of():
     version = said["franka_ros2"]["version"].removeprefix("v")
     assert f"franka_ros2 {version} (Jazzy)" in (ROOT / "ros_ws/definitions/README.md").read_text()
     assert f"franka_ros2 {version.rpartition('.')[0]} (Jazzy)" in (ROOT / "docs/real_robot.md").read_text()
+    assert all(re.fullmatch(r"v\d+\.\d+\.\d+", each["version"]) for each in said.values()), "releases, no branches"
+    assert f"crisp_controllers {said['crisp_controllers']['version'][1:]})" in (ROOT / "docs/real_robot.md").read_text()
     package = ElementTree.parse(ROOT / "ros_ws/src/rlinf/package.xml").getroot()
     ours = {each.text for each in package.iter("exec_depend") if each.get("condition") == "$RLINF_ROBOT == franka"}
     others = {each.text for each in package.iter("exec_depend") if each.get("condition") == "$RLINF_ROBOT == ur"}
