@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,28 @@ def read(path: Path, take: str) -> np.ndarray:
     if (found := cv2.imread(str(path))) is None:
         raise RlinfError(f"{path}: expected a picture, got something else. Take it anew: {take}")
     return np.asarray(cv2.cvtColor(found, cv2.COLOR_BGR2RGB))
+
+
+def save_picture(path: Path, picture: np.ndarray) -> None:
+    """Write one (H, W, 3) uint8, by the format that its name ends in: whole, or RlinfError."""
+    import cv2
+
+    aside = path.with_name(f".{path.name}.new")
+    try:
+        whole, coded = cv2.imencode(path.suffix, np.ascontiguousarray(picture[..., ::-1]))
+    except cv2.error:  # of an ending that it does not know
+        whole = False
+    if not whole:
+        raise RlinfError(f"{path}: expected the name of a picture, such as view.png, got one that ends in "
+                         f"'{path.suffix}'. Nothing was written")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_bytes(coded.tobytes())
+        aside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink()
+        raise RlinfError(f"{path}: cannot be written: {error.strerror}. Name another place") from error
 
 
 def moved(reference: np.ndarray, now: np.ndarray) -> Moved:

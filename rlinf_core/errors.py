@@ -71,6 +71,11 @@ def printable(text: object) -> str:
     return ascii(str(text))[1:-1][:2000]
 
 
+def harmless(text: str) -> str:
+    """Others' words for a person: every letter as it is, and what would do something to a terminal as its number."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``" (did you mean 'x'?)"`` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -9,8 +9,9 @@ import pytest
 
 from rlinf_core.cli import demo, display, doctor
 from rlinf_core.cli.main import _parser, main
-from rlinf_core.errors import PolicyFileError
-from rlinf_core.launching.graph import SHUTDOWN, Process
+from rlinf_core.errors import PolicyFileError, RlinfError
+from rlinf_core.launching.graph import ONCE, SHUTDOWN, Process
+from rlinf_core.launching.supervisor import Supervisor
 from rlinf_core.policies import tanh_gaussian
 from rlinf_core.policies.files import newest_policy, policy_name, save_policy
 from rlinf_core.policies.tanh_gaussian.policy import Actor
@@ -174,6 +175,20 @@ def test_doctor_finds_what_is_here_and_says_how_to_get_what_is_not(monkeypatch, 
     assert "source one, or .venv/bin/python scripts/install.py ros" in told and "not tried: no mujoco" in told
 
 
+def test_a_check_of_the_doctors_that_fails_is_its_line_and_not_its_end(monkeypatch, tmp_path, capsys):
+    def slow(*_, **__):
+        raise subprocess.TimeoutExpired("python", 60)
+
+    monkeypatch.setattr(doctor, "KERNEL", tmp_path)
+    monkeypatch.setattr(doctor.subprocess, "run", slow)
+    monkeypatch.setattr(doctor.shutil, "which", slow)
+    monkeypatch.setattr(doctor, "CHECKS", (doctor._sockets, doctor._rendering, doctor._tool("cmake", ""), doctor._python))
+    assert main(["doctor"]) == 0
+    told = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "sockets cannot be known: FileNotFoundError: " in told and "Python 3." in told
+    assert "rendering cannot be known: TimeoutExpired: " in told and "cmake cannot be known: TimeoutExpired: " in told
+
+
 def test_doctor_says_how_sockets_become_large_enough(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "KERNEL", tmp_path)
     for most, fix in ((212_992, "sudo sysctl -w net.core.rmem_max=4194304 net.core.wmem_max=4194304"), (4_194_304, "")):
@@ -217,6 +232,39 @@ def test_the_display_says_what_was_set_aside_and_when_the_spool_is_filling_up(tm
     assert rows["spool"] == "60% full"
     trainer["spool_full"] = 1.01
     assert dict(show._rows(status))["spool"] == "101% full: nothing is played or recorded until the trainer takes episodes"
+
+
+def test_others_words_are_shown_as_they_are_and_do_nothing_to_a_terminal(tmp_path, capsys):
+    from rich.console import Console
+
+    status = {"phase": "online", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
+              "inference_p50_ms": 1.0, "recent_success": 0.5, "recent_intervened": 0.25, "env_steps": 9,
+              "waiting_for": "press [a] on [/dev/hidraw0]", "operator": "unplugged: [/dev/hidraw0] \x1b[2J\u202e ü",
+              "trainer": {"updates": 8, "update_ratio": 1.0, "backlog": 0, "connected": True},
+              "safety": {"state": "FAULT", "cause": "[/red]", "limited": 0, "holds": 0, "refused": 0}}
+    show = display.Display(load_recipe("demo", ["name='[/b]'"]), tmp_path, quiet=True)
+    show.note("[/dev/ttyUSB0] \x07 was lost")
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    show.update()
+    plain, console = capsys.readouterr().out, Console(width=150, record=True)
+    console.print(show._panel(status))
+    panel = console.export_text()
+    for told in (plain, panel):
+        for words in ("press [a] on [/dev/hidraw0]", r"unplugged: [/dev/hidraw0] \x1b[2J\u202e ü", "FAULT [/red]",
+                      r"[/dev/ttyUSB0] \x07 was lost"):
+            assert words in told
+    assert "rlinf · [/b] · seed" in panel
+
+
+@pytest.mark.parametrize("said, told", [("", "ended without a word"),
+                                        ('{"event": "error", "detail": "of now"}', "stopped: of now")])
+def test_a_director_that_failed_is_told_by_its_own_error_not_by_that_of_the_last_time(said, told, tmp_path):
+    (tmp_path / "progress.jsonl").write_text('{"event": "error", "detail": "of the last time"}\n')
+    (tmp_path / "logs").mkdir()
+    program = f"import sys; open({str(tmp_path / 'progress.jsonl')!r}, 'a').write({said!r}); sys.exit(1)"
+    director = Process("director", "rlinf", "director", "", "/x", {"command": [sys.executable, "-c", program]}, (), ONCE)
+    with Supervisor(tmp_path, 57) as supervisor, pytest.raises(RlinfError, match=told):
+        demo.direct_to_its_end(supervisor, director, tmp_path, display.Display(load_recipe("demo"), tmp_path, quiet=True))
 
 
 @pytest.mark.timeout(120)

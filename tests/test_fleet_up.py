@@ -162,6 +162,13 @@ def test_a_station_that_dies_is_named_and_its_other_processes_end(living):
     assert notes[-1].startswith("station 'kitchen' died: interlock ended") and "--respawn" in notes[-1]
 
 
+def test_a_director_that_is_killed_is_not_said_to_have_failed_as_the_last_time(living, tmp_path):
+    (tmp_path / "kitchen").mkdir()
+    (tmp_path / "kitchen/progress.jsonl").write_text('{"event": "error", "detail": "of the last time"}\n')
+    _, notes = living(False, lambda station: station.state == GONE, director="raise SystemExit(3)")
+    assert "director ended (exit code 3): without a word" in notes[-1]
+
+
 def test_it_is_started_again_where_that_was_asked_for_but_not_for_ever(living, monkeypatch):
     station, notes = living(True, lambda station: station.state == GONE, director="raise SystemExit(3)")
     assert station.member.prepared == 6 and sum("It is started again" in note for note in notes) == 5

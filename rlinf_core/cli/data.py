@@ -45,6 +45,9 @@ def repair(paths: list[Path], out: Path) -> int:
     episodes = kept = 0
     with new_folder(out) as folder:
         for source in broken:
+            if (folder / source.name).exists():
+                print(f"{printable(source)}: left out, as another of that name is in {out}; repair it to another --out")
+                continue
             try:
                 done = repaired(source, folder / source.name)
             except EpisodeError as error:

@@ -79,6 +79,7 @@ def _tell(recipe: Recipe, run_dir: Path) -> int:
 
 def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> None:
     """Run the director to its end, showing how it goes."""
+    before = len(read_events(run_dir))
     director = supervisor.start(process)
     with display as show:
         while director.popen.poll() is None:
@@ -87,7 +88,7 @@ def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, d
             show.update()
             time.sleep(0.25)
     if director.popen.returncode != 0:
-        last = next((event["detail"] for event in reversed(read_events(run_dir)) if event["event"] == "error"),
+        last = next((event["detail"] for event in reversed(read_events(run_dir)[before:]) if event["event"] == "error"),
                     f"the director ended without a word; see {run_dir / 'logs/director.log'}")
         raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
 

@@ -40,7 +40,7 @@ class Finding:
 def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] = ()) -> int:
     """Print the table, of this machine or of a recipe's station; 1 when something that is needed is missing."""
     if station is None:
-        return show([check() for check in CHECKS])
+        return show([looked_at(check) for check in CHECKS])
     from rlinf_core.recipes import check_recipe, load_recipe
     from rlinf_core.ros import ros_environment
 
@@ -48,6 +48,15 @@ def doctor(station: str | None = None, name: str = "", overrides: Sequence[str] 
     check_recipe(recipe)
     return foreground([sys.executable, "-m", "rlinf.station_doctor", name, *overrides],
                       ros_environment(recipe.station.domain))
+
+
+def looked_at(check: Callable[[], Finding]) -> Finding:
+    """What it finds, or why that cannot be known: the doctor reports, whatever it is."""
+    try:
+        return check()
+    except Exception as error:
+        name = check.__name__.strip("_").replace("_", " ")
+        return Finding(name, f"cannot be known: {type(error).__name__}: {error}", "look at it by hand", needed=False)
 
 
 def show(findings: Sequence[Finding]) -> int:
@@ -88,6 +97,7 @@ def _extra(name: str) -> Callable[[], Finding]:
         return Finding(f"extra {name}", f"lacks {', '.join(missing)}" if missing else "all",
                        f"for {extras.PURPOSE[name]}: {extras.how_to_get(name)}" if missing else "", needed=False)
 
+    check.__name__ = f"extra {name}"
     return check
 
 
@@ -175,6 +185,7 @@ def _tool(name: str, fix: str) -> Callable[[], Finding]:
         path = shutil.which(name) or shutil.which(name, path=os.path.dirname(sys.executable))
         return Finding(name, path or "none", "" if path else fix, needed=not _messages_are_built())
 
+    check.__name__ = name
     return check
 
 

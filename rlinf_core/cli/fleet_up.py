@@ -53,7 +53,7 @@ class Station:
 
     def __init__(self, member: Member, respawn: bool, note: Callable[[str], None]) -> None:
         self.member, self.respawn, self.note = member, respawn, note
-        self.state, self.why, self.deaths = PLAYING, "", list[float]()
+        self.state, self.why, self.deaths, self.begun = PLAYING, "", list[float](), 0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -62,6 +62,7 @@ class Station:
 
     def start(self) -> None:
         """All of its processes."""
+        self.begun = len(read_events(self.member.folder))
         for process in self.processes:
             self.supervisor.start(process)
 
@@ -98,7 +99,9 @@ class Station:
                 self.state, self.why = GONE, str(error)
 
     def _last(self, kind: str) -> dict[str, Any]:
-        return next((event for event in reversed(read_events(self.member.folder)) if event["event"] == kind), {})
+        """Of what was said since it was started."""
+        said = read_events(self.member.folder)[self.begun:]
+        return next((event for event in reversed(said) if event["event"] == kind), {})
 
     @property
     def closed(self) -> int:

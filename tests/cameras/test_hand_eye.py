@@ -1,10 +1,12 @@
 """Where a camera is, from rendered views of a board; and whether a picture lies where it lay."""
 
+import re
+
 import cv2
 import numpy as np
 import pytest
 
-from rlinf_core.alignment import moved, shown
+from rlinf_core.alignment import moved, read, save_picture, shown
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.hand_eye import Mount, View, board_in, load, matrix, quaternion, save, solve
 from rlinf_core.launching.graph import station_processes
@@ -151,3 +153,18 @@ def test_another_scene_is_no_alignment_and_another_size_refused():
     assert shown(one, other).shape == (120, 480, 3)
     with pytest.raises(RlinfError, match="Take the reference anew"):
         moved(one, other[:100])
+
+
+@pytest.mark.parametrize("name, said", [
+    ("view", "expected the name of a picture, such as view.png, got one that ends in ''"),
+    ("view.txt", "such as view.png, got one that ends in '.txt'"),
+    ("file/view.png", "cannot be written: File exists"), ("folder.png", "cannot be written: Is a directory")])
+def test_a_picture_that_cannot_be_written_is_told_and_one_that_can_is_that_picture(name, said, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    seen = np.random.default_rng(0).integers(0, 255, (6, 8, 3), np.uint8)
+    save_picture(tmp_path / "views/top.png", seen)
+    assert np.array_equal(read(tmp_path / "views/top.png", ""), seen)
+    with pytest.raises(RlinfError, match=re.escape(said)):
+        save_picture(tmp_path / name, seen)
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "folder.png", "views"}

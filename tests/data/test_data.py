@@ -119,6 +119,17 @@ def test_a_flipped_bit_and_a_cut_cost_what_they_hit_and_no_more(spool, task, cap
     assert (7 <= kept < 9) if place == "middle" else (2 <= kept <= 4)
 
 
+def test_two_broken_recordings_of_one_name_do_not_lose_what_was_repaired(spool, task, capsys, tmp_path):
+    other = Spool(tmp_path / "run/other", min_free_mb=0)
+    record(other, task.spec, "a-1", steps=3).close()
+    for folder in (tmp_path / "run/other/closed/a-1", spool.root / "closed/a-1", spool.root / "closed/a-2"):
+        (folder / "SHA256SUMS").unlink()
+    code, out, error = data(capsys, "repair", tmp_path / "run", "--out", tmp_path / "new")
+    assert code == 1 and not error and "2 of 3 are whole again" in out
+    assert f"{spool.root}/closed/a-1: left out, as another of that name is in {tmp_path}/new; repair it to another" in out
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"a-1", "a-2"}
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(spool, task, capsys, tmp_path, damaged):
     spool.attachments = lambda: {"recipe.yaml": b"name: mine\n", "blob": bytes(range(256))}

@@ -15,6 +15,7 @@ import rlinf.drill
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import RESPAWN, Process
+from rlinf_core.launching.supervisor import only_station
 from rlinf_core.scenarios import FAULTS
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
@@ -111,6 +112,26 @@ def test_what_is_wrong_in_a_list_of_scenarios_is_told_before_a_folder_is_made(tm
     with pytest.raises(SystemExit, match="rlinf: ") as ended:
         rlinf.drill.main()
     assert said in str(ended.value) and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options, said", [
+    (["--only", "nonsuch"], "--only: expected words of a scenario's name, got 'nonsuch', which none has. There are: "),
+    (["--only", "NaN", "--out", "."], "expected a new folder, got: File exists. Name another one"),
+    (["--only", "NaN", "--out", "/proc/none"], "--out /proc/none: expected a new folder, got: No such file or directory")])
+def test_a_drill_that_cannot_be_says_so_before_anything_starts(tmp_path, monkeypatch, options, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["drill", *options])
+    with pytest.raises(SystemExit, match="rlinf: ") as ended:
+        rlinf.drill.main()
+    assert said in str(ended.value) and not list(tmp_path.iterdir())
+
+
+def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
+    monkeypatch.setenv("ROS_DOMAIN_ID", "76")
+    with only_station("station_a", 76), pytest.raises(SystemExit, match="rlinf: station 'station_a' runs already"):
+        rlinf.drill.main()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 import rclpy
 from geometry_msgs.msg import PoseStamped
@@ -27,7 +26,7 @@ from rlinf.conversions import from_image
 from rlinf.qos import OVERHEARD, subscription
 from rlinf.stamps import to_ns
 from rlinf.whereabouts import nothing_heard
-from rlinf_core.alignment import moved, place, read, shown
+from rlinf_core.alignment import moved, place, read, save_picture, shown
 from rlinf_core.calibration import publish, rewritten
 from rlinf_core.errors import RlinfError
 from rlinf_core.hand_eye import LEAST, View, board_in, save, solve
@@ -154,15 +153,14 @@ def align(looker: Looker, said: argparse.Namespace) -> None:
     looker.meet(pose=False)
     path = said.reference or place(robot_folder(looker.recipe.station.robot), looker.camera)
     if said.write:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cv2.imwrite(str(path), np.ascontiguousarray(looker.newest[..., ::-1]))
+        save_picture(path, looker.newest)
         print(f"written: {path}, the view to come back to")
         return
     reference = read(path, "the same with --write")
     print(f"{said.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
     for word in looker.lines():
         how = moved(reference, looker.newest)
-        cv2.imwrite(str(said.out), np.ascontiguousarray(shown(reference, looker.newest)[..., ::-1]))
+        save_picture(said.out, shown(reference, looker.newest))
         print(how.words, flush=True)
         if word == "d":
             if how.aligned:

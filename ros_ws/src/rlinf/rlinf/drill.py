@@ -21,11 +21,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import rclpy
 import yaml
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from std_msgs.msg import String
 
+from rlinf.asking import asking
 from rlinf.drill_checks import CHECKS
 from rlinf.drill_station import CAMERA, NODES, DrilledStation
 from rlinf.drill_table import Row
@@ -221,26 +221,30 @@ def main() -> None:
     parser.add_argument("--two-arms", action="store_true", help="at a station with two arms (configs/drill_two_arms.yaml)")
     parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
     options, _ = parser.parse_known_args()
+    with asking():
+        sys.exit(perform(options))
+
+
+def perform(options: argparse.Namespace) -> int:
+    """The scenarios that are asked for; 1 where one did not hold."""
     kind: type[Drill] = Drill
     listed = "drill.yaml"
     if options.two_arms:
         from rlinf.drill_two_arms import TwoArmDrill
 
         kind, listed = TwoArmDrill, "drill_two_arms.yaml"
-    try:
-        scenarios = load(options.scenarios or shared() / "configs" / listed)
-        for scenario in scenarios:
-            kind.check(scenario)
-    except RlinfError as error:
-        raise SystemExit(f"rlinf: {error}") from error
+    known = load(options.scenarios or shared() / "configs" / listed)
+    for scenario in known:
+        kind.check(scenario)
+    scenarios = [scenario for scenario in known if options.only in scenario.name]
+    if not scenarios:
+        raise RecipeError(f"--only: expected words of a scenario's name, got '{options.only}', which none has. There are: "
+                          f"{'; '.join(scenario.name for scenario in known)}")
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
-    run_dir.mkdir(parents=True)
     domain_id = int(os.environ.get("ROS_DOMAIN_ID", "42"))
-    rclpy.init()
-    with only_station("station_a", domain_id), kind(run_dir, domain_id) as drill:
+    with only_station("station_a", domain_id), kind(_new(run_dir), domain_id) as drill:
         for scenario in scenarios:
-            if options.only in scenario.name:
-                drill.run(scenario)
+            drill.run(scenario)
         if not options.only:
             for check in () if options.two_arms else CHECKS:
                 drill.began.append((time.time(), check.__name__))
@@ -255,7 +259,16 @@ def main() -> None:
           f"{result['requirements_held']}{'' if options.two_arms else f' of {len(REQUIREMENTS)}'}, traps: "
           f"{result['traps_held']}{'' if options.two_arms else f' of {len(TRAPS)}'}. "
           f"Logs and recordings: {run_dir}")
-    sys.exit(1 if result["not_held"] else 0)
+    return 1 if result["not_held"] else 0
+
+
+def _new(run_dir: Path) -> Path:
+    """Made; RlinfError where it is there already, or cannot be."""
+    try:
+        run_dir.mkdir(parents=True)
+    except OSError as error:
+        raise RlinfError(f"--out {run_dir}: expected a new folder, got: {error.strerror}. Name another one") from error
+    return run_dir
 
 
 if __name__ == "__main__":
