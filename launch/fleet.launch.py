@@ -31,6 +31,9 @@ def generate_launch_description() -> LaunchDescription:
 
 
 def _start(context: LaunchContext) -> list:
+    from station import find_rlinf
+
+    python = find_rlinf()
     from rlinf_core.errors import REFUSED
     from rlinf_core.launching.fleet import members
     from rlinf_core.launching.graph import trainer_process
@@ -43,8 +46,8 @@ def _start(context: LaunchContext) -> list:
     prepared = [(member, member.prepare()) for member in found]
     (run_dir / "recipe.yaml").write_text(resolved(recipe))
     trains = trainer_process(run_dir)
-    trainer = ExecuteProcess(cmd=trains.parameters["command"], name=trains.name, respawn=True, respawn_delay=1.0,
-                             output="screen", sigterm_timeout=str(trains.stop_s))
+    trainer = ExecuteProcess(cmd=[python, *trains.parameters["command"][1:]], name=trains.name, respawn=True,
+                             respawn_delay=1.0, output="screen", sigterm_timeout=str(trains.stop_s))
     why = "the trainer cannot go on; why, it has said above"
     refused = [LogInfo(msg=why), EmitEvent(event=Shutdown(reason=why))]
     ends = RegisterEventHandler(OnProcessExit(  # within the delay, so that it is not started again

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import runpy
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ament_index_python.packages import get_package_share_directory
 from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
@@ -54,7 +56,14 @@ def description(**defaults: str) -> LaunchDescription:
     return LaunchDescription([*declared, OpaqueFunction(function=_start)])
 
 
+def find_rlinf() -> str:
+    """The Python that rlinf is installed for: launch runs in ROS's own. Makes rlinf importable here, too."""
+    built = Path(get_package_share_directory("rlinf"), "launch/rlinf_environment.py")
+    return runpy.run_path(str(built))["importable"]()
+
+
 def _start(context: LaunchContext) -> list:
+    find_rlinf()
     from rlinf_core.launching.collecting import collecting, collecting_processes
     from rlinf_core.launching.graph import (
         SHUTDOWN,
@@ -128,11 +137,13 @@ def node_of(process: Process, name: str, **more: Any) -> Node:
 
 def _overrides(value: dict[str, str]) -> list[str]:
     """What the arguments change in the recipe."""
+    from rlinf_core.settings.overrides import quoted
+
     robot, (host, _, port) = ROBOTS.get(value["robot"], value["robot"]), value["trainer"].rpartition(":")
-    said = {"station.robot": str(Path(robot).resolve()) if "/" in robot else robot, "station.name": value["namespace"],
+    said = {"station.robot": quoted(Path(robot).resolve()) if "/" in robot else robot, "station.name": value["namespace"],
             "station.lockstep": value["lockstep"], "station.web.port": value["web"],
             "bridge.host": host, "bridge.port": port,
-            "bridge.credentials": str(Path(value["credentials"]).resolve()) if value["credentials"] else "",
+            "bridge.credentials": quoted(Path(value["credentials"]).resolve()) if value["credentials"] else "",
             "station.operator": f"{{kind: {value['operator']}}}" if value["operator"] else ""}
     return [*(f"{key}={text}" for key, text in said.items() if text), *_policy(value["policy"])]
 
@@ -141,10 +152,12 @@ def _policy(said: str) -> list[str]:
     """``remote://host:port`` as overrides of a recipe."""
     if not said:
         return []
+    from rlinf_core.settings.overrides import quoted
+
     scheme, _, address = said.partition("://")
     if scheme != "remote" or not address:
         raise RuntimeError(f"policy: expected remote://host:port, or nothing, got '{said}'")
-    return ["station.policy.backend=remote", f"station.policy.address='ws://{address}'"]
+    return ["station.policy.backend=remote", f"station.policy.address={quoted(f'ws://{address}')}"]
 
 
 def _end_with(node: Node, name: str) -> RegisterEventHandler:

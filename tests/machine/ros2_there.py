@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -11,3 +12,20 @@ BESIDE = Path(sys.prefix) / "ros2/setup.sh"
 SETUP = os.environ.get("RLINF_ROS_SETUP", "") or (str(BESIDE) if BESIDE.exists() else "")
 needs_ros2 = pytest.mark.skipif(not (SETUP or shutil.which("ros2")), reason="no ros2: source ROS 2, let RLINF_ROS_SETUP "
                                 "name its setup.sh, or run scripts/ros2_tools.sh")
+
+
+def as_installed(folder):
+    """Shell lines behind SETUP: ros2 runs in a Python that has ROS's packages and none of ours, as one of /opt/ros does."""
+    if str(BESIDE) != SETUP:
+        return ""
+    packages, ros2 = folder / "packages", folder / "bin/ros2"
+    packages.mkdir(parents=True)
+    ros2.parent.mkdir()
+    for found in metadata.distributions():
+        if found.name.startswith("ros-") or found.name.lower() in ("numpy", "psutil", "pyyaml"):  # a ROS asks apt for these
+            for name in {file.parts[0] for file in found.files or ()} - {path.name for path in packages.iterdir()}:
+                if name != ".." and not name.endswith(".pth"):
+                    (packages / name).symlink_to(found.locate_file(name))
+    ros2.write_text(f'#!/bin/sh\nexec {sys._base_executable} {BESIDE.parent}/bin/ros2 "$@"\n')
+    ros2.chmod(0o755)
+    return (f'export PATH="{ros2.parent}:$PATH" PYTHONPATH="$PYTHONPATH:{packages}" _ROS_WHEELS_BOOTSTRAP_COMPLETE=1; ')

@@ -3,8 +3,10 @@
 Where ROS 2 is (``ros2_there``).
 """
 
+import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.paths import built_messages, message_packages
-from tests.machine.ros2_there import SETUP, needs_ros2
+from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
@@ -27,19 +29,20 @@ SIGNS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|proce
 
 
 class Workspace:
-    """The shell of somebody who has ROS and has built this package."""
+    """The shell of somebody who has ROS and has built this package, of an environment in a folder with a space."""
 
     def __init__(self, folder):
         sourced = f'. "{SETUP}"; ' if SETUP else ""
         built, site = built_messages(), message_packages()
+        (folder / "my own").symlink_to(sys.prefix)
+        self.python = f"{folder}/my own/bin/{Path(sys.executable).name}"
         self.environment = CLEAN | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
         said = self.shell(
-            f"{sourced} cmake -S ros_ws/src/rlinf -B {folder}/build -DRLINF_PYTHON={sys.executable} -DBUILD_TESTING=OFF "
-            f"-DCMAKE_INSTALL_PREFIX={folder} >&2; cmake --install {folder}/build >&2; "
+            f"{sourced} cmake -S ros_ws/src/rlinf -B {folder}/build -DRLINF_PYTHON='{self.python}' "
+            f"-DBUILD_TESTING=OFF -DCMAKE_INSTALL_PREFIX={folder} >&2; cmake --install {folder}/build >&2; "
             f"export AMENT_PREFIX_PATH={folder}:{built}:$AMENT_PREFIX_PATH LD_LIBRARY_PATH={built}/lib:$LD_LIBRARY_PATH "
-            f"PYTHONPATH={site}:{ROOT}:{ROOT}/ros_ws/src/rlinf:$PYTHONPATH; env -0")
+            f"PYTHONPATH={site}:$PYTHONPATH; {as_installed(folder / 'ros')} env -0")
         self.environment = dict(each.split("=", 1) for each in said.split("\0") if each)
-        self.environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)
 
     def shell(self, script):
         ran = subprocess.run(["bash", "-ec", script], cwd=ROOT, env=self.environment, capture_output=True, text=True)
@@ -163,3 +166,27 @@ def test_a_trainer_that_says_why_it_cannot_go_on_ends_the_fleet_and_is_not_start
     said = ran.stdout + ran.stderr
     assert "the trainer cannot go on; why, it has said above" in said and "rlinf: " in said, said[-3000:]
     assert len(re.findall(r"\[trainer-\d+\]: process started", said)) == 1
+
+
+def test_a_launch_argument_may_be_any_path(ros, tmp_path):
+    odd = tmp_path / "it's (mine), too"
+    told = subprocess.run(
+        ["python3", "-c", "import json, station; from pathlib import Path; station.find_rlinf()\n"
+         "said = dict.fromkeys(station.ARGUMENTS, '') | json.loads(input())\n"
+         "from rlinf_core.settings.overrides import override\nfrom rlinf_core.settings.reading import Document\n"
+         "found = Document({})\nfor each in station._overrides(said): override(found, each)\n"
+         "print(json.dumps(found.data))"],
+        cwd=ROOT / "launch", env=ros.environment, text=True, capture_output=True,
+        input=json.dumps({"robot": f"{odd}/arm", "credentials": str(odd), "policy": "remote://host:8000"}))
+    said = json.loads(told.stdout or told.stderr)
+    assert (said["station"]["robot"], said["bridge"]["credentials"]) == (f"{odd}/arm", str(odd))
+    assert said["station"]["policy"]["address"] == "ws://host:8000"
+
+
+def test_a_launch_in_another_python_than_the_environments_is_refused_in_words(ros):
+    built = Path(ros.shell("ros2 pkg prefix rlinf").strip(), "share/rlinf/launch/rlinf_environment.py")
+    found = runpy.run_path(str(built))
+    assert (found["PYTHON"], found["EXECUTABLE"]) == (sys.version_info[:2], ros.python)
+    found["importable"].__globals__["PYTHON"] = (3, 9)
+    with pytest.raises(RuntimeError, match="expected ros2 launch in Python 3.9, .* got Python 3.1.*run colcon build again"):
+        found["importable"]()

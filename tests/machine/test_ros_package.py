@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine.ros2_there import SETUP, needs_ros2
+from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 
 ROOT = Path(__file__).resolve().parents[2]
 NODES = ("camera", "controller", "director", "drill", "driver", "environment", "fault_injector", "gripper", "gripper_twin",
@@ -31,21 +31,21 @@ def shell(script, **environment):
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory):
-    """The shell that a user has after `colcon build`, here into a folder of its own."""
-    folder = tmp_path_factory.mktemp("ws")
+    """The shell that a user has after `cd ros_ws && colcon build`, here in a copy."""
+    folder = tmp_path_factory.mktemp("clone")
+    subprocess.run(f"git ls-files -z ros_ws launch | xargs -0 cp --parents -t {folder}", shell=True, cwd=ROOT, check=True)
     sourced = '[ -z "$SETUP" ] || . "$SETUP"; '
-    built = shell(sourced + f"{Path(sys.executable).parent}/colcon --log-base {folder}/log build --base-paths ros_ws/src "
-                  f"--build-base {folder}/build --install-base {folder}/install "
+    built = shell(f"{sourced} cd {folder}/ros_ws; {Path(sys.executable).parent}/colcon build "
                   f"--cmake-args -DRLINF_PYTHON={sys.executable} -DBUILD_TESTING=OFF")
     assert built.returncode == 0, built.stdout + built.stderr
-    return f"{sourced} . {folder}/install/setup.sh; export PYTHONPATH={ROOT}:{ROOT}/ros_ws/src/rlinf:$PYTHONPATH; "
+    return f"{sourced} . {folder}/ros_ws/install/setup.sh; {as_installed(folder / 'ros')}"
 
 
 def test_the_package_ships_no_python_of_the_distribution(workspace):
     installed = shell(workspace + "cd $(ros2 pkg prefix rlinf) && find . -type f")
     files = installed.stdout.split()
     assert {f"./lib/rlinf/{node}" for node in NODES} <= set(files), installed.stderr
-    assert {path for path in files if path.endswith(".py")} == {
+    assert {path for path in files if path.endswith(".py")} == {"./share/rlinf/launch/rlinf_environment.py"} | {
         f"./share/rlinf/launch/{path.name}" for path in (ROOT / "launch").glob("*.py")}
 
 
@@ -100,12 +100,12 @@ def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in
 
 
 def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_path):
-    shutil.copytree(ROOT / "robots/franka_fr3", tmp_path / "mine")
+    shutil.copytree(ROOT / "robots/franka_fr3", tmp_path / "mine (old), so")
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("defaults: demo\nname: mine\nstation: {name: bench_3, robot: ./mine}\n")
+    recipe.write_text("defaults: demo\nname: mine\nstation: {name: bench_3, robot: './mine (old), so'}\n")
     launch = workspace + (f"HOME={tmp_path} timeout -k 60 -s INT 25 ros2 launch rlinf realworld.launch.py "
                           f"run_dir:={tmp_path}/run ")
-    by_path = shell(f"{launch} robot:={tmp_path}/mine || true").stdout
+    by_path = shell(f"{launch} robot:='{tmp_path}/mine (old), so' || true").stdout
     by_recipe = shell(f"{launch} recipe:={recipe} || true").stdout
     for said, name in ((by_path, "station_a"), (by_recipe, "bench_3")):
         assert "[interlock-" in said and "[sim_bridge-" not in said and "[operator-" not in said, said[-3000:]
