@@ -80,6 +80,8 @@ def _forget(name: str, prefix: Path) -> None:
     site = message_packages(name)
     for folder in (prefix / "share" / name, *([site / name] if site else [])):
         shutil.rmtree(folder, ignore_errors=True)
+    for file in (*prefix.glob(f"lib/lib{name}__*"), *prefix.glob(f"share/ament_index/resource_index/*/{name}")):
+        file.unlink()  # libraries are found by their names alone, and may come before the ROS's own
     print(f"{name}: the sourced ROS's own")
 
 

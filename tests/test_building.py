@@ -1,5 +1,6 @@
 import time
 
+from rlinf_core import building
 from rlinf_core.building import progress
 
 
@@ -18,3 +19,20 @@ def test_a_build_that_takes_its_time_says_that_it_goes_on(capsys):
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "  100 % compiled" and 2 <= len(said) - 1 < 50, said
     assert all(line.startswith("  still generating, ") for line in said[:-1])
+
+
+def test_messages_that_the_ros_has_by_now_leave_nothing_that_hides_its_own(tmp_path, monkeypatch):
+    built, theirs = tmp_path / "built", tmp_path / "theirs"
+    (theirs / "share/franka_msgs").mkdir(parents=True)
+    monkeypatch.setenv("ROS_DISTRO", "jazzy")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", f"{built}:{theirs}")
+    monkeypatch.setattr(building, "built_messages", lambda: built)
+    monkeypatch.setattr(building, "message_packages", lambda name: built / "lib/python")
+    monkeypatch.setattr(building, "_build", lambda sources, prefix: None)
+    kept = built / "lib/libfranka_msgs_of_mine.so"
+    for file in ("share/franka_msgs/package.xml", "lib/python/franka_msgs/__init__.py", kept,
+                 "lib/libfranka_msgs__rosidl_generator_c.so", "share/ament_index/resource_index/packages/franka_msgs"):
+        (built / file).parent.mkdir(parents=True, exist_ok=True)
+        (built / file).touch()
+    building.build_messages()
+    assert [path for path in built.rglob("*") if path.is_file()] == [kept]
