@@ -168,3 +168,12 @@ def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys,
     assert "nothing is overwritten" in capsys.readouterr().err
     assert main(["reward", "train", recorded, "--out", str(tmp_path / "b"), "--cameras", "top"]) == 1
     assert "expected the cameras top, got front" in capsys.readouterr().err
+
+
+def test_a_model_that_could_not_be_written_is_not_trained(tmp_path, capsys, recorded, monkeypatch):
+    from rlinf_core.rewards import training
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(training, "train", lambda *_: pytest.fail("it was trained"))
+    assert main(["reward", "train", recorded, "--out", str(tmp_path / "file/model")]) == 1
+    assert capsys.readouterr().err == f"rlinf: {tmp_path}/file: File exists\n"
