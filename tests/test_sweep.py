@@ -66,7 +66,8 @@ def test_overrides_of_one_text_are_apart_at_spaces_that_no_bracket_or_quote_hold
     assert split(text) == apart
 
 
-@pytest.mark.parametrize("path", ["/runs/a", "/my runs/a, b", "/it's/[1]={x: 2}", r"/a\b", "/ends in\\", r"/\'", "${runs}", "true"])
+@pytest.mark.parametrize("path", [
+    "/runs/a", "/my runs/a, b", "/it's/[1]={x: 2}", r"/a\b", "/ends in\\", r"/\'", "${runs}", "true"])
 def test_a_path_that_is_quoted_is_that_path_whatever_signs_it_has(path):
     said = Document({})
     override(said, f"station.robot={quoted(path)}")
