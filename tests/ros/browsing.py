@@ -74,8 +74,8 @@ class Tab:
     def takes(self):
         while "You have" not in (said := self.page.inner_text("#controls")):  # a busy machine's click may come too late
             (self.press_and_hold if "has the" in said else self.click)("#controls")
-            self.page.wait_for_timeout(500)
-            self.station.peer.for_s(0.1)
+            with contextlib.suppress(AssertionError):
+                self.until(lambda: "You have" in self.page.inner_text("#controls"), "the controls", 10)
 
     def armed(self):
         """With the controls, in an episode that the policy plays."""
