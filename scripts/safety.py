@@ -96,8 +96,8 @@ def fuzzed(found: dict) -> dict[str, str]:
     nearest = ", ".join(f"{name} {found[f'worst_{name}']:+.1e}" for name in ("position", "speed", "acceleration", "jerk"))
     when = f"{found['when']}: " if "when" in found else ""
     return {"requirement": "S8", "test": "benchmarks::benchmarks/fuzz_interlock.py",
-            "measured": f"{when}{found['ticks']:,} ticks, {found['violations']} violations, {found['exceptions']} exceptions; "
-                        f"nearest to its limit: {nearest}"}
+            "measured": f"{when}{found['ticks']:,} ticks, {found['violations']} violations, {found['exceptions']} "
+                        f"exceptions; nearest to its limit: {nearest}"}
 
 
 def page(measured: list[dict[str, str]], drill: dict) -> str:
@@ -113,8 +113,8 @@ def page(measured: list[dict[str, str]], drill: dict) -> str:
             lines.append(f"{cells.pop() if cells else '| | |'} `{name}` | {'; '.join(dict.fromkeys(values))} |")
         for row in drill["rows"]:
             if row["requirement"] == number or number == f"trap {row['trap']}":
-                verdict = "" if row["held"] else "**not held**: "
-                lines.append(f"{cells.pop() if cells else '| | |'} drill: {row['name']} | {verdict}{row['measured'].replace('<', '&lt;')} |")
+                said = ("" if row["held"] else "**not held**: ") + row["measured"].replace("<", "&lt;")
+                lines.append(f"{cells.pop() if cells else '| | |'} drill: {row['name']} | {said} |")
     return (ROOT / "scripts/safety_head.md").read_text() + "\n" + "\n".join(lines) + "\n"
 
 
