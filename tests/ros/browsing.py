@@ -155,12 +155,12 @@ class Network:
 
     def holds_up_a_word(self, press):
         """Then all that is answered, until the page says so."""
-        self.tab.page.evaluate("network.words = false")
+        before = self.tab.page.evaluate("network.words = false, network.old.length")
         press()
         self.tab.until(lambda: self.tab.page.evaluate("network.waiting.length"), "a word")
         self.tab.page.evaluate("network.answers = false")
         self.tab.sees("#banner", "Not connected")
-        self.tab.until(lambda: self.tab.page.evaluate("network.old.length"), "the end of its socket")
+        self.tab.until(lambda: self.tab.page.evaluate("network.old.length") > before, "the end of its socket")
 
     def comes_back(self, loses=False):
         """What waited arrives, or is lost; then that the page had given its socket up."""
