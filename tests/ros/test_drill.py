@@ -128,8 +128,8 @@ def test_a_drill_that_cannot_be_says_so_before_anything_starts(tmp_path, monkeyp
 
 def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
-    monkeypatch.setenv("ROS_DOMAIN_ID", "76")
-    with only_station("station_a", 76), pytest.raises(SystemExit, match="rlinf: station 'station_a' runs already"):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "39")
+    with only_station("station_a", 39), pytest.raises(SystemExit, match="rlinf: station 'station_a' runs already"):
         rlinf.drill.main()
     assert not (tmp_path / "run").exists()
 
