@@ -87,9 +87,10 @@ def test_an_episode_is_drawn(spool, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     code, _, out, _ = shown(capsys, spool.root / "closed/a-1", "--plot", tmp_path / "a.png")
     assert code == 0 and (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG") and "picture:" in out
-    for target, told in (("a.nothing", "expected a picture's name"), ("no/a.png", "that can be written")):
-        code, _, _, error = shown(capsys, spool.root / "closed/a-1", "--plot", tmp_path / target)
-        assert code == 1 and told in error
+    for target, told in (("a.nothing", "expected a file's name that ends in"), ("no/a.png", "may be written to")):
+        with pytest.raises(SystemExit):
+            shown(capsys, spool.root / "closed/a-1", "--plot", tmp_path / target)
+        assert told in capsys.readouterr().err
     for source, told in (("", "--plot: expected one recording, got 3"), ("broken/a-3", "was not finished")):
         code, _, _, error = shown(capsys, spool.root / source, "--plot", tmp_path / "b.png")
         assert code == 1 and told in error and not (tmp_path / "b.png").exists()
