@@ -174,7 +174,9 @@ def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -
     time.sleep(1.0)
     before, begun = cpu_s(child.pid), time.monotonic()
     steps = station.play(kind, seconds, f"bare_{kind}")
-    time.sleep(0.5)
+    written = -1
+    while written != (written := out.stat().st_size):  # what is kept for it is not lost
+        time.sleep(0.5)
     core = (cpu_s(child.pid) - before) / (time.monotonic() - begun)
     counts = Counter(json.loads(child.communicate("")[0].splitlines()[-1]))
     out.unlink()
