@@ -181,7 +181,7 @@ class DrilledStation:
         """Have the people do it; returns when they first did."""
         self.doing = replace(self.doing, **what, number=self.doing.number + 1)
         key = f"do:{self.doing.number}"
-        for _ in range(20):  # a process that has just started may not be heard yet
+        for _ in range(60):  # a process that has just started may not be heard yet, on a busy machine for long
             self.people.publish(String(data=json.dumps(asdict(self.doing))))
             if self.spin(lambda: key in self.injected, 0.5):
                 return self.injected.pop(key)
