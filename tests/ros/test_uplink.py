@@ -93,7 +93,8 @@ def test_a_full_spool_is_told_and_nothing_is_played_until_there_is_room(peer, tm
         start(peer, "recorder")
         start(peer, "environment")
         peer.spin(runner.server_is_ready, what="the environment")
-        peer.for_s(1.0)  # in which it hears of the spool
+        peer.spin(lambda: peer.node.count_subscribers("trainer/status") > 1, what="the environment's ear")
+        peer.for_s(1.0)  # in which the uplink is found
         sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=1))
         peer.spin(sent.done, what="the goal")
         assert sent.result().accepted
@@ -107,21 +108,23 @@ def test_a_full_spool_is_told_and_nothing_is_played_until_there_is_room(peer, tm
 
 
 @pytest.mark.domain(48)
-def test_a_station_that_its_trainer_holds_begins_no_episode_of_any_mode(peer):
+def test_a_station_whose_trainer_has_said_nothing_yet_or_holds_it_begins_no_episode_of_any_mode(peer):
     told = peer.node.create_publisher(TrainerStatus, "trainer/status", profile("trainer/status"))
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     runner, robot_side = ActionClient(peer.node, RunEpisodes, "run_episodes"), RobotSide(48)
     try:
         peer.node.create_timer(0.1, lambda: safety.publish(SafetyState(state=SafetyState.ARMED)))
-        told.publish(TrainerStatus(connected=False, held=True))
         for node in ("recorder", "environment"):
             start(peer, node)
-        peer.spin(runner.server_is_ready, what="the environment")
-        peer.for_s(1.0)  # in which it hears of the trainer
+        peer.spin(lambda: runner.server_is_ready() and told.get_subscription_count(), what="the environment")
+        peer.for_s(1.0)  # in which it finds who will tell of the trainer
         sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate", first_seed=1))
         peer.spin(sent.done, what="the goal")
         peer.for_s(2.0)
         assert sent.result().accepted and robot_side.asked == []
+        told.publish(TrainerStatus(connected=False, held=True))
+        peer.for_s(2.0)
+        assert robot_side.asked == []
         told.publish(TrainerStatus(connected=True))
         peer.spin(lambda: robot_side.asked == [1], what="the episode", timeout_s=40.0)
     finally:

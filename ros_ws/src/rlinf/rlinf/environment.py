@@ -61,9 +61,9 @@ class Environment(ControlNode):
         joints = json.loads(self.declare_parameter("joints", "{}").value)
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen, joints)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns, self.held_until = "", -1, 0, 0, 0.0
-        self.done, self.closed = Future(), dict[str, Future]()
+        self.done, self.closed, self.policy_tracker = Future(), dict[str, Future](), PolicyTracker()
         self.running, self.mode, self.judged = False, "", StepResult()  # the last time step
-        self.policy_tracker, self.trainer = PolicyTracker(), TrainerStatus(accepting=True)
+        self.trainer = self.untold = TrainerStatus(accepting=True)  # as where no uplink is
         self.safety, self.still, self.still_at, self.progress_at = SafetyState(), "", 0.0, time.monotonic()
         self._make_interfaces()
 
@@ -196,7 +196,7 @@ class Environment(ControlNode):
         """The trainer holds it or is behind; nothing could be recorded; the arm was just held; or it waits for a person."""
         told, train = self.trainer, self.mode == "train"
         waits = told.held or told.spool_full >= 1.0 or train and told.connected and not told.accepting
-        return bool(self.still) or waits or time.monotonic() < self.held_until
+        return bool(self.still) or waits or self.watch.unheard() or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
         """Whether an episode may begin."""

@@ -28,6 +28,9 @@ class Watch:
         env, logger = self.environment, self.environment.get_logger()
         if env.running and env.still and time.monotonic() - env.still_at > SAY_AFTER_S:
             logger.warning(env.still, throttle_duration_sec=SAY_AGAIN_S)
+        if env.running and self.unheard() and time.monotonic() - env.progress_at > SAY_AFTER_S:
+            logger.warning("the uplink has said nothing yet, and no episode begins before it does (rlinf status)",
+                           throttle_duration_sec=SAY_AGAIN_S)
         if env.running and env.trainer.spool_full >= 1.0:
             logger.warning("the spool is full: no further episode is played until some are sent (rlinf status)",
                            throttle_duration_sec=SAY_AGAIN_S)
@@ -41,6 +44,11 @@ class Watch:
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
             env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    def unheard(self) -> bool:
+        """Whether an uplink is there that has said nothing yet."""
+        env = self.environment
+        return env.trainer is env.untold and env.count_publishers("trainer/status") > 0
 
     def _unjudged(self) -> str:
         """Why the reward cannot say how the task stands."""
