@@ -122,6 +122,8 @@ def test_a_station_whose_trainer_has_said_nothing_yet_or_holds_it_begins_no_epis
         peer.spin(sent.done, what="the goal")
         peer.for_s(2.0)
         assert sent.result().accepted and robot_side.asked == []
+        log = peer.supervisor.run_dir / "logs/environment.log"
+        peer.spin(lambda: "the uplink has said nothing yet" in log.read_text(), what="what it waits for")
         told.publish(TrainerStatus(connected=False, held=True))
         peer.for_s(2.0)
         assert robot_side.asked == []
