@@ -27,9 +27,10 @@ WINDOW = 50
 NEVER = 1_000_000_000  # time steps
 
 
-def run_demo(recipe: str, seed: int, folder: Path) -> Path:
+def run_demo(recipe: str, seed: int, folder: Path, *overrides: str) -> Path:
     out = folder / f"seed_{seed}"
-    subprocess.run([ROOT / ".venv/bin/rlinf", "demo", recipe, "--quiet", "--out", out, "--set", f"seed={seed}"], check=True)
+    subprocess.run([ROOT / ".venv/bin/rlinf", "demo", recipe, "--quiet", "--out", out, "--set", f"seed={seed}", *overrides],
+                   check=True)
     return out
 
 

@@ -1,13 +1,13 @@
-"""What a person in the loop is worth: the demo with takeovers (demo_hil) beside the demo without, from the same
-demonstrations.
+"""What a person in the loop is worth: demo_hil beside the same without takeovers, from the same five demonstrations.
 
     python benchmarks/interventions.py --seeds 0 1 2 --json results.json --figure interventions.png
     python benchmarks/interventions.py --runs runs/alone_0 runs/helped_0 runs/alone_1 runs/helped_1
 
 Everything goes through the station. "to 90 %" is after how many time steps 50 training episodes in a row had succeeded so
 often without help, within the time after which a person would have taken over: of both alike. "helped" are takeovers per
-training episode, in the first and in the last 50. It does not cover people: the person is a script that ends an episode
-which the policy did not end in time, and never errs or tires and always watches.
+training episode, in the first and in the last 50. Where demonstrations are as many as the task needs, takeovers add little:
+--set collect.episodes=20 is the demo's number. It does not cover people: the person is a script that ends an episode which
+the policy did not end in time, and never errs or tires and always watches.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.demo_seeds import NEVER, WINDOW, run_demo, trained  # noqa: E402
+
+ALONE = ("station.operator.takes_over=0",)
 
 
 def helped(run: Path) -> np.ndarray:
@@ -81,14 +83,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, nargs="+", help="run folders that are there: without and with, by turns")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="overrides of both runs of each seed")
     parser.add_argument("--figure", type=Path, help="write the curves as PNG")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     if options.runs and len(options.runs) % 2:
         parser.error(f"--runs: expected pairs, one without takeovers and one with, got {len(options.runs)} folders")
     with tempfile.TemporaryDirectory(prefix="rlinf-interventions-") as folder:
-        found = options.runs or [run_demo(recipe, seed, Path(folder) / recipe) for seed in options.seeds
-                                 for recipe in ("demo", "demo_hil")]
+        found = options.runs or [run_demo("demo_hil", seed, Path(folder) / name, *options.set, *changes)
+                                 for seed in options.seeds for name, changes in (("alone", ALONE), ("helped", ()))]
         pairs = list(zip(found[::2], found[1::2], strict=True))
         runs = {json.loads((run / "report.json").read_text())["seed"]: (alone, run) for alone, run in pairs}
         print(f"{'seed':>4}{'to 90 % alone':>15}{'with takeovers':>16}{'helped, first':>15}{'last':>7}"
