@@ -47,7 +47,8 @@ def curve(run: Path, within: int) -> tuple[list[int], list[float]]:
 
 def figures(alone: Path, run: Path) -> dict[str, float]:
     """Of one seed."""
-    found, within = {}, patience(run)
+    within = patience(run)
+    found: dict[str, float] = {}
     for name, folder in (("alone", alone), ("helped", run)):
         steps, success = curve(folder, within)
         good = [step for step, rate in zip(steps, success, strict=True) if rate >= 0.9]
