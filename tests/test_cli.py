@@ -1,6 +1,7 @@
 import inspect
 import json
 import pkgutil
+import shutil
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from rlinf_core.cli import demo, display, doctor
 from rlinf_core.cli.main import _parser, main
+from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import PolicyFileError, RlinfError
 from rlinf_core.launching.graph import ONCE, SHUTDOWN, Process
 from rlinf_core.launching.supervisor import Supervisor
@@ -18,6 +20,7 @@ from rlinf_core.policies.tanh_gaussian.policy import Actor
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.reports import report
 from rlinf_core.reports.curves import wilson
+from tests.messages import record
 
 
 def save(folder, version=1, recipe="demo"):
@@ -123,6 +126,16 @@ def test_a_run_that_was_stopped_has_no_report(last, code, told, capsys, tmp_path
     monkeypatch.setattr(demo, "write_report", lambda recipe, folder: "the report")
     assert demo._tell(load_recipe("demo"), tmp_path) == code
     assert told in capsys.readouterr().out
+
+
+def test_what_was_recorded_is_counted_once(task, capsys, tmp_path):
+    (tmp_path / "progress.jsonl").write_text(json.dumps({"event": "result"}) + "\n")
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    for number in range(2):
+        record(spool, task.spec, f"a-{number}", steps=3).close()
+    shutil.copytree(spool.root / "closed/a-0", tmp_path / "inbox/a-0")
+    assert demo._tell(load_recipe("demo", ["collect.only=true"]), tmp_path) == 0
+    assert capsys.readouterr().out.startswith("2 episodes recorded in")
 
 
 def test_eval_writes_its_result_and_uses_the_runs_own_recipe(tmp_path, capsys):

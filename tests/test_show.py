@@ -1,5 +1,6 @@
 """`rlinf show` on recordings that the spool has written."""
 
+import shutil
 import subprocess
 import sys
 
@@ -35,6 +36,12 @@ def test_a_folder_is_a_line_an_episode(spool, capsys):
                                              "sealed"]
     assert "no episode" in out and "spool/broken/a-3: expected time steps up to a LAST one and an ENDED event" in out
     assert "3 recordings: 2 episodes, 1 succeeded, 9 steps; 2 sealed, 1 no seal" in out
+
+
+def test_an_episode_in_the_spool_and_in_the_inbox_is_counted_once(spool, capsys):
+    shutil.copytree(spool.root / "closed/a-1", spool.root.parent / "inbox/a-1")
+    out = shown(capsys, spool.root.parent)[2]
+    assert "4 recordings: 2 episodes, 1 succeeded, 9 steps; 3 sealed, 1 no seal" in out
 
 
 def test_one_recording_shows_its_topics_with_counts_and_times(spool, capsys):

@@ -70,8 +70,9 @@ def _tell(recipe: Recipe, run_dir: Path) -> int:
         print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
         return 130
     if recipe.collect.only:
-        recorded = sum(kind_of(path.parent) == EPISODE for path in run_dir.glob("**/metadata.yaml"))
-        print(f"{recorded} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}", flush=True)
+        kept = [path.parent for path in run_dir.glob("**/metadata.yaml")]
+        recorded = {folder.name for folder in kept if kind_of(folder) == EPISODE}  # in the spool, in the inbox, or in both
+        print(f"{len(recorded)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}", flush=True)
     else:
         print(write_report(recipe, run_dir), flush=True)
     return 0

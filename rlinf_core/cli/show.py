@@ -71,9 +71,10 @@ def _tell(folder: Path) -> None:
 
 
 def _summary(lines: list[Line]) -> str:
-    """All of them in one line."""
-    steps, seals = [int(line.steps) for line in lines if line.steps], Counter(line.seal for line in lines)
-    won = sum(line.outcome == "success" for line in lines)
+    """All of them in one line; an episode that lies there twice, as in a spool and an inbox, is one."""
+    episodes = {(Path(line.recording).name, line.steps, line.outcome) for line in lines if line.steps}
+    steps, seals = [int(steps) for _, steps, _ in episodes], Counter(line.seal for line in lines)
+    won = sum(outcome == "success" for _, _, outcome in episodes)
     others = Counter(line.mode for line in lines if line.mode in (SESSION, BLACK_BOX))
     beside = "".join(f", {count} of a {kind}" for kind, count in sorted(others.items()))
     return (f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} steps{beside}; "
