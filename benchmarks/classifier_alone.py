@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,7 @@ def rlinf(*words: str | Path) -> None:
 def played(folder: Path, *overrides: str) -> Path:
     """Episodes of a station: its inbox."""
     if not (folder / "done").exists():
+        shutil.rmtree(folder, ignore_errors=True)  # it was cut short
         rlinf("demo", "demo_vision", "--quiet", "--out", folder, "--set", *overrides)
         (folder / "done").touch()
     return folder / "inbox"
@@ -51,6 +53,7 @@ def classifier(folder: Path, number: int, recordings: list[Path]) -> tuple[Path,
     task, model, scores = (folder / name for name in (
         f"task_{number}.yaml", f"success_{number}.safetensors", f"scores_{number}.json"))
     if not scores.exists():
+        model.unlink(missing_ok=True)
         rlinf("reward", "train", *recordings, "--out", model, "--json", scores)
     task.write_text(SEEN.format(model=model.name))
     return task, json.loads(scores.read_text())
