@@ -4,12 +4,12 @@
     python benchmarks/vla.py --seeds 0 --only simulation
     python benchmarks/vla.py --runs runs/a runs/b --json results.json     # of runs that are there: trained or demo
 
-``rlinf train demo_vla`` trains in simulation alone, ``rlinf demo demo_vla`` through simulator, interlock, nodes, bridge
-and trainer. The newest policy of each run then plays held-out scenes in the simulator twice: told what the scene asks for
-(``success_after``), and told the other sentence, where what counts is still what the scene asks for
-(``wrong_instruction``). The first policy of a run, after SFT, gives ``success_before``. ``families``: how many of those
-of docs/vla.md go through a whole cycle here on random weights: each acts, an SFT step and a PPO step (where it
-has a density) change it, and its file gives the same actions back. It does not cover published weights, other sentences
+``rlinf train demo_vla --set simulation.environments=1`` trains in simulation alone, ``rlinf demo demo_vla`` through
+simulator, interlock, nodes, bridge and trainer. The newest policy of each run then plays held-out scenes in the simulator
+twice: told what the scene asks for (``success_after``), and told the other sentence, where what counts is still what the
+scene asks for (``wrong_instruction``). The first policy of a run, after SFT, gives ``success_before``. ``families``: how
+many of those of docs/vla.md go through a whole cycle here on random weights: each acts, an SFT step and a PPO step (where
+it has a density) change it, and its file gives the same actions back. It does not cover published weights, other sentences
 than these two, or a real arm.
 """
 
@@ -39,8 +39,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def trained(where: str, seed: int, folder: Path) -> Path:
     """The folder of a run of this seed."""
     out = folder / f"{where}_{seed}"
-    words = {"simulation": ["train", "demo_vla", "--no-report"], "station": ["demo", "demo_vla", "--quiet"]}[where]
-    subprocess.run([ROOT / ".venv/bin/rlinf", *words, "--out", out, "--set", f"seed={seed}"], check=True)
+    words = {"simulation": ["train", "demo_vla", "--no-report", "--set", "simulation.environments=1"],
+             "station": ["demo", "demo_vla", "--quiet", "--set"]}[where]
+    subprocess.run([ROOT / ".venv/bin/rlinf", *words, f"seed={seed}", "--out", out], check=True)
     return out
 
 

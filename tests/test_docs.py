@@ -96,6 +96,12 @@ def test_the_page_of_recipes_names_every_one_and_every_section():
     assert Recipe.model_fields.keys() == set(re.findall(r"`(\w+)`(?=[^|]*\|[^|]*\|$)", sections, re.M))
 
 
+@pytest.mark.parametrize("page", [*PAGES, *sorted(ROOT.glob("configs/*.yaml"))], ids=lambda page: page.name)
+def test_a_recipe_that_is_said_to_run_a_station_does(page):
+    for name in re.findall(r"rlinf demo (\w+)\b(?!/)", page.read_text()):
+        assert load_recipe(name).simulation.environments == 0, f"`rlinf demo {name}` refuses it"
+
+
 def test_every_message_in_troubleshooting_is_one_we_raise():
     sources = [path for folder in ("rlinf_core", "ros_ws/src/rlinf", "launch", "sim_bridges", "scripts")
                for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".sh") or path.name == "CMakeLists.txt"]
