@@ -89,6 +89,11 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     result: dict[str, float] = {"seed": options.seed, "env_steps": options.env_steps, "scenes": options.scenes}
+    begun, asked = options.out / "settings.json", json.dumps(result | {"episodes": options.episodes})
+    if begun.exists() and begun.read_text() != asked:
+        parser.error(f"--out {options.out}: expected what it was begun with, {begun.read_text()}, got {asked}. Take "
+                     "another folder")
+    begun.write_text(asked)
 
     def judge(run: Path, name: str) -> None:
         found = judged(run, "judged", options.scenes, f"station.task={TRUE}")

@@ -38,10 +38,11 @@ def test_a_folder_is_a_line_an_episode(spool, capsys):
     assert "3 recordings: 2 episodes, 1 succeeded, 9 steps; 2 sealed, 1 no seal" in out
 
 
-def test_an_episode_in_the_spool_and_in_the_inbox_is_counted_once(spool, capsys):
+def test_an_episode_in_the_spool_and_in_the_inbox_is_counted_once_and_another_of_its_name_is_not_lost(spool, task, capsys):
     shutil.copytree(spool.root / "closed/a-1", spool.root.parent / "inbox/a-1")
+    record(Spool(spool.root.parent / "other", min_free_mb=0), task.spec, "a-1", steps=5).close()
     out = shown(capsys, spool.root.parent)[2]
-    assert "4 recordings: 2 episodes, 1 succeeded, 9 steps; 3 sealed, 1 no seal" in out
+    assert "5 recordings: 3 episodes, 2 succeeded, 14 steps; 4 sealed, 1 no seal" in out
 
 
 def test_one_recording_shows_its_topics_with_counts_and_times(spool, capsys):

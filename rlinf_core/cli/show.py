@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 from rlinf_core.episodes import read_episode
@@ -72,9 +72,9 @@ def _tell(folder: Path) -> None:
 
 def _summary(lines: list[Line]) -> str:
     """All of them in one line; an episode that lies there twice, as in a spool and an inbox, is one."""
-    episodes = {(Path(line.recording).name, line.steps, line.outcome) for line in lines if line.steps}
-    steps, seals = [int(steps) for _, steps, _ in episodes], Counter(line.seal for line in lines)
-    won = sum(outcome == "success" for _, _, outcome in episodes)
+    episodes = {replace(line, recording=Path(line.recording).name, seal="", note="") for line in lines if line.steps}
+    steps, seals = [int(line.steps) for line in episodes], Counter(line.seal for line in lines)
+    won = sum(line.outcome == "success" for line in episodes)
     others = Counter(line.mode for line in lines if line.mode in (SESSION, BLACK_BOX))
     beside = "".join(f", {count} of a {kind}" for kind, count in sorted(others.items()))
     return (f"{len(lines)} recordings: {len(steps)} episodes, {won} succeeded, {sum(steps)} steps{beside}; "
