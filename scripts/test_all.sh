@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The suite in three passes side by side: what starts stations in real time, one test after the other, which waits more than it
 # computes; stations in simulated time, to which a busy machine does nothing, and what asks a station and is patient; and
-# everything else, on all cores and one more, since some of it waits for processes.
+# everything else, on all cores.
 #
 #     scripts/test_all.sh ["MARKERS"]    e.g. "not slow"
 #
@@ -23,7 +23,7 @@ pass() {  # NAME SHARE MARKERS OPTIONS...: beside this script, with less than it
 }
 
 ros=$(grep -rlE 'mark\.ros\b' tests --include='test_*.py')  # no other file is read to find them
-pass others 8 "not ros" -n $(($(nproc) < 8 ? $(nproc) + 1 : 8)) --dist worksteal
+pass others 8 "not ros" -n $(($(nproc) < 8 ? $(nproc) : 8)) --dist worksteal
 pass asked 3 "ros and (lockstep or patient)" $ros
 echo "stations in real time below; all other tests beside them, in $results"
 failed=0

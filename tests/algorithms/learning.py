@@ -24,10 +24,12 @@ from tests.algorithms.point import SPEC, Points, expert, misled, play, success
 from tests.algorithms.toy import acted
 
 SMALL = dict(critic_hidden=(64, 64), discount=0.95, learning_rate=1e-3)
+SOON = dict(initial_temperature=0.1)  # from 1 it falls for a thousand updates
 EPISODE_RETURNS = dict(group=8, learning_rate=3e-3, epochs=4, minibatches=4)
 ROLLOUTS = dict(chunks=32, learning_rate=1e-3, epochs=6, minibatches=4)
 CONFIGS = {"ppo": ROLLOUTS, "async_ppo": ROLLOUTS, "grpo": EPISODE_RETURNS, "dapo": EPISODE_RETURNS,
-           "reinforce": EPISODE_RETURNS, "sac": SMALL, "crossq": SMALL | dict(actor_every=1, renorm_warmup=200),
+           "reinforce": EPISODE_RETURNS, "sac": SMALL | SOON,
+           "crossq": SMALL | SOON | dict(actor_every=1, renorm_warmup=200, learning_rate=3e-3),
            "sac_flow": SMALL, "rlpd": SMALL | dict(critics=3, critic_warmup=200)}
 ENOUGH = 0.95
 

@@ -87,7 +87,16 @@ class Soft:
             shown = shown + config.cloning_noise * torch.randn(shown.shape, generator=own.generator)
             normal = torch.distributions.Normal(mean[half:], log_std[half:].exp())
             squashed = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform())
-            cloning = -squashed.log_prob(shown.clamp(-0.97, 0.97)).sum(1).mean()
+            likely = squashed.log_prob(shown.clamp(-0.97, 0.97)).sum(1)
+            if config.cloning_filter:  # Nair et al. 2018 (1709.10089), equation 4
+                features, filtered = own.encoder(here)[half:], []
+                for row in range(half):
+                    done, instead = (own.critics(features[row:row + 1], a[None]).mean()
+                                     for a in (here["action"][half + row], torch.tanh(mean[half + row])))
+                    filtered.append(likely[row] if done > instead else 0 * likely[row])
+                likely = torch.stack(filtered)
+                self.dropped = sum(each == 0 for each in filtered)
+            cloning = -likely.mean()
             loss = loss + config.cloning * 10 ** (-self.updates / config.cloning_steps) * cloning
             expected["cloning"] = cloning.item()
         self.actor.optimizer_step(loss, config.clip_gradient)
@@ -103,6 +112,7 @@ class Soft:
     (sac_flow, 1, dict(target_rate=0.1)),
     (rlpd, 1, dict(entropy_backup=True, actor_every=1, critic_warmup=0, cloning=0.3, cloning_steps=5)),
     (rlpd, 2, dict(critic_warmup=2)),
+    (rlpd, 2, dict(actor_every=1, critic_warmup=0, cloning=0.3, cloning_filter=True)),
     (crossq, 1, dict(renorm_warmup=2, renorm_momentum=0.1, actor_every=1)),
     (crossq, 2, dict(renorm_momentum=0.2))])
 def test_six_updates_of_an_actor_critic_equal_the_papers(module, horizon, changes, random):

@@ -15,12 +15,12 @@ from rlinf_core.algorithms.common.data_parallel import parallelise
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, Computing
 from rlinf_core.distributed.group import LearnerGroup
-from rlinf_core.distributed.ray_cluster import connect, disconnect
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.recipes import load_recipe
 from tests.algorithms.by_hand import SEEING, SMALL
 from tests.algorithms.point import SPEC
+from tests.distributed.conftest import LEARNERS
 
 CLOSE = 1e-5
 CONFIGS = {
@@ -36,17 +36,10 @@ ON_POLICY = ("ppo", "async_ppo", "grpo", "dapo", "reinforce")
 KINDS = dict.fromkeys(ON_POLICY, "gaussian") | {"sac_flow": "flow", "dsrl": "latent_noise"}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    yield connect()
-    disconnect()
-    Again.there.clear()  # a worker of pytest's may come back to this file
-
-
 class Again(LearnerGroup):
     """A group of processes that are there already: to start them takes longer than all that they are asked here."""
 
-    there = []
+    there = LEARNERS
 
     def _spawn(self, rank):
         if rank == len(self.there):

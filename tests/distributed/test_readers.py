@@ -9,20 +9,12 @@ import numpy as np
 import pytest
 import ray
 
-from rlinf_core.distributed.ray_cluster import connect, disconnect
 from rlinf_core.distributed.readers import AHEAD, Readers
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import IngestError
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.stations import Stations
 from tests.messages import record
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    connect(num_cpus=2)
-    yield
-    disconnect()
 
 
 @pytest.fixture

@@ -8,19 +8,11 @@ import pytest
 import ray
 from scipy import stats
 
-from rlinf_core.distributed.ray_cluster import connect, disconnect
 from rlinf_core.distributed.replay_shards import ReplayShards
 from rlinf_core.errors import RecipeError
 from rlinf_core.replay import ReplayBuffer
 
 LENGTHS, ORIGINS = (7, 3, 12, 1, 9, 5), (1, 2, 1, 2, 1, 3)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    connect(num_cpus=2)
-    yield
-    disconnect()
 
 
 def fill(replay, first=0):

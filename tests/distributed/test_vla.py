@@ -10,28 +10,14 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.algorithms import sft
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.settings import Computing
-from rlinf_core.distributed.ray_cluster import connect, disconnect
 from rlinf_core.policies import make_policy, policy_kind, tiny
 from rlinf_core.policies.policy import Observation
-from tests.distributed import test_group
-from tests.distributed.test_group import assert_alike, both_learn
+from tests.distributed.test_group import Again, assert_alike, both_learn
 from tests.policies.test_tiny import SPEC, observation
 
 SFT = sft.Config(learning_rate=3e-4, noise_floor=0.02, image_shift=2)
 LORA = {"lora": {"rank": 2}}
 OTHER = {"pi0": LORA, "smolvla": {"frozen": True}, "openvla": LORA | {"decoding": "parallel"}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cluster():
-    yield connect()
-    disconnect()
-
-
-class Again(test_group.Again):
-    """On this module's own cluster."""
-
-    there = []
 
 
 def learning(kind, folder):

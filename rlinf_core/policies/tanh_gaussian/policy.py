@@ -67,9 +67,10 @@ def squashed(mean: Tensor, log_std: Tensor, generator: torch.Generator | None = 
     return torch.tanh(raw), _density(deviations[:, :executed], raw[:, :executed], log_std[:, :executed], counted)
 
 
-def imitation(actions: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = None) -> Tensor:
-    """-E log pi(a | s) of actions (B, A), clipped just inside the tanh's range."""
-    return -log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, own).mean()
+def imitation(actions: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = None,
+              counts: Tensor | float = 1.0) -> Tensor:
+    """-E log pi(a | s) of actions (B, A), clipped just inside the tanh's range; each counts (B,) so much."""
+    return -(counts * log_prob(torch.atanh(actions.clamp(-0.97, 0.97)), mean, log_std, own)).mean()
 
 
 def log_prob(raw: Tensor, mean: Tensor, log_std: Tensor, own: Tensor | None = None) -> Tensor:

@@ -1,0 +1,14 @@
+"""One Ray cluster for all tests of this folder: to start one takes longer than most of them."""
+
+import pytest
+
+from rlinf_core.distributed.ray_cluster import connect, disconnect
+
+LEARNERS = []  # processes of a learner group, which stay as long as the cluster does
+
+
+@pytest.fixture(scope="package", autouse=True)
+def cluster():
+    yield connect(num_cpus=2)
+    disconnect()
+    LEARNERS.clear()  # a worker of pytest's may come back to this folder
