@@ -17,7 +17,7 @@ class Soft:
     """Haarnoja et al. 2018 (1812.05905), equations 5 to 18, with what REDQ, RLPD and CrossQ change."""
 
     def __init__(self, learner):
-        self.own, self.config, self.updates = twin(learner), learner.config, 0
+        self.own, self.config, self.updates, self.dropped = twin(learner), learner.config, 0, 0
         config, own = self.config, self.own
         rate = config.critic_learning_rate or config.learning_rate
         self.critic = Adam([*own.encoder.parameters(), *own.critics.parameters()], rate, config.adam_beta)
@@ -91,11 +91,12 @@ class Soft:
             if config.cloning_filter:  # Nair et al. 2018 (1709.10089), equation 4
                 features, filtered = own.encoder(here)[half:], []
                 for row in range(half):
-                    done, instead = (own.critics(features[row:row + 1], a[None]).mean()
+                    done, instead = (own.critics(features[row:row + 1], a[None])[:, 0].tolist()
                                      for a in (here["action"][half + row], torch.tanh(mean[half + row])))
-                    filtered.append(likely[row] if done > instead else 0 * likely[row])
+                    worse = all(one < other for one, other in zip(done, instead, strict=True))
+                    filtered.append(0 * likely[row] if worse else likely[row])
+                    self.dropped += worse
                 likely = torch.stack(filtered)
-                self.dropped = sum(each == 0 for each in filtered)
             cloning = -likely.mean()
             loss = loss + config.cloning * 10 ** (-self.updates / config.cloning_steps) * cloning
             expected["cloning"] = cloning.item()
@@ -112,7 +113,7 @@ class Soft:
     (sac_flow, 1, dict(target_rate=0.1)),
     (rlpd, 1, dict(entropy_backup=True, actor_every=1, critic_warmup=0, cloning=0.3, cloning_steps=5)),
     (rlpd, 2, dict(critic_warmup=2)),
-    (rlpd, 2, dict(actor_every=1, critic_warmup=0, cloning=0.3, cloning_filter=True)),
+    (rlpd, 2, dict(actor_every=1, critic_warmup=0, cloning=0.3, cloning_filter=True, critics=2)),
     (crossq, 1, dict(renorm_warmup=2, renorm_momentum=0.1, actor_every=1)),
     (crossq, 2, dict(renorm_momentum=0.2))])
 def test_six_updates_of_an_actor_critic_equal_the_papers(module, horizon, changes, random):
@@ -125,6 +126,7 @@ def test_six_updates_of_an_actor_critic_equal_the_papers(module, horizon, change
         got, expected = learner.update(batch), by_hand.update(batch)
         assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
         assert_alike(learner, by_hand.own)
+    assert (by_hand.dropped > 0) is changes.get("cloning_filter", False)
 
 
 def test_what_the_actor_learns_leaves_the_critics_and_their_gradients_alone(random):

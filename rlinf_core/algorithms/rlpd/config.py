@@ -28,7 +28,7 @@ class Config(TargetNetworkSettings):
     cloning_steps: int = Field(10_000, gt=0, description="steps over which it decays to a tenth")
     cloning_noise: float = Field(
         0.03, ge=0, description="for that, the demonstrated action is smeared by this much, as by sft.noise_floor")
-    cloning_filter: bool = Field(False, description="clones only what critics hold for better than what the actor would do")
+    cloning_filter: bool = Field(False, description="clones nothing where all critics hold what it would do for better")
     self_imitation: bool = Field(True, description="episodes of its own that succeeded count as demonstrations")
     pessimism: float = Field(
         0.0, ge=0, le=10, description="standard deviations of the ensemble by which the actor climbs less than its mean")

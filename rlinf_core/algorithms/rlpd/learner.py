@@ -3,10 +3,11 @@
 Ball, Smith, Kostrikov, Levine: Efficient Online Reinforcement Learning with Offline Data, arXiv 2302.02948. The critics
 are one batched module. What a warm-started actor can do already is kept by three means: the likelihood of what was
 demonstrated stays in its loss (``cloning``; as in DAPG, Rajeswaran et al. 2018, arXiv 1709.10087), so that it leaves the
-demonstrations only as far as they vary, which in the last millimetres is little, and with ``cloning_filter`` only where the
-critics hold what was done for better than what it would do (the Q-filter of Nair et al. 2018, arXiv 1709.10089); what it
-did itself and succeeded is demonstrated, too (``self_imitation``; Oh et al. 2018, arXiv 1806.05635); and it may climb a
-lower bound of the critics' values (``pessimism``; An et al. 2021, arXiv 2110.01548).
+demonstrations only as far as they vary, which in the last millimetres is little; what it did itself and succeeded is
+demonstrated, too (``self_imitation``; Oh et al. 2018, arXiv 1806.05635); and it may climb a lower bound of the critics'
+values (``pessimism``; An et al. 2021, arXiv 2110.01548). A person is not always quick: with ``cloning_filter``, the actor
+does not clone what all critics hold for worse than what it would do (the Q-filter of Nair et al. 2018, arXiv 1709.10089,
+which asks one critic; several do not agree before they know something).
 """
 
 from __future__ import annotations
@@ -42,17 +43,18 @@ class Learner(TargetNetworks):
         if config.cloning_noise:
             shown = shown + config.cloning_noise * noise(torch.randn, shown.shape, self.generator, shown.device)
         (mean, log_std), own = decided[:, half:], self.actor.own(batch)
-        counts = self.is_better({name: part[half:] for name, part in batch.items()}, mean) if config.cloning_filter else 1.0
+        there = {name: part[half:] for name, part in batch.items()}
+        counts = self.may_be_better(there, mean) if config.cloning_filter else 1.0
         cloning = imitation(shown, mean, log_std, own if own is None else own[half:], counts)
         return config.cloning * 0.1 ** (self.updates / config.cloning_steps) * cloning, {"cloning": cloning.item()}
 
     @torch.no_grad()
-    def is_better(self, batch: Batch, mean: Tensor) -> Tensor:
-        """1 (B,) where critics hold a batch's action for better than the actor's ``mean`` (before the tanh), else 0."""
+    def may_be_better(self, batch: Batch, mean: Tensor) -> Tensor:
+        """0 (B,) where all critics hold the actor's ``mean`` (before the tanh) for better than a batch's action, else 1."""
         features = self.encoder(batch)
-        done, would_do = (self.value(self.critics(features, self.executed(batch, action)))
+        done, would_do = (self.critics(features, self.executed(batch, action))
                           for action in (batch["action"], torch.tanh(mean)))
-        return (done > would_do).float()
+        return (done > would_do).any(dim=0).float()
 
 
 def lower_bound(values: Tensor, deviations: float) -> Tensor:
