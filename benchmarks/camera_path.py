@@ -128,6 +128,7 @@ def main() -> None:
     from rlinf_core.launching.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
     from rlinf_core.ros import ros_environment
+    from rlinf_core.settings.overrides import quoted
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
@@ -149,7 +150,7 @@ def main() -> None:
     print(f"{'':<10}{'images':>8}{'dropped':>9}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'core, each':>12}")
     with tempfile.TemporaryDirectory(prefix="rlinf-cameras-") as folder:
         Path(folder, "robot.yaml").write_text(ROBOT.format(limits=ROOT / "robots/franka_fr3/limits.yaml"))
-        recipe = load_recipe("demo", [f"station.robot={folder}", "station.lockstep=false",
+        recipe = load_recipe("demo", [f"station.robot={quoted(folder)}", "station.lockstep=false",
                                       "station.operator.kind=keyboard"])
         for name in ("cameras", "bare"):
             receiver.forget()

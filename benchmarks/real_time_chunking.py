@@ -140,10 +140,11 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     from rlinf_core.recipes import load_recipe
     from rlinf_core.reports.curves import wilson
     from rlinf_core.rollouts.simulated import stations
+    from rlinf_core.settings.overrides import quoted
 
     robot, task = TASKS[name][0], task_at(folder, TASKS[name][1], options.steady)
     noise = 0.03 if options.steady else 0.12
-    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={task}",
+    env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={quoted(task)}",
                                            f"station.operator={{kind: scripted, noise: {noise}}}"]), 1)
     policy, scenes = cloned(env, options.demonstrations, options.steps, options.seed), options.scenes
     print(f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
