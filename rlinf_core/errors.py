@@ -38,6 +38,10 @@ class BridgeError(RlinfError):
     """The bridge cannot carry an episode or a policy."""
 
 
+class AwayError(BridgeError):
+    """Nobody answers there, whatever is sent."""
+
+
 class RefusedError(BridgeError):
     """The trainer will never take this episode; sending it again does not help."""
 

@@ -19,7 +19,7 @@ from rlinf_core.bridge.by_hand import decoded
 from rlinf_core.bridge.fetching import Fetched, Got, aside, begun, is_here, put_together
 from rlinf_core.bridge.fleet import Credentials
 from rlinf_core.episodes.checksums import SUMS, file_sha256, is_plain, verify
-from rlinf_core.errors import BridgeError, RefusedError
+from rlinf_core.errors import AwayError, BridgeError, RefusedError
 from rlinf_core.policies.files import policy_name
 
 SLOWEST_BYTES_PER_S = 1e6
@@ -59,10 +59,11 @@ class BridgeClient:
         Raises:
             EpisodeError: it is not what was closed.
             RefusedError: the trainer will never take it.
+            AwayError: there is no trainer now.
             BridgeError: not now; try again, and what was sent need not be sent again.
         """
         episode = described(folder)
-        reply = self._answer(self._call(self._stub.Offer, episode, timeout_s), episode)
+        reply = self._answer(self._call(self._stub.Offer, episode, timeout_s, away=AwayError), episode)
         if not reply.stored:
             left = sum(file.size for file in episode.files) - sum(reply.have)
             missing = parts(folder, episode, list(reply.have))
@@ -132,11 +133,13 @@ class BridgeClient:
         """Close the connection."""
         self._channel.close()
 
-    def _call(self, method: Callable[..., Any], request: Any, timeout_s: float) -> Any:
+    def _call(self, method: Callable[..., Any], request: Any, timeout_s: float,
+              away: type[BridgeError] = BridgeError) -> Any:
         try:
             return method(request, timeout=timeout_s, metadata=self._who)
         except grpc.RpcError as error:
-            raise self._error(error) from error
+            kind = away if error.code() == grpc.StatusCode.UNAVAILABLE else BridgeError
+            raise kind(str(self._error(error))) from error
 
     def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
         """A reply, unless it says no."""

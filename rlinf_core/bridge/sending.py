@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlinf_core.bridge.client import BridgeClient
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.errors import BridgeError, EpisodeError, RefusedError, printable
+from rlinf_core.errors import AwayError, BridgeError, EpisodeError, RefusedError, printable
 
 
 class Sender:
@@ -32,7 +32,9 @@ class Sender:
             try:
                 self._send(folder)
                 self._failures.pop(folder.name, None)
-            except BridgeError as error:  # the trainer is away, or can take nothing now
+            except AwayError as error:  # no fault of this one's: it stays the first, so that they arrive in order
+                return printable(error)
+            except BridgeError as error:  # the trainer can take nothing now
                 self._failures[folder.name] += 1
                 return printable(error)
             except Exception as error:  # this one cannot be read now; it must not keep back the others

@@ -217,6 +217,16 @@ def test_a_trainer_that_is_away_sets_nothing_aside(spool, task):
     assert "unavailable" in sender.send_all() and len(spool.closed()) == 1
 
 
+def test_once_the_trainer_is_there_they_come_in_order_however_often_it_was_asked_before(spool, task, trainer, client):
+    """Else the same demonstrations, in another order, would make another policy."""
+    for name in ("a", "b", "c"):
+        record(spool, task.spec, name).close()
+    sender = Sender(spool, BridgeClient("127.0.0.1:1", "a"), print)
+    assert all("unavailable" in sender.send_all() for _ in range(2))
+    sender.client = client
+    assert sender.send_all() == "" and trainer.journal.ids() == ["a", "b", "c"]
+
+
 def test_the_newest_policy_is_served(trainer, client, tmp_path):
     for version in (1, 2, 10, 3):
         (trainer.policies / ".part").write_bytes(b"policy %d" % version)
