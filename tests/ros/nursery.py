@@ -31,7 +31,8 @@ NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "
 LEARNING = ["rlinf.local_policy", "rlinf.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main",
             "rlinf_core.trainer.train"]  # with torch
 SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
-OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST", "MUJOCO_GL"}  # the last is set where a test itself first simulates
+OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST",
+             "MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_AUDIODRIVER", "TORCHINDUCTOR_CACHE_DIR"}  # these, what it imports sets
 ARM = 25  # the priority of a simulated arm in real time: a robot's own controller waits for no busy core either
 
 
