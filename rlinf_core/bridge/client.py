@@ -138,8 +138,7 @@ class BridgeClient:
         try:
             return method(request, timeout=timeout_s, metadata=self._who)
         except grpc.RpcError as error:
-            kind = away if error.code() == grpc.StatusCode.UNAVAILABLE else BridgeError
-            raise kind(str(self._error(error))) from error
+            raise self._error(error, away) from error
 
     def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
         """A reply, unless it says no."""
@@ -148,8 +147,8 @@ class BridgeClient:
         kind = RefusedError if reply.refused else BridgeError
         raise kind(f"trainer at {self.address} refused episode {episode.id}: {reply.error}")
 
-    def _error(self, error: grpc.RpcError) -> BridgeError:
-        """A call that did not come through, with what may help."""
+    def _error(self, error: grpc.RpcError, away: type[BridgeError] = BridgeError) -> BridgeError:
+        """A call that did not come through, with what may help; ``away`` where nobody answered."""
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNIMPLEMENTED:
             details = (f"expected version {VERSION} of the bridge's protocol, which this station speaks, got a trainer "
@@ -157,7 +156,8 @@ class BridgeClient:
         if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
             details += "; " + (self.credentials.advice() if self.credentials else (
                 "if it listens with bridge.fleet, this station needs bridge.credentials (docs/fleet.md)"))
-        return BridgeError(f"trainer at {self.address}: {code.name.lower()}: {details}")
+        kind = away if code == grpc.StatusCode.UNAVAILABLE else BridgeError
+        return kind(f"trainer at {self.address}: {code.name.lower()}: {details}")
 
 
 def described(folder: Path) -> pb.Episode:
