@@ -5,13 +5,15 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
-from rlinf_msgs.msg import ActionChunk
+from rlinf_msgs.msg import ActionChunk, SafetyState
 from std_msgs.msg import Header, String
 
 import rlinf.drill
+from rlinf.drill_checks import evidence
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import RESPAWN, Process
@@ -97,6 +99,18 @@ def test_the_drill_prints_bound_measured_and_verdict_also_of_a_list_of_ones_own(
     assert result.returncode == (1 if measured["not_held"] else 0), "a loaded machine may take longer than a bound"
     assert "measured: HOLD invalid_command after" in result.stdout
     assert "bound: HOLD stale_state within 35 ms" in result.stdout
+
+
+@pytest.mark.parametrize("faults, events, recordings, held", [
+    (0, 0, 0, True), (2, 2, 2, True), (2, 2, 1, False), (2, 1, 2, False), (16, 1000, 5, True), (16, 1000, 4, False)])
+def test_every_fault_leaves_an_event_and_a_recording_be_the_list_short_or_long(tmp_path, faults, events, recordings, held):
+    rows, (good, bad) = [], (SafetyState(state=each) for each in (SafetyState.ACTIVE, SafetyState.FAULT))
+    for number in range(recordings):
+        (tmp_path / f"faults/closed/{number}").mkdir(parents=True)
+    states = [(0.0, state) for _ in range(faults) for state in (good, bad, bad)]
+    evidence(SimpleNamespace(run_dir=tmp_path, states=states, events=events, add=rows.append))
+    assert [row.held for row in rows] == [held]
+    assert rows[0].measured == f"{faults} faults, {events} events, {recordings} recordings"
 
 
 @pytest.mark.parametrize("options, row, said", [

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -279,8 +280,11 @@ def limits_in_force(drill: Drill) -> None:
 def evidence(drill: Drill) -> None:
     """S20."""
     boxes = sorted((drill.run_dir / "faults/closed").glob("*"))
+    modes = [safety.state == SafetyState.FAULT for _, safety in drill.states]
+    faults = sum(now and not before for before, now in pairwise([False, *modes]))  # of a list of one's own, maybe none
     drill.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
-                  f"{drill.events} events, {len(boxes)} recordings", drill.events > 50 and len(boxes) >= 5))
+                  f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
+                  drill.events >= min(50, faults) and len(boxes) >= min(5, faults)))
 
 
 def set_limit(drill: Drill, name: str, value: float) -> Any:
