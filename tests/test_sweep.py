@@ -9,6 +9,7 @@ import pytest
 from rlinf_core.cli import sweep
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError
+from rlinf_core.recipes import load_recipe
 from rlinf_core.settings.overrides import combinations, override, quoted, split
 from rlinf_core.settings.reading import Document
 
@@ -42,6 +43,11 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
     assert len(rows) == 2 and {row["env_steps"] for row in rows} == {"60"}
     assert (tmp_path / "sweep.png").stat().st_size > 1000
     assert len(list(tmp_path.glob("0*/policies/*.safetensors"))) >= 2
+    assert main([*command, "algorithm.discount=0.9"]) == 1, "another sweep, into the folders of this one"
+    told = capsys.readouterr().err
+    assert "algorithm.discount: expected 0.95" in told and "was trained, got 0.9: the table would" in told
+    sweep._check(load_recipe("sim_sac", [*TINY, "simulation.env_steps=80", "algorithm.learning_rate=1e-3"]),
+                 next(tmp_path.glob("000*")))  # further
 
 
 def test_stations_are_refused_before_anything_is_made(tmp_path, capsys):

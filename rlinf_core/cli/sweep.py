@@ -7,23 +7,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from rlinf_core.cli.compare import compare
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.preflight import check_trainer
-from rlinf_core.recipes import Recipe, check_recipe, load_recipe
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
 
 GOAL, LOOK_S = 0.9, 0.1
+MAY_CHANGE = ("device", "learner.", "placement.",  # where a run goes on, and how far
+              "simulation.env_steps", "algorithm.steps", "online.max_", "online.stop_")
 
 
 def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> int:
@@ -64,6 +67,20 @@ def _check(recipe: Recipe, run: Path) -> None:
                           "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; or name "
                           "environments: --set simulation.environments=8")
     check_trainer(recipe, run)
+    if (run / "recipe.yaml").exists():
+        was, now = (dict(_leaves(yaml.safe_load(said))) for said in ((run / "recipe.yaml").read_text(), resolved(recipe)))
+        for key in (key for key in was.keys() & now.keys() if was[key] != now[key] and not key.startswith(MAY_CHANGE)):
+            raise RecipeError(f"{key}: expected {was[key]}, with which {run} was trained, got {now[key]}: the table would "
+                              "hold one beside the other. Choose another --out")
+
+
+def _leaves(said: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a recipe by its whole key."""
+    for key, value in said.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield above + key, value
 
 
 def name_of(number: int, chosen: tuple[str, ...], varied: set[str]) -> str:
