@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from std_srvs.srv import SetBool
 
 from rlinf.drill_table import Row
 from rlinf.qos import publisher
+from rlinf.stamps import any_between
 from rlinf_core.interlock import Chunk, Inputs, State, step
 from rlinf_core.interlock.motion import Group
 from rlinf_core.interlock.rotation import angle, inverse, product
@@ -202,7 +202,7 @@ def envelope(drill: Drill) -> None:
     bound = np.array([group.speed, group.acceleration, group.jerk]) + [1e-9, 1e-8, 1e-4]
     for (_, before_ns, before), (_, at_ns, target) in zip(drill.targets, drill.targets[1:], strict=False):
         rest: list[tuple[float, ...]] = [before[:3]] * 3
-        placed = _between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
+        placed = any_between(breaks, before_ns, at_ns) or any(start <= at_ns <= end + 10 * NS and end - start > 5 * NS
                                                            for start, end in drill.deaths)
         if placed:
             run = []
@@ -280,8 +280,8 @@ def limits_in_force(drill: Drill) -> None:
 def evidence(drill: Drill) -> None:
     """S20."""
     boxes = sorted((drill.run_dir / "faults/closed").glob("*"))
-    modes = [safety.state == SafetyState.FAULT for _, safety in drill.states]
-    faults = sum(now and not before for before, now in pairwise([False, *modes]))  # of a list of one's own, maybe none
+    modes = [False, *(safety.state == SafetyState.FAULT for _, safety in drill.states)]
+    faults = sum(now > before for before, now in pairwise(modes))  # of a list of one's own, maybe none
     drill.add(Row("S20", 0, "events, and recordings of the half minute before a fault", "of every fault",
                   f"{faults} faults, {drill.events} events, {len(boxes)} recordings",
                   drill.events >= min(50, faults) and len(boxes) >= min(5, faults)))
@@ -292,11 +292,6 @@ def set_limit(drill: Drill, name: str, value: float) -> Any:
     wanted = ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value)
     request = SetParameters.Request(parameters=[Parameter(name=f"limits.{name}", value=wanted)])
     return drill.ask(drill.setting, request).results[0]
-
-
-def _between(sorted_ns: list[int], low: int, high: int) -> bool:
-    index = bisect.bisect_left(sorted_ns, low)
-    return index < len(sorted_ns) and sorted_ns[index] <= high
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
