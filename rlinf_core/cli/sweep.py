@@ -23,6 +23,7 @@ from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
+from rlinf_core.trainer.checkpoint import checkpoints
 
 GOAL, LOOK_S = 0.9, 0.1
 MAY_CHANGE = ("device", "learner.", "placement.",  # where a run goes on, and how far
@@ -67,9 +68,9 @@ def _check(recipe: Recipe, run: Path) -> None:
                           "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; or name "
                           "environments: --set simulation.environments=8")
     check_trainer(recipe, run)
-    if (run / "recipe.yaml").exists():
+    if checkpoints(run / "checkpoints"):  # it goes on, or is done
         was, now = (dict(_leaves(yaml.safe_load(said))) for said in ((run / "recipe.yaml").read_text(), resolved(recipe)))
-        for key in (key for key in was.keys() & now.keys() if was[key] != now[key] and not key.startswith(MAY_CHANGE)):
+        for key in (key for key in was if key in now and was[key] != now[key] and not key.startswith(MAY_CHANGE)):
             raise RecipeError(f"{key}: expected {was[key]}, with which {run} was trained, got {now[key]}: the table would "
                               "hold one beside the other. Choose another --out")
 

@@ -102,7 +102,8 @@ def test_the_drill_prints_bound_measured_and_verdict_also_of_a_list_of_ones_own(
 
 
 @pytest.mark.parametrize("faults, events, recordings, held", [
-    (0, 0, 0, True), (2, 2, 2, True), (2, 2, 1, False), (2, 1, 2, False), (16, 1000, 5, True), (16, 1000, 4, False)])
+    (0, 0, 0, True), (2, 2, 2, True), (2, 2, 1, False), (2, 1, 2, False), (16, 51, 5, True), (16, 50, 5, False),
+    (16, 1000, 4, False)])
 def test_every_fault_leaves_an_event_and_a_recording_be_the_list_short_or_long(tmp_path, faults, events, recordings, held):
     rows, (good, bad) = [], (SafetyState(state=each) for each in (SafetyState.ACTIVE, SafetyState.FAULT))
     for number in range(recordings):
