@@ -76,8 +76,11 @@ def check_device(key: str, name: str) -> None:
         raise RecipeError(f"{key}: expected auto, cpu, or one of the {here:g} GPUs of this machine, got '{name}'")
 
 
-def check_bfloat16(device: torch.device) -> None:
+def check_bfloat16(device: torch.device, key: str = "learner.precision") -> None:
     """Try whether a device multiplies in bfloat16, and not by emulating it.
+
+    Args:
+        key: the setting that asked for it, for people.
 
     Raises:
         RlinfError: it does not, with what came of it.
@@ -94,14 +97,16 @@ def check_bfloat16(device: torch.device) -> None:
         if product.dtype != torch.bfloat16:
             raise RuntimeError(f"it answered in {product.dtype}")
     except Exception as error:  # backends raise many kinds
-        raise RlinfError("learner.precision: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere on), "
-                         f"got {device}: {_first_line(error)}. Set learner.precision to float32, or device to "
-                         "another") from error
+        raise RlinfError(f"{key}: expected a device that can do bfloat16 (a CPU, an NVIDIA GPU from Ampere on), got "
+                         f"{device}: {_first_line(error)}. Set {key} to float32, or device to another") from error
 
 
 @cache
-def check_compiles(device: torch.device, backend: str) -> None:
+def check_compiles(device: torch.device, backend: str, key: str = "learner.compile") -> None:
     """Try whether torch.compile works for a device on this machine, forward and backward; it takes seconds.
+
+    Args:
+        key: the setting that asked for it, for people.
 
     Raises:
         RlinfError: it does not, with what came of it.
@@ -113,9 +118,9 @@ def check_compiles(device: torch.device, backend: str) -> None:
         torch.compile(lambda x: (x.sin() * 2.0).sum(), backend=backend)(value).backward()
     except Exception as error:  # compilers raise many kinds
         needed = "a C++ compiler (g++)" if device.type == "cpu" else "the package triton"
-        raise RlinfError("learner.compile: expected a machine on which torch.compile works, which needs "
-                         f"{needed} for {device}; got: {_first_line(error)}. Install that, or set learner.compile to "
-                         "false") from error
+        off = "false" if key == "learner.compile" else "eager"
+        raise RlinfError(f"{key}: expected a machine on which torch.compile works, which needs {needed} for {device}; got: "
+                         f"{_first_line(error)}. Install that, or set {key} to {off}") from error
 
 
 def _first_line(error: Exception) -> str:

@@ -87,8 +87,16 @@ class ActionTokens(OnPolicyActor):
         """Logits (..., vocabulary) of hidden states (..., D)."""
 
     @abstractmethod
+    def inputs(self, batch: Batch) -> Batch:
+        """What the network takes, of pictures and sentences."""
+
+    @abstractmethod
+    def read(self, inputs: Batch) -> Prompt:
+        """The prompt that it makes of them."""
+
     def prompts(self, batch: Batch) -> Prompt:
         """Of pictures and sentences."""
+        return self.read(self.inputs(batch))
 
     @abstractmethod
     def prompt(self, sentence: str) -> list[int]:
@@ -141,7 +149,15 @@ class ActionTokens(OnPolicyActor):
 
     def sample(self, batch: Batch, generator: torch.Generator | None = None, draws: bool = True) -> tuple[Tensor, Tensor]:
         """Bins (B, H, A), as numbers, and their log-probabilities (B, H, A); the likeliest unless it draws."""
-        prompt = self.prompts(batch)
+        inputs = self.inputs(batch)
+        return self._said(inputs, generator, True) if draws else self.likeliest(inputs)
+
+    def likeliest(self, inputs: Batch) -> tuple[Tensor, Tensor]:
+        """The bins of what ``sample`` does not draw, and their log-probabilities."""
+        return self._said(inputs, None, False)
+
+    def _said(self, inputs: Batch, generator: torch.Generator | None, draws: bool) -> tuple[Tensor, Tensor]:
+        prompt = self.read(inputs)
         if self.config.decoding == "parallel":
             said = [self._choose(self.head(self._at_once(prompt)), generator, draws)]
         else:

@@ -52,6 +52,7 @@ class FlowMatching(OnPolicyActor):
     times: tuple[float, float, float]
     measured_by: ClassVar[Kind] = "deviations"
     quantile: ClassVar[float] = 1.0
+    recorded, compiled = ("carried",), ("_prefix", "_velocity")
 
     def __init__(self, spec: StationSpec, config: FlowSettings, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
@@ -221,11 +222,19 @@ class FlowMatching(OnPolicyActor):
     def decode(self, batch: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         """The actions (B, H A) that noise (B, H, as many as the network has) is carried to."""
         inputs = self.inputs(batch)
+        point = self.carried(inputs, noise) if continuation is None else self._carried(inputs, noise, continuation)
+        return self.units.played(point[..., :self.spec.action.dim]).flatten(1)
+
+    def carried(self, inputs: Batch, noise: Tensor) -> Tensor:
+        """Where noise (B, H, M) ends."""
+        return self._carried(inputs, noise)
+
+    def _carried(self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         prefix, point = self._prefix(inputs), noise
         for time in self._times(len(noise)):
             velocity = partial(self._velocity, inputs, prefix, time=time)
             point = point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
-        return self.units.played(point[..., :self.spec.action.dim]).flatten(1)
+        return point
 
     def _drawn(self, velocity: Callable[[Tensor], Tensor], point: Tensor, time: Tensor,
                continuation: Continuation | None) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -155,10 +155,19 @@ class Continuing(Protocol):
 
 
 class NetworkPolicy(nn.Module):
-    """What policies that are one network have in common."""
+    """What policies that are one network have in common.
+
+    Attributes:
+        recorded: methods of tensors (B, ...) that ask the host for nothing; by which it acts where it does not explore.
+        compiled: methods that torch.compile takes.
+        multiple: of so many tokens are the longest sentences, filled up where they are not.
+    """
 
     latent_size = 0
     reads_instructions = needs_instruction = False
+    recorded: ClassVar[tuple[str, ...]] = ()
+    compiled: ClassVar[tuple[str, ...]] = ()
+    multiple = 1
     config: PolicySettings
 
     def __init__(self, spec: StationSpec, config: PolicySettings) -> None:

@@ -78,14 +78,23 @@ def sentence_of(row: bytes, what: str) -> str:
     return sentence
 
 
-def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Sequence[int] = ()) -> tuple[Tensor, Tensor]:
-    """Tokens (B, L), ``before`` each sentence, and whether there is one: shorter sentences end sooner."""
+def padded(sentences: Sequence[Sequence[int]], device: torch.device, before: Sequence[int] = (), multiple: int = 1) \
+        -> tuple[Tensor, Tensor]:
+    """Tokens (B, L), ``before`` each sentence, and whether there is one: shorter sentences end sooner.
+
+    The longest is filled up to a multiple, too.
+    """
     import torch
 
-    longest = max(map(len, sentences))
+    longest = filled_up(max(map(len, sentences)), multiple)
     ids = torch.tensor([[*before, *tokens, *[0] * (longest - len(tokens))] for tokens in sentences], device=device)
     lengths = torch.tensor([len(before) + len(tokens) for tokens in sentences], device=device)
     return ids, torch.arange(ids.shape[1], device=device) < lengths[:, None]
+
+
+def filled_up(length: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-length // multiple) * multiple
 
 
 def over(base: Mapping[str, Any], said: Mapping[str, Any], where: str, keys_of: str, free: Collection[str] = ()) \

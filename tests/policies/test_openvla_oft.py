@@ -83,7 +83,7 @@ def test_what_it_minimises_is_the_distance_in_the_units_of_the_data_set(folder):
     policy, seen = published(folder, statistics="lab"), seen_by_both()
     actions = torch.tensor([[0.9, 0.3, 0.2, -0.4], [-0.8, 1.0, 0.0, 0.5]])
     with torch.no_grad():
-        said = policy.regressed(policy.seen(seen)).numpy()
+        said = policy.regressed(policy.inputs(policy.seen(seen))).numpy()
     wanted = actions.view(2, 2, 2).numpy().copy()
     wanted[..., 0] = (2 * (wanted[..., 0] * 0.02 + 0.01) / 0.04 - 1).clip(-1, 1)
     assert policy.imitation_loss(policy.seen(seen), actions).item() == pytest.approx(np.abs(said - wanted).mean(), rel=1e-5)

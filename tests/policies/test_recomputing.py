@@ -10,10 +10,10 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
-from rlinf_core.algorithms.common.recomputing import layers
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.algorithms.sft import Config as SFTConfig
 from rlinf_core.algorithms.sft import Learner as SFT
+from rlinf_core.policies.acting import layers
 from tests.policies import test_pi0, test_pi05
 from tests.policies.bandit import paid_before_and_after
 from tests.policies.test_adapters import KINDS

@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from rlinf_core.algorithms.common.learner import Checkpointed
-from rlinf_core.algorithms.common.recomputing import layers, recomputing
+from rlinf_core.algorithms.common.recomputing import recomputing
 from rlinf_core.algorithms.common.settings import Computing
 from rlinf_core.devices import check_bfloat16, check_compiles
 from rlinf_core.errors import RlinfError
+from rlinf_core.policies.acting import layers
 from rlinf_core.policies.settings import PretrainedSettings
 
 BACKEND = "inductor"  # of torch.compile

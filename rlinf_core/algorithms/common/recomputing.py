@@ -6,24 +6,15 @@ prefix of an action expert is, it writes the first time alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CACHE = "past_key_values"  # as transformers names it
 Forward = Callable[..., Any]
-
-
-def layers(module: nn.Module) -> Iterator[nn.Module]:
-    """What stands in lists of layers, the outermost alone."""
-    for part in module.children():
-        if isinstance(module, nn.ModuleList) and type(part).forward is not nn.Module.forward:
-            yield part
-        else:
-            yield from layers(part)
 
 
 def recomputing(forward: Forward) -> Forward:

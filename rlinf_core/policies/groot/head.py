@@ -169,6 +169,7 @@ class Attention(nn.Module):
 
     def seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values (B, heads, L, D)."""
+        x = x.to(self.to_k.weight.dtype)  # called from outside the layer, whose precision it has
         return self._heads(self.to_k(x)), self._heads(self.to_v(x))
 
     def forward(self, x: Tensor, seen: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rlinf_core.errors import PolicyFileError
@@ -80,14 +81,16 @@ class GrootNetwork(nn.Module):
         return int(vision["image_size"] // vision["patch_size"]) ** 2
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor) -> Prefix:
-        """Of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L) where mask is, which begin alike in each row."""
+        """Of pictures (B, cameras, 3, S, S) in [-1, 1] and tokens (B, L) where mask is."""
         eagle: Any = self.backbone["eagle_model"]
         seen = eagle["vision_model"]["vision_model"](pixels.flatten(0, 1)).last_hidden_state
         features = eagle["mlp1"](seen).unflatten(0, pixels.shape[:2]).flatten(1, 2)
         model = eagle["language_model"]["model"]
         words = model.get_input_embeddings()(ids)
-        places = (ids[0] == self.config[EAGLE]["image_token_index"]).nonzero()[:features.shape[1], 0]
-        words = words.index_copy(1, places, features.to(words.dtype))
+        pictured = ids == self.config[EAGLE]["image_token_index"]
+        rank = pictured.cumsum(dim=1) - 1
+        seen = features.gather(1, rank.clamp(0, features.shape[1] - 1)[..., None].expand_as(words))
+        words = torch.where((pictured & (rank < features.shape[1]))[..., None], seen.to(words.dtype), words)
         said = model(inputs_embeds=words, use_cache=False).last_hidden_state  # what is filled up comes last, unseen
         return self.action_head.prefix(said, mask)
 

@@ -61,7 +61,7 @@ class Groot(FlowMatching):
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
         after = self.tokenizer.ids(AFTER) if self._chats else []
         said = [[*tokens, *after] for tokens in self.said(batch[instructions.NAME])]
-        ids, mask = padded(said, pixels.device, self._before())
+        ids, mask = padded(said, pixels.device, self._before(), self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     @property

@@ -26,7 +26,7 @@ from rlinf_core.policies.openvla.config import Config
 from rlinf_core.policies.openvla.network import OpenVLANetwork, built, first
 from rlinf_core.policies.openvla.units import bounds
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation
-from rlinf_core.policies.pretrained import Tokenizer, tokenizer_of
+from rlinf_core.policies.pretrained import Tokenizer, filled_up, tokenizer_of
 from rlinf_core.specs import StationSpec
 
 PROMPT = "In: What action should the robot take to {}?\nOut:"
@@ -38,6 +38,7 @@ class OpenVLA(ActionTokens):
 
     config: Config
     name = "an OpenVLA"
+    recorded = ("likeliest", "regressed")
     offset: Tensor
     gain: Tensor
     state_offset: Tensor
@@ -103,20 +104,25 @@ class OpenVLA(ActionTokens):
         return logits
 
     # What it sees
-    def prompts(self, batch: Batch) -> Prompt:
-        """Of beginning, patches, state and prompt."""
-        seen = [self._patches(batch[image.name]) for image in self.spec.images]
-        if self.proprio_projector is not None:
-            seen.append(self.proprio_projector(self._state(batch["vectors"])).unsqueeze(1))
-        patches = torch.cat(seen, dim=1)
+    def inputs(self, batch: Batch) -> Batch:
+        """Pictures and state as they come, tokens, and where there are some."""
         said = self.said(batch[instructions.NAME])
-        longest = max(map(len, said))
+        longest = filled_up(max(map(len, said)), self.multiple)
         ids = torch.tensor([[tokens[0]] + [0] * (longest - len(tokens)) + tokens[1:] for tokens in said],
-                           device=patches.device)
-        lengths = torch.tensor([len(tokens) for tokens in said], device=patches.device)
-        place = torch.arange(longest, device=patches.device)
+                           device=self.device)
+        lengths = torch.tensor([len(tokens) for tokens in said], device=self.device)
+        place = torch.arange(longest, device=self.device)
         mask = (place == 0) | (place > longest - lengths[:, None])
-        words = self.network.embedded(ids)
+        pictures = {image.name: batch[image.name] for image in self.spec.images}
+        return {"ids": ids, "mask": mask, "vectors": batch["vectors"], **pictures}
+
+    def read(self, inputs: Batch) -> Prompt:
+        """Of beginning, patches, state and prompt."""
+        seen = [self._patches(inputs[image.name]) for image in self.spec.images]
+        if self.proprio_projector is not None:
+            seen.append(self.proprio_projector(self._state(inputs["vectors"])).unsqueeze(1))
+        patches, mask = torch.cat(seen, dim=1), inputs["mask"]
+        words = self.network.embedded(inputs["ids"])
         whole = torch.cat([mask[:, :1], mask.new_ones(patches.shape[:2]), mask[:, 1:]], dim=1).long()
         return Prompt(torch.cat([words[:, :1], patches, words[:, 1:]], dim=1), whole, whole.cumsum(dim=-1) - 1)
 
@@ -147,19 +153,19 @@ class OpenVLA(ActionTokens):
         """As ``ActionTokens``; distance to the demonstrated actions (B, H A), by regression."""
         if self.action_head is None:
             return super().imitation_loss(batch, actions, generator)
-        return F.l1_loss(self.regressed(batch), self.inside(actions.unflatten(-1, (-1, self.spec.action.dim))))
+        return F.l1_loss(self.regressed(self.inputs(batch)), self.inside(actions.unflatten(-1, (-1, self.spec.action.dim))))
 
-    def regressed(self, batch: Batch) -> Tensor:
+    def regressed(self, inputs: Batch) -> Tensor:
         """Numbers (B, H, A) as the network says them, by the L1 head."""
         assert self.action_head is not None
-        return self.action_head(self._at_once(self.prompts(batch))).unflatten(-1, (-1, self.spec.action.dim))
+        return self.action_head(self._at_once(self.read(inputs))).unflatten(-1, (-1, self.spec.action.dim))
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:
         """As ``ActionTokens``; ``drawn`` are the actions themselves by regression."""
         if self.action_head is None:
             return super().act(observation, explore, generator)
-        return self.chunk(self.outside(self.regressed(self.seen(observation))))
+        return self.chunk(self.outside(self.regressed(self.inputs(self.seen(observation)))))
 
     # Numbers
     def inside(self, actions: Tensor) -> Tensor:

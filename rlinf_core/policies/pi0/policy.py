@@ -63,7 +63,7 @@ class Pi0(FlowMatching):
         config = self.network.config.vlm_config
         patches = (config.vision_config.image_size // config.vision_config.patch_size) ** 2
         before = [config.image_token_id] * (pixels.shape[1] * patches)
-        ids, mask = padded(self.said(rows), pixels.device, before)
+        ids, mask = padded(self.said(rows), pixels.device, before, self.multiple)
         return ids, mask.long()
 
     def prompt(self, sentence: str) -> list[int]:

@@ -41,7 +41,7 @@ class Pi05(WithExpert):
         """Pictures, tokens, and where there are some."""
         size = self.network.image_size
         pixels = torch.stack([in_the_middle(batch[image.name], size) for image in self.spec.images], dim=1)
-        ids, mask = padded(self.prompts(batch), pixels.device)
+        ids, mask = padded(self.prompts(batch), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
     def prompts(self, batch: Batch) -> list[list[int]]:

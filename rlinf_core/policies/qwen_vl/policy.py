@@ -69,8 +69,8 @@ class QwenVL(ActionTokens):
         logits: Tensor = self.network.head(hidden)
         return logits
 
-    def prompts(self, batch: Batch) -> Prompt:
-        """See ``ActionTokens``."""
+    def inputs(self, batch: Batch) -> Batch:
+        """Patches of pictures, their grids (B cameras, 3), tokens, and where there are some."""
         pictures = [self.patches(batch[image.name]) for image in self.spec.images]
         pixels, size = torch.cat([patches for patches, _ in pictures], dim=1), len(batch["vectors"])
         grid = torch.tensor([[1, *grid] for _, grid in pictures] * size, device=pixels.device)
@@ -79,8 +79,13 @@ class QwenVL(ActionTokens):
         ids = torch.tensor([[0] * (longest - len(tokens)) + before + tokens for tokens in said], device=pixels.device)
         lengths = torch.tensor([len(before) + len(tokens) for tokens in said], device=pixels.device)
         mask = (torch.arange(ids.shape[1], device=pixels.device) >= ids.shape[1] - lengths[:, None]).long()
-        embeds, places = self.network.embedded(ids, mask, pixels.flatten(0, 1), grid)
-        return Prompt(embeds, mask, places)
+        return {"pixels": pixels, "grid": grid, "ids": ids, "mask": mask}
+
+    def read(self, inputs: Batch) -> Prompt:
+        """See ``ActionTokens``."""
+        embeds, places = self.network.embedded(inputs["ids"], inputs["mask"], inputs["pixels"].flatten(0, 1),
+                                               inputs["grid"])
+        return Prompt(embeds, inputs["mask"], places)
 
     def _before(self, grids: list[tuple[int, int]]) -> list[int]:
         """Tokens of what a chat begins with, and of pictures of so many patches down and right."""

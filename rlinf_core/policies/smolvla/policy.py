@@ -37,7 +37,7 @@ class SmolVLA(WithExpert):
     def inputs(self, batch: Batch) -> Batch:
         """Pictures, tokens, where there are some, and state."""
         pixels = torch.stack([self._square(batch[image.name]) for image in self.spec.images], dim=1)
-        ids, mask = padded(self.said(batch[instructions.NAME]), pixels.device)
+        ids, mask = padded(self.said(batch[instructions.NAME]), pixels.device, multiple=self.multiple)
         return {"pixels": pixels, "ids": ids, "mask": mask, "state": self.padded_state(batch)}
 
     def _square(self, images: Tensor) -> Tensor:

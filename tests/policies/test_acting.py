@@ -1,0 +1,126 @@
+"""How policies compute where they act: reduced, compiled, and asking the host for nothing where a graph is recorded."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+
+from rlinf_core.errors import RlinfError
+from rlinf_core.policies import acting, make_policy, policy_kind
+from tests.policies.test_pi0 import SPEC, observation
+
+CUDA = torch.cuda.is_available()
+FLOWS = ("pi0", "pi05", "smolvla", "groot")
+KINDS = {kind: {"kind": kind, "horizon": 4, "flow_steps": 3} for kind in FLOWS} | {
+    "openvla": {"kind": "openvla"}, "openvla_parallel": {"kind": "openvla", "decoding": "parallel", "horizon": 2},
+    "openvla_oft": {"kind": "openvla", "decoding": "regression", "horizon": 2, "state": True}}
+SYNCHRONISING = ("_local_scalar_dense", "nonzero", "lift_fresh", "masked_select", "unique", "equal", "item")
+
+
+class Asked(TorchDispatchMode):
+    """Which operations that a graph cannot hold are done: they wait for the device, or bring numbers there."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if name in SYNCHRONISING and not (name == "lift_fresh" and not args[0].numel()):  # nothing is brought nowhere
+            self.names.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def policy_of(name):
+    said = dict(KINDS[name])
+    torch.manual_seed(0)
+    policy = make_policy(SPEC, policy_kind(said.pop("kind")).Config(**said)).eval()
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, parameter[0].numel() ** -0.5)
+    return policy
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
+    monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)  # it asks for less then
+    policy = policy_of(name)
+    seen = policy.inputs(policy.seen(observation("go left", "go right")))
+    for method in policy.recorded:
+        if method == "regressed" and policy.action_head is None or method == "likeliest" and "oft" in name:
+            continue
+        more = [policy.noise(2, None)] if method == "carried" else []
+        with torch.no_grad(), Asked() as asked:
+            getattr(policy, method)(seen, *more)
+        assert asked.names == []
+
+
+def acted(policy, *sentences):
+    return policy.act(observation(*sentences), explore=False).actions.numpy(force=True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_bfloat16_does_nearly_what_float32_does(name):
+    policy, reduced = policy_of(name), policy_of(name)
+    acting.prepare(reduced, precision="bfloat16")
+    assert {parameter.dtype for layer in acting.layers(reduced) for parameter in layer.parameters()} == {torch.bfloat16}
+    with torch.no_grad():
+        plain, other = (each.inputs(each.seen(observation("go left", "go right"))) for each in (policy, reduced))
+        if name in FLOWS:
+            noise = policy.noise(2, torch.Generator().manual_seed(0))
+            plain, other = policy.carried(plain, noise), reduced.carried(other, noise)
+        else:
+            plain, other = policy.head(policy.read(plain).embeds), reduced.head(reduced.read(other).embeds)
+    off = (other - plain).norm() / plain.norm()
+    assert 1e-5 < off < 0.02
+    assert acted(reduced, "go left").shape == acted(policy, "go left").shape
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_compiled_does_what_eager_does(name, monkeypatch):
+    """By the compiler's tracer alone: its code for a CPU takes minutes."""
+    monkeypatch.setattr(acting, "BACKEND", "eager")
+    policy, compiled = policy_of(name), policy_of(name)
+    acting.prepare(compiled, execution="compiled")
+    assert compiled.multiple == acting.WORDS
+    for sentences in (("go left",), ("go left", "to the other side")):
+        torch.testing.assert_close(acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pi05", "openvla", "openvla_oft"])
+def test_sentences_that_are_filled_up_say_the_same(name):
+    policy, filled = policy_of(name), policy_of(name)
+    filled.multiple = acting.WORDS
+    lengths = [each.inputs(each.seen(observation("go left")))["ids"].shape[1] for each in (policy, filled)]
+    assert lengths[0] % acting.WORDS and lengths[1] % acting.WORDS == 0
+    torch.testing.assert_close(acted(filled, "go left"), acted(policy, "go left"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not CUDA, reason="CUDA graphs need a CUDA device; last run on one: benchmarks/results/README.md")
+@pytest.mark.parametrize("execution", ["graphs", "compiled"])
+@pytest.mark.parametrize("name", KINDS)
+def test_what_is_recorded_is_what_is_computed(name, execution):
+    policy, recorded = policy_of(name).cuda(), policy_of(name).cuda()
+    if execution == "compiled" and name not in FLOWS:
+        pytest.skip("not compiled")
+    acting.prepare(recorded, execution=execution)
+    for seed, sentences in enumerate([("go left",), ("go right", "go left", "go there"), ("go left",)]):
+        seen = observation(*sentences, seed=seed).to("cuda")
+        there, here = (each.act(seen, explore=False).actions for each in (recorded, policy))
+        torch.testing.assert_close(there, here, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("said, named", [
+    (dict(precision="bfloat16"), "expected float32 for a policy of kind tanh_gaussian"),
+    (dict(execution="graphs"), "expected one that a policy of kind tanh_gaussian has, got graphs"),
+    (dict(execution="compiled"), "expected one that a policy of kind tanh_gaussian has, got compiled")])
+def test_what_a_small_policy_has_not_is_refused(said, named):
+    with pytest.raises(RlinfError, match=f"^--{next(iter(said))}: {named}"):
+        acting.prepare(make_policy(SPEC, policy_kind("tanh_gaussian").Config()), **said, key="--")
+
+
+def test_graphs_without_a_cuda_device_are_refused():
+    with pytest.raises(RlinfError, match=r"^--execution: expected a CUDA device for graphs, got cpu. Leave it eager"):
+        acting.prepare(policy_of("pi0"), execution="graphs", key="--")
