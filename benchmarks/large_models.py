@@ -10,7 +10,7 @@ and recorded (``rlinf_core.policies.acting``). pi0: 10 steps to a chunk of 50, a
 same process transformers' own ``sample_actions`` of the same network in bfloat16, on inputs that are on the device already,
 and the floor: weights once over the measured bandwidth of a copy where that is what takes longest, multiplications over the
 measured rate of a matrix product where those do. OpenVLA: 7 tokens one after the other, or 56 at once (OpenVLA-OFT).
-``learn_*``: SFT of adapters (rank 32) and of all weights, and GRPO of adapters on what the model has drawn (in float32, as
+``sft_*``: of adapters (rank 32) and of all weights; ``grpo_*``: of adapters on what the model has drawn (in float32, as
 training draws): seconds a step or an update, and the most memory.
 
 It does not cover published weights, several GPUs, simulators (so no share of a time step that is inference), a network or
@@ -211,14 +211,20 @@ def act_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[d
             del policy
 
 
-def learn_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+def sft_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     yield from sft(sizes, "pi0", 2, 32, {"horizon": 50, "lora": LORA})
     yield from sft(sizes, "pi0", 2, 32, {"horizon": 50}, [("bfloat16", True)])
+
+
+def sft_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
+    yield from sft(sizes, "openvla", 1, 16, {"lora": LORA}, [("bfloat16", False), ("bfloat16", True)])
+
+
+def grpo_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     yield from grpo(sizes, "pi0", 2, 32, {"horizon": 10, "sde_noise": 0.5, "lora": LORA})
 
 
-def learn_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
-    yield from sft(sizes, "openvla", 1, 16, {"lora": LORA}, [("bfloat16", False), ("bfloat16", True)])
+def grpo_openvla(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[str, float]]:
     yield from grpo(sizes, "openvla", 1, 32, {"lora": LORA})
 
 
@@ -271,7 +277,7 @@ def grpo(sizes: Sizes, kind: str, views: int, rows: int, config: dict[str, Any])
     yield {f"{label}_draw_s": drawn, f"{label}_update_s": updated, f"{label}_gb": sizes.gigabytes()}
 
 
-PARTS = {"act_pi0": act_pi0, "act_openvla": act_openvla, "learn_pi0": learn_pi0, "learn_openvla": learn_openvla}
+PARTS = {each.__name__: each for each in (act_pi0, act_openvla, sft_pi0, sft_openvla, grpo_pi0, grpo_openvla)}
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ class FlowMatching(OnPolicyActor):
     times: tuple[float, float, float]
     measured_by: ClassVar[Kind] = "deviations"
     quantile: ClassVar[float] = 1.0
-    recorded, compiled = ("carried",), ("_prefix", "_velocity")
+    recorded, compiled = ("carried",), ("_velocity",)
 
     def __init__(self, spec: StationSpec, config: FlowSettings, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:

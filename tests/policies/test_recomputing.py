@@ -77,7 +77,8 @@ def test_in_bfloat16_the_layers_are_computed_so_and_the_loss_is_near(kind):
     assert reduced.act(seen, False).actions.dtype == torch.float32
 
 
-def test_less_is_kept():
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_less_is_kept(precision):
     """Of a pi0 with six layers in each part; bytes that are kept between the two ways."""
     def kept(how):
         policy, sizes = test_pi0.pi0(network=DEEP).train(), []
@@ -92,7 +93,17 @@ def test_less_is_kept():
             learner.update(batch)
         return sum(sizes)
 
-    assert kept(AGAIN) < 0.4 * kept(Computing())
+    assert kept(Computing(precision=precision, recompute=True)) < 0.4 * kept(Computing(precision=precision))
+
+
+def test_in_bfloat16_updates_are_the_same_too():
+    plain = test_pi0.pi0().train()
+    other, batch = copy.deepcopy(plain), batch_of(plain, test_pi0.observation("push", "pull it"))
+    one = cloner(plain, Computing(precision="bfloat16"))
+    two = cloner(other, Computing(precision="bfloat16", recompute=True))
+    for _ in range(2):
+        losses = [learner.update(batch)["sft_loss"] for learner in (one, two)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 @pytest.mark.slow

@@ -37,11 +37,12 @@ def compute(learner: Checkpointed, computing: Computing) -> None:
         check_compiles(learner.device, BACKEND)
     if not (reduced or computing.compile or computing.recompute):
         return
-    forwards = {layer: recomputing(layer.forward) for module in learner.modules.values() for layer in layers(module)
-                } if computing.recompute else {}
+    forwards: dict[nn.Module, Forward] = {}
     for network in networks(learner) if reduced or computing.compile else ():
         forward = _compiled(network.forward) if computing.compile else network.forward
         forwards[network] = _reduced(forward, learner.device) if reduced else forward
+    for layer in _layers(learner) if computing.recompute else ():
+        forwards[layer] = recomputing(forwards.get(layer, layer.forward))
     update = learner.update
 
     def within(batch: Any) -> dict[str, float]:
@@ -54,6 +55,11 @@ def compute(learner: Checkpointed, computing: Computing) -> None:
                 del vars(network)["forward"]
 
     vars(learner)["update"] = within
+
+
+def _layers(learner: Checkpointed) -> Iterator[nn.Module]:
+    for module in learner.modules.values():
+        yield from layers(module)
 
 
 def networks(learner: Checkpointed) -> Iterator[nn.Module]:

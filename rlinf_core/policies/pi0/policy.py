@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rlinf_core.errors import SpecError
 from rlinf_core.policies import instructions
+from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.flow_matching import FlowMatching
 from rlinf_core.policies.images import in_the_middle
 from rlinf_core.policies.pi0 import network
@@ -70,22 +71,23 @@ class Pi0(FlowMatching):
         """See ``FlowMatching``."""
         return [self.network.config.vlm_config.text_config.bos_token_id, *self.tokenizer.ids(f"{sentence}\n")]
 
-    def _prefix(self, inputs: Batch) -> Any:
+    def _prefix(self, inputs: Batch) -> Prefix:
         model, mask = self.network.model, inputs["attention_mask"]
         embeds = model.embed_prefix(inputs["input_ids"], inputs["pixel_values"], inputs["pixel_attention_mask"])
-        return model.vlm(inputs_embeds=embeds, attention_mask=mask, position_ids=mask.cumsum(-1) - 1,
-                         token_type_ids=torch.zeros_like(embeds)[:, :, 0], use_cache=True).past_key_values
+        cache = model.vlm(inputs_embeds=embeds, attention_mask=mask, position_ids=mask.cumsum(-1) - 1,
+                          token_type_ids=torch.zeros_like(embeds)[:, :, 0], use_cache=True).past_key_values
+        return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], mask)
 
-    def _repeated(self, prefix: Any, times: int) -> Any:
-        prefix.batch_repeat_interleave(times)
-        return prefix
+    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
+        return prefix.repeated(times)
 
-    def _velocity(self, inputs: Batch, prefix: Any, point: Tensor, time: Tensor) -> Tensor:
-        length = prefix.get_seq_length()
+    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
+        from transformers import DynamicCache
+
+        cache = DynamicCache(zip(prefix.keys, prefix.values, strict=True))  # to which the network adds its own
         velocity: Tensor = self.network(
             state=inputs["state"], noise=point, timestep=time, attention_mask=inputs["attention_mask"],
-            pixel_attention_mask=inputs["pixel_attention_mask"], past_key_values=prefix).logits
-        prefix.crop(length - prefix.get_seq_length())  # the prefix alone is kept
+            pixel_attention_mask=inputs["pixel_attention_mask"], past_key_values=cache).logits
         return velocity
 
 
