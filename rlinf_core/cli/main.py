@@ -203,6 +203,11 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--max-wait-ms", type=at_least(0, float), default=5.0, metavar="MS",
                        help="for how long a request waits for those of others who ask, too (default: 5)")
     serve.add_argument("--device", default="auto", help="auto, the best there is (default), or cpu, cuda, ...")
+    serve.add_argument("--precision", choices=["float32", "bfloat16"], default="float32",
+                       help="of a large model's layers (default: float32)")
+    serve.add_argument("--execution", choices=["eager", "graphs", "compiled"], default="eager",
+                       help="graphs: a large model is recorded as CUDA graphs, whose kernels start together; compiled: by "
+                       "torch.compile, and recorded; both take longer to begin (default: eager)")
     serve.add_argument("--sglang", default="", metavar="URL", help="an SGLang server of the policy's checkpoint, "
                        "http://host:30000, says an openvla's tokens (docs/serving.md)")
     vla = commands.add_parser("vla", help="folders of vision-language-action models: tiny").add_subparsers(

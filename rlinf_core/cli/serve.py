@@ -14,17 +14,25 @@ from rlinf_core.addresses import is_loopback
 ENGINE_S = 30.0  # for an answer of an SGLang server, whose first ones take long
 
 
-def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str, sglang: str) -> None:
+def serve(policy: Path, host: str, port: int, max_batch: int, max_wait_ms: float, device: str, precision: str,
+          execution: str, sglang: str) -> None:
     """Load, warm up, listen, and serve until Ctrl-C; newer files of a folder are served as they come."""
     extras.require("policy", "rlinf serve")
 
     from rlinf_core.devices import device_of
+    from rlinf_core.errors import RlinfError
+    from rlinf_core.policies import acting
     from rlinf_core.serving.server import PolicyServer, serve_until_cancelled
     from rlinf_core.serving.sglang import Generated, SGLang
     from rlinf_core.serving.weights import Weights
 
     through = partial(Generated, server=SGLang(sglang, ENGINE_S)) if sglang else None
-    weights = Weights(policy, device_of(device), sorted({1, max_batch}), through)
+    if sglang and (precision, execution) != ("float32", "eager"):
+        raise RlinfError(f"--sglang: expected it without --precision and --execution, since the server computes; got "
+                         f"{precision} and {execution}. Leave them away")
+    sizes = {1, max_batch} if execution == "eager" else acting.rows(max_batch)
+    weights = Weights(policy, device_of(device), sorted(sizes), through,
+                      partial(acting.prepare, precision=precision, execution=execution, key="--"))
     server = PolicyServer(weights, max_batch, 1e-3 * max_wait_ms, _say)
     newest = weights.newest
 

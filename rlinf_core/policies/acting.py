@@ -67,6 +67,16 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
             yield from layers(part)
 
 
+def filled_to(size: int) -> int:
+    """The power of two that so many rows are filled up to."""
+    return 1 << (size - 1).bit_length()
+
+
+def rows(most: int) -> set[int]:
+    """All that up to so many are filled up to."""
+    return {filled_to(size) for size in range(1, most + 1)}
+
+
 class Recorded:
     """A function of tensors (B, ...), recorded as a CUDA graph for each shape, and played: without gradients.
 
@@ -79,9 +89,8 @@ class Recorded:
     def __call__(self, *arguments: Any) -> Any:
         tensors, shape = tree_flatten(arguments)
         size = len(tensors[0])
-        rows = 1 << (size - 1).bit_length()
-        filled = [torch.cat([each, each[-1:].expand(rows - size, *each.shape[1:])]) if rows > size else each
-                  for each in tensors]
+        more = filled_to(size) - size
+        filled = [torch.cat([each, each[-1:].expand(more, *each.shape[1:])]) if more else each for each in tensors]
         key = tuple((each.shape, each.dtype) for each in filled)
         if (known := self._graphs.pop(key, None)) is None:
             while len(self._graphs) >= GRAPHS:

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from rlinf_core import sharding
 from rlinf_core.errors import SpecError
+from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.noise_network import NoiseNetwork
@@ -52,7 +53,8 @@ class FlowMatching(OnPolicyActor):
     times: tuple[float, float, float]
     measured_by: ClassVar[Kind] = "deviations"
     quantile: ClassVar[float] = 1.0
-    recorded, compiled = ("carried",), ("_velocity",)
+    recorded: ClassVar[tuple[str, ...]] = ("carried",)
+    compiled: ClassVar[tuple[str, ...]] = ("_velocity",)
 
     def __init__(self, spec: StationSpec, config: FlowSettings, network: Any = None,
                  tokenizer: Tokenizer | None = None) -> None:
@@ -109,15 +111,11 @@ class FlowMatching(OnPolicyActor):
         """What the network takes, of observations."""
 
     @abstractmethod
-    def _prefix(self, inputs: Batch) -> Any:
+    def _prefix(self, inputs: Batch) -> Prefix:
         """What the action expert attends to: keys and values of pictures and sentences."""
 
     @abstractmethod
-    def _repeated(self, prefix: Any, times: int) -> Any:
-        """Each of the batch so many times, one after the other."""
-
-    @abstractmethod
-    def _velocity(self, inputs: Batch, prefix: Any, point: Tensor, time: Tensor) -> Tensor:
+    def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         """At a point (B, H, M) and time (B,); M is ``room[1]``."""
 
     @abstractmethod
@@ -175,7 +173,7 @@ class FlowMatching(OnPolicyActor):
         steps, size = self.config.flow_steps, len(actions)
         points = actions.reshape(size, steps + 1, self.config.horizon, -1)
         inputs = self.inputs(batch)
-        prefix = self._repeated(self._prefix(inputs), steps)
+        prefix = self._prefix(inputs).repeated(steps)
         repeated = {name: value.repeat_interleave(steps, dim=0) for name, value in inputs.items()}
         before, after = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
         time = torch.stack(self._times(size), dim=1).flatten()

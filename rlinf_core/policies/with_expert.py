@@ -28,9 +28,6 @@ class WithExpert(FlowMatching):
         prefix: Prefix = self.network.prefix(**inputs)
         return prefix
 
-    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
-        return prefix.repeated(times)
-
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         velocity: Tensor = self.network.velocity(prefix, point, time)
         return velocity

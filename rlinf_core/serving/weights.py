@@ -99,11 +99,13 @@ class Weights:
         device: where it computes.
         warm_up: batch sizes that are computed once before a version is served.
         through: makes of a loaded policy the one that is served, once: later files are not looked at.
+        prepare: sets how a loaded policy computes.
     """
 
     def __init__(self, path: Path, device: torch.device | str = "cpu", warm_up: Sequence[int] = (1,),
-                 through: Callable[[NetworkPolicy], NetworkPolicy] | None = None) -> None:
-        self.path, self.device, self.warm_up, self.through = path, device, warm_up, through
+                 through: Callable[[NetworkPolicy], NetworkPolicy] | None = None,
+                 prepare: Callable[[NetworkPolicy], None] = lambda policy: None) -> None:
+        self.path, self.device, self.warm_up, self.through, self.prepare = path, device, warm_up, through, prepare
         self.newest = self._load(_stamped(newest_policy(path)))
         self._tried = self.newest.file
 
@@ -130,6 +132,7 @@ class Weights:
         if isinstance(loaded.spec, JointSpec):
             raise SpecError(f"policy {file[0]}: expected one of a single robot, got one of {loaded.spec.said}: what is "
                             "served is not taken apart. Let each station play it by itself (station.policy.backend=local)")
+        self.prepare(loaded)
         policy: Policy = self.through(loaded) if self.through else loaded
         generator = torch.Generator(policy.device).manual_seed(0)
         named = re.fullmatch(r"policy-\d+", file[0].stem)

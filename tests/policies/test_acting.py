@@ -8,6 +8,8 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import acting, make_policy, policy_kind
+from rlinf_core.policies.files import save_policy
+from rlinf_core.serving.weights import Weights
 from tests.policies.test_pi0 import SPEC, observation
 
 CUDA = torch.cuda.is_available()
@@ -15,6 +17,7 @@ FLOWS = ("pi0", "pi05", "smolvla", "groot")
 KINDS = {kind: {"kind": kind, "horizon": 4, "flow_steps": 3} for kind in FLOWS} | {
     "openvla": {"kind": "openvla"}, "openvla_parallel": {"kind": "openvla", "decoding": "parallel", "horizon": 2},
     "openvla_oft": {"kind": "openvla", "decoding": "regression", "horizon": 2, "state": True}}
+RECORDED = [name for name in KINDS if name != "smolvla"]
 SYNCHRONISING = ("_local_scalar_dense", "nonzero", "lift_fresh", "masked_select", "unique", "equal", "item")
 
 
@@ -27,7 +30,9 @@ class Asked(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
-        if name in SYNCHRONISING and not (name == "lift_fresh" and not args[0].numel()):  # nothing is brought nowhere
+        masked = name in ("index", "index_put", "index_put_") and any(
+            each is not None and each.dtype == torch.bool for each in args[1])
+        if masked or name in SYNCHRONISING and not (name == "lift_fresh" and not args[0].numel()):  # no number goes there
             self.names.append(name)
         return func(*args, **(kwargs or {}))
 
@@ -43,7 +48,7 @@ def policy_of(name):
     return policy
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", RECORDED)
 def test_what_is_recorded_asks_the_host_for_nothing(name, monkeypatch):
     monkeypatch.setattr("transformers.utils.import_utils.is_cuda_stream_capturing", lambda: True)  # it asks for less then
     policy = policy_of(name)
@@ -100,7 +105,7 @@ def test_sentences_that_are_filled_up_say_the_same(name):
 
 @pytest.mark.skipif(not CUDA, reason="CUDA graphs need a CUDA device; last run on one: benchmarks/results/README.md")
 @pytest.mark.parametrize("execution", ["graphs", "compiled"])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", RECORDED)
 def test_what_is_recorded_is_what_is_computed(name, execution):
     policy, recorded = policy_of(name).cuda(), policy_of(name).cuda()
     if execution == "compiled" and name not in FLOWS:
@@ -119,6 +124,19 @@ def test_what_is_recorded_is_what_is_computed(name, execution):
 def test_what_a_small_policy_has_not_is_refused(said, named):
     with pytest.raises(RlinfError, match=f"^--{next(iter(said))}: {named}"):
         acting.prepare(make_policy(SPEC, policy_kind("tanh_gaussian").Config()), **said, key="--")
+
+
+def test_few_numbers_of_rows_are_recorded():
+    assert acting.rows(1) == {1} and acting.rows(5) == acting.rows(8) == {1, 2, 4, 8}
+
+
+def test_what_is_served_is_prepared_and_warmed_up(tmp_path):
+    seen = []
+    save_policy(policy_of("pi0"), tmp_path / "policy.safetensors")
+    weights = Weights(tmp_path / "policy.safetensors", prepare=lambda policy: seen.append(policy) or acting.prepare(
+        policy, precision="bfloat16"))
+    assert seen == [weights.newest.policy]
+    assert {value.dtype for layer in acting.layers(seen[0]) for value in layer.parameters()} == {torch.bfloat16}
 
 
 def test_graphs_without_a_cuda_device_are_refused():

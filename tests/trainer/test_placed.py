@@ -122,19 +122,18 @@ def test_what_stays_in_a_policy_is_sent_to_a_rollout_worker_when_it_changed_and_
 
 
 def test_a_placement_that_this_machine_lacks_is_refused_before_a_folder_is_made(tmp_path):
-    with pytest.raises(RecipeError, match="ask for 2 x 1 .* GPUs; this machine has 0"):
-        train(recipe_of("sac", *RLPD, "placement={learners: 2, learner_gpus: 1}"), tmp_path / "run", points)
+    with pytest.raises(RecipeError, match="ask for 2 x 99 .* GPUs; this machine has "):
+        train(recipe_of("sac", *RLPD, "placement={learners: 2, learner_gpus: 99}"), tmp_path / "run", points)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: NCCL is not run")
-@pytest.mark.parametrize("mode", ["collocated", "pipelined"])
-def test_a_learner_and_a_worker_share_a_gpu(tmp_path, mode):
-    """By NCCL, if of one process; in turns they make the run of one process."""
+def test_a_learner_and_a_worker_share_a_gpu(tmp_path):
+    """By NCCL, if of one process; they make the run of one process."""
     ppo = ("simulation.env_steps=480", "simulation.environments=8", "simulation.evaluate_every=240", "policy.hidden=[16]",
            "algorithm={name: async_ppo, chunks: 20}")
     alone = train(recipe_of("ppo", *ppo, "device=cuda"), tmp_path / "alone", points)
-    shared = f"placement={{learners: 1, workers: 1, learner_gpus: 0.6, worker_gpus: 0.4, mode: {mode}}}"
+    shared = "placement={learners: 1, workers: 1, learner_gpus: 0.6, worker_gpus: 0.4}"
     placed = train(recipe_of("ppo", *ppo, shared), tmp_path / "placed", points)
     assert placed["updates"] == alone["updates"] and placed["env_steps"] == alone["env_steps"] == 480
-    assert mode == "pipelined" or torch.allclose(weights(tmp_path / "alone"), weights(tmp_path / "placed"), atol=1e-4)
+    assert torch.allclose(weights(tmp_path / "alone"), weights(tmp_path / "placed"), atol=1e-4)

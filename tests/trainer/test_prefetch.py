@@ -40,7 +40,7 @@ class Counted:
 
 
 def numbers(batches):
-    return [int(batch["number"]) for batch in batches]
+    return [batch["number"].item() for batch in batches]
 
 
 @pytest.mark.parametrize("ahead, count", [(0, 5), (1, 5), (2, 1), (2, 2), (2, 16), (5, 3), (2, 0)])

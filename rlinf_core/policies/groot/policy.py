@@ -94,9 +94,6 @@ class Groot(FlowMatching):
         prefix: Prefix = self.network.prefix(inputs["pixels"], inputs["ids"], inputs["mask"])
         return prefix
 
-    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
-        return prefix.repeated(times)
-
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         velocity: Tensor = self.network.action_head.velocity(prefix, inputs["state"], point, time, self.config.embodiment)
         return velocity

@@ -78,9 +78,6 @@ class Pi0(FlowMatching):
                           token_type_ids=torch.zeros_like(embeds)[:, :, 0], use_cache=True).past_key_values
         return Prefix([layer.keys for layer in cache.layers], [layer.values for layer in cache.layers], mask)
 
-    def _repeated(self, prefix: Prefix, times: int) -> Prefix:
-        return prefix.repeated(times)
-
     def _velocity(self, inputs: Batch, prefix: Prefix, point: Tensor, time: Tensor) -> Tensor:
         from transformers import DynamicCache
 
