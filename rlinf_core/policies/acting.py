@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from rlinf_core.devices import check_bfloat16, check_compiles
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.policies.settings import FlowSettings
 
-WORDS = 16  # lengths of sentences are filled up to so many tokens, so that not each has a graph of its own
+WORDS = 16  # sentences are filled up to a multiple of so many tokens, so that not each length has a graph of its own
 GRAPHS = 24  # at most, of one function: one for each number of rows and length of sentences
 BACKEND = "inductor"  # of torch.compile
 
@@ -51,7 +52,8 @@ def prepare(policy: NetworkPolicy, precision: str = "float32", execution: str = 
     if execution == "compiled":
         check_compiles(policy.device, BACKEND, f"{key}execution")
     for part in parts:
-        part.multiple = WORDS
+        config = part.config
+        part.multiple = config.tokens if isinstance(config, FlowSettings) else WORDS  # what is longer than tokens is cut
         for name in part.compiled if execution == "compiled" else ():
             vars(part)[name] = torch.compile(getattr(part, name), backend=BACKEND, dynamic=False)
         for name in part.recorded if policy.device.type == "cuda" else ():

@@ -89,7 +89,7 @@ def test_compiled_does_what_eager_does(name, monkeypatch):
     monkeypatch.setattr(acting, "BACKEND", "eager")
     policy, compiled = policy_of(name), policy_of(name)
     acting.prepare(compiled, execution="compiled")
-    assert compiled.multiple == acting.WORDS
+    assert compiled.multiple == policy.config.tokens
     for sentences in (("go left",), ("go left", "to the other side")):
         torch.testing.assert_close(acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5)
 
