@@ -82,7 +82,9 @@ class SmolVLANetwork(nn.Module):
 
     def prefix(self, pixels: Tensor, ids: Tensor, mask: Tensor, state: Tensor) -> Prefix:
         """Of pictures (B, cameras, 3, S, S) in [-1, 1], tokens (B, L) where mask is, and state, which the actions see."""
-        features = self.vlm.connector(self.vlm.vision_model(pixels.flatten(0, 1)).last_hidden_state)
+        flat, patch = pixels.flatten(0, 1), self.vlm.vision_model.patch_size
+        whole = torch.ones(len(flat), *(side // patch for side in flat.shape[2:]), dtype=torch.bool, device=flat.device)
+        features = self.vlm.connector(self.vlm.vision_model(flat, whole).last_hidden_state)  # its own are the host's
         seen = features.unflatten(0, pixels.shape[:2]).flatten(1, 2)
         words = self.vlm.text_model.get_input_embeddings()(ids)
         scale = math.sqrt(words.shape[-1])
