@@ -1,8 +1,11 @@
 """How policies compute where they act: reduced, compiled, and asking the host for nothing where a graph is recorded."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_unflatten
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
@@ -145,3 +148,47 @@ def test_what_is_served_is_prepared_and_warmed_up(tmp_path):
 def test_graphs_without_a_cuda_device_are_refused():
     with pytest.raises(RlinfError, match=r"^--execution: expected a CUDA device for graphs, got cpu. Leave it eager"):
         acting.prepare(policy_of("pi0"), execution="graphs", key="--")
+
+
+class Again(acting.Recorded):
+    """Instead of a graph: computes again where a graph would."""
+
+    def __init__(self, function):
+        super().__init__(function)
+        self.shapes = []
+
+    def _recorded(self, tensors, shape):
+        into = [each.clone() for each in tensors]
+        self.shapes.append(tuple(into[0].shape))
+
+        def computed():
+            return self._function(*tree_unflatten(into, shape))
+
+        out = computed()
+        return SimpleNamespace(replay=lambda: out.copy_(computed())), into, out
+
+
+def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest_is_forgotten(monkeypatch):
+    monkeypatch.setattr(acting, "GRAPHS", 2)
+    twice = Again(lambda x, named: 2.0 * x + named["y"])
+
+    def said(rows, width=2, start=0.0):
+        x = torch.arange(rows * width).reshape(rows, width) + start
+        result = twice(x, {"y": torch.ones(rows, width)})
+        assert torch.equal(result, 2.0 * x + 1.0)
+        return result
+
+    first = said(3)
+    assert twice.shapes == [(4, 2)]
+    kept = first.clone()
+    said(4, start=5.0)
+    said(3, start=7.0)
+    assert twice.shapes == [(4, 2)] and torch.equal(first, kept), "what was said stays as it was"
+    said(1)
+    said(3)
+    said(2)
+    assert twice.shapes == [(4, 2), (1, 2), (2, 2)]
+    said(4)
+    assert len(twice.shapes) == 3, "it was played after (1, 2)"
+    said(1)
+    assert twice.shapes[3:] == [(1, 2)]
