@@ -12,11 +12,12 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 rclpy = pytest.importorskip("rclpy")
 
-from rlinf.workarounds import single_threaded  # noqa: E402
+from rlinf.workarounds import end_soon, single_threaded  # noqa: E402
 from tests.ros.nursery import Quick  # noqa: E402
 from tests.stalls import WATCH  # noqa: E402
 
-CLOSES_S = 120
+CLOSES_S, EXITS_S = 120, 20
+STATUS = pytest.StashKey[int]()
 PRIORITY = 2  # below the nodes that command, observe and plan
 
 
@@ -81,6 +82,8 @@ class Peer:
             for thread in self._live:
                 thread.join()
             self.executor.shutdown()
+            for action in [*self.node.waitables]:  # or they hold the node, which is then there until this process ends
+                action.destroy()
             self.node.destroy_node()
             rclpy.try_shutdown(context=self.context)
         finally:
@@ -102,6 +105,18 @@ def peer_in(folder, domain):
 @pytest.hookimpl(trylast=True)  # after pytest's own, who keeps it
 def pytest_configure(config):
     Peer.terminal = config.stash.get(fault_handler_stderr_fd_key, Peer.terminal)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    session.config.stash[STATUS] = int(exitstatus)
+
+
+def pytest_unconfigure(config):
+    """All is said: what a test has left of ROS is taken down by Fast DDS as this process exits, which may wait for itself
+    for ever (eProsima/Fast-DDS#6502)."""
+    if STATUS in config.stash and not hasattr(config, "workerinput"):
+        end_soon(config.stash[STATUS], EXITS_S)
 
 
 @pytest.hookimpl(wrapper=True)

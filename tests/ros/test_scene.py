@@ -46,6 +46,8 @@ class RobotSide:
         self.go_on.set()
         self.executor.shutdown()
         self.thread.join()  # in which an asker may still be answered
+        self.server.destroy()
+        self.node.destroy_node()
         rclpy.try_shutdown(context=self.context)
 
 
