@@ -224,8 +224,9 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
         wait(lambda: [event for event in events if event.kind in (EpisodeEvent.CLOSED, EpisodeEvent.ABORTED)], 40)
     finally:
         monkeypatch.undo()
-        for executor in executors:
+        for executor, one in zip(executors, (node, peer), strict=True):
             executor.shutdown()
+            one.destroy_node()
         rclpy.shutdown()
     assert [event.detail for event in events if event.kind == EpisodeEvent.ABORTED] == []
     assert len(list((tmp_path / "faults/closed").iterdir())) == 1

@@ -56,6 +56,12 @@ def neither_open_nor_taken(tab, station):
         tab.until(lambda: not tab.page.is_visible("#align"), "both cameras")
 
 
+def lying_over(tab):
+    """How the picture of before is drawn, once it is: the page says what it has found before that."""
+    tab.page.wait_for_selector("canvas.before", state="attached")
+    return tab.page.evaluate(OVER)
+
+
 def test_without_a_picture_of_before_the_page_says_how_to_take_one(tab, station):
     tab.click(f"{FRONT} button")
     tab.sees("#align output", r"no reference: expected .*views/front.png.*rlinf camera align, with --write")
@@ -74,16 +80,16 @@ def test_the_picture_of_before_lies_over_the_live_one_and_how_far_that_moved_is_
     tab.click(f"{FRONT} button")
     tab.sees("#align.well output", "aligned: within 1 pixel")
 
-    over = tab.page.evaluate(OVER)
+    over = lying_over(tab)
     assert (over["width"], over["height"], over["opacity"], over["flickers"]) == (160, 120, 0.5, "none")
     seen = np.array(over["pixels"]).reshape(120, 160, 4)
     assert np.array_equal(seen[..., :3], reference) and (seen[..., 3] == 255).all()
     tab.page.fill("#align input", "80")
     tab.click("[data-way=flicker]")
-    over = tab.page.evaluate(OVER)
+    over = lying_over(tab)
     assert (over["opacity"], over["flickers"]) == (0.8, "flicker")
     tab.click("[data-way=edges]")
-    over = tab.page.evaluate(OVER)
+    over = lying_over(tab)
     clear, grey = np.array(over["pixels"]).reshape(120, 160, 4)[1:-1, 1:-1, 3], reference.sum(-1).astype(float)
     strength = np.hypot(grey[1:-1, 2:] - grey[1:-1, :-2], grey[2:, 1:-1] - grey[:-2, 1:-1])
     assert clear[strength == 0].max() == 0 and clear[strength == strength.max()].min() == 255
