@@ -59,12 +59,13 @@ def _start(context: LaunchContext) -> list:
 
 def _station(member, processes: list, playing: set) -> list:
     """Its nodes; the end of the director, or of one that it cannot do without, is the station's."""
-    from station import middleware, node_of
+    from station import node_of
 
     from rlinf_core.launching.graph import ONCE, SHUTDOWN
+    from rlinf_core.ros import of_every_process
 
-    nodes = [node_of(process, f"{member.name}.{process.name}", additional_env=middleware(member.recipe))
-             for process in processes]
+    said = of_every_process(member.recipe.station.domain)
+    nodes = [node_of(process, f"{member.name}.{process.name}", additional_env=said) for process in processes]
 
     def end(process, code: int) -> list:
         if member.name not in playing:  # it ends already

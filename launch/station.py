@@ -26,7 +26,6 @@ from launch import LaunchContext, LaunchDescription
 
 if TYPE_CHECKING:
     from rlinf_core.launching.graph import Process
-    from rlinf_core.recipes import Recipe
 
 ARGUMENTS = {
     "recipe": ("demo", None, "recipe: a name in configs/ or a YAML file"),
@@ -74,6 +73,7 @@ def _start(context: LaunchContext) -> list:
     )
     from rlinf_core.launching.next_steps import next_steps
     from rlinf_core.recipes import load_recipe, resolved, station_robot
+    from rlinf_core.ros import of_every_process
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     overrides = _overrides(value)
@@ -84,7 +84,7 @@ def _start(context: LaunchContext) -> list:
         recipe = load_recipe(value["recipe"], overrides)
         kind = "keyboard"
     run_dir = Path(value["run_dir"]).resolve()
-    actions: list = [SetEnvironmentVariable(*pair) for pair in middleware(recipe).items()]
+    actions: list = [SetEnvironmentVariable(*pair) for pair in of_every_process(recipe.station.domain).items()]
     wanted = int(value["episodes"])
     if wanted:
         recipe, before = collecting(value["recipe"], overrides, run_dir, wanted)
@@ -114,15 +114,6 @@ def _start(context: LaunchContext) -> list:
                                    f"-r __ns:={operator.namespace} {settings}"))
     actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], overrides, value["director"] == "true" or wanted > 0)))
     return actions
-
-
-def middleware(recipe: Recipe) -> dict[str, str]:
-    """What the environment of a station's processes says of DDS."""
-    from rlinf_core.paths import shared
-
-    profiles = str(shared() / "configs/fastdds.xml")
-    return {"ROS_DOMAIN_ID": str(recipe.station.domain), "FASTDDS_DEFAULT_PROFILES_FILE": profiles,
-            "FASTRTPS_DEFAULT_PROFILES_FILE": profiles}
 
 
 def node_of(process: Process, name: str, **more: Any) -> Node:

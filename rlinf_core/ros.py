@@ -37,12 +37,18 @@ def ros_environment(domain_id: int) -> dict[str, str]:
             paths = [str(SOURCE), str(NODES), str(site), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = ":".join(filter(None, paths))
         environment.pop("_ROS_WHEELS_BOOTSTRAP_COMPLETE", None)  # our LD_LIBRARY_PATH must be seen by the bootstrap
+    return environment | of_every_process(domain_id) | {
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")}
+
+
+def of_every_process(domain_id: int) -> dict[str, str]:
+    """What the environment of a station's processes says, whoever starts them: DDS's profile, and one thread for matrices.
+
+    OpenBLAS's other threads spin while they wait; at a node's real-time priority they would have a core to themselves.
+    """
     profile = str(shared() / "configs/fastdds.xml")
-    return environment | {
-        "FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
-        "ROS_DOMAIN_ID": str(domain_id), "OMP_NUM_THREADS": "1",
-        "ROS_AUTOMATIC_DISCOVERY_RANGE": environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST"),
-        "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
+    return {"FASTDDS_DEFAULT_PROFILES_FILE": profile, "FASTRTPS_DEFAULT_PROFILES_FILE": profile,
+            "ROS_DOMAIN_ID": str(domain_id), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def ros_is_sourced() -> bool:

@@ -23,7 +23,8 @@ from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), needs_ros2]
-CLEAN = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE")}
+OURS = ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE", "OMP_NUM_THREADS")
+CLEAN = {key: value for key, value in os.environ.items() if key not in OURS}
 TRAINER_INTERRUPTED = re.compile(r"\[trainer-1\]: process has died \[pid \d+, exit code 130,")  # as of any command
 LOST = re.compile(r"Unknown child process pid (\d+), will report returncode 255")  # asyncio's, whose end launch has missed
 SIGNS = re.compile(r"Traceback|InvalidHandle|RCLError|context is not valid|process has died")
@@ -104,12 +105,13 @@ class Launched:
 
 
 def marked(value):
-    """Processes that were begun with it, and theirs."""
-    found = []
+    """Processes that were begun with it, and theirs: what their environments say."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{MARK}={value}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+            said = (folder / "environ").read_bytes().split(b"\0")
+            if f"{MARK}={value}".encode() in said:
+                found[int(folder.name)] = said
         except OSError:
             continue
     return found
@@ -124,6 +126,9 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
     with ros.launched(f"realworld.launch.py recipe:=franka_twin run_dir:={tmp_path}/run", tmp_path / "log") as launch:
         launch.until("now waits for you; next, each in a terminal")
         launch.until("mode: ARMED")
+        nodes = [said for pid, said in marked(f"{tmp_path}/log").items()
+                 if b"--ros-args" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+        assert len(nodes) > 8 and all(b"OMP_NUM_THREADS=1" in said for said in nodes), "or one spins at its priority"
         topics, echoed, info, active, described, actions = ros.all_at_once(
             "topic list --no-daemon --spin-time 2 -t",
             "topic echo --once --no-daemon --qos-reliability best_effort /station_a/current_pose "
