@@ -12,7 +12,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import algorithms, devices, drills, fuzz_episodes, pipelined, simulators, swap, transfer, twin_faults
+from benchmarks import (
+    algorithms,
+    devices,
+    drills,
+    fuzz_episodes,
+    large_models,
+    pipelined,
+    simulators,
+    swap,
+    transfer,
+    twin_faults,
+)
 from benchmarks.bridge_many import since
 from rlinf_core.recipes import load_recipe
 from tests.algorithms.learning import Run
@@ -149,3 +160,14 @@ def test_why_a_simulator_could_not_be_timed_is_said(monkeypatch):
     monkeypatch.setattr(simulators.subprocess, "run", run)
     with pytest.raises(SystemExit, match="franka_mujoco, its cost:\nImportError: no such simulator"):
         simulators.one("franka_mujoco")
+
+
+def test_large_models_are_measured_in_small(tmp_path, called):
+    pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
+    called(large_models, "--quick", "--device", "cpu", "--views", 1, "--ways", "eager_float32", "eager", "--json",
+           tmp_path / "said.json")
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert 0 < said["pi0_1_views_eager_off"] < 0.1 and said["pi0_1_views_eager_float32_off"] == 0
+    assert all(said[f"{name}_ms"] > 0 for name in ("pi0_1_views_transformers", "openvla_eager", "openvla_oft_eager"))
+    assert {"pi0_sft_full_bfloat16_recompute_s", "openvla_sft_lora_bfloat16_s", "pi0_grpo_lora_update_s",
+            "openvla_grpo_lora_draw_s"} <= said.keys()

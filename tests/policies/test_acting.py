@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_unflatten
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
+from rlinf_core.cli.main import main
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import acting, make_policy, policy_kind
 from rlinf_core.policies.files import save_policy
@@ -189,3 +190,14 @@ def test_each_shape_is_recorded_once_and_the_one_that_was_not_played_for_longest
     assert len(twice.shapes) == 3, "it was played after (1, 2)"
     said(1)
     assert twice.shapes[3:] == [(1, 2)]
+
+
+@pytest.mark.parametrize("kind, words, said", [
+    ("pi0", ["--execution", "graphs"], "--execution: expected a CUDA device for graphs, got cpu"),
+    ("tanh_gaussian", ["--precision", "bfloat16"], "--precision: expected float32 for a policy of kind tanh_gaussian"),
+    ("pi0", ["--precision", "bfloat16", "--sglang", "http://127.0.0.1:1"], "--sglang: expected it without --precision")])
+def test_the_command_says_what_cannot_be(tmp_path, capsys, kind, words, said):
+    policy = policy_of("pi0") if kind == "pi0" else make_policy(SPEC, policy_kind(kind).Config())
+    save_policy(policy, tmp_path / "policy-00000001.safetensors")
+    assert main(["serve", str(tmp_path), "--device", "cpu", "--port", "0", *words]) == 1
+    assert said in capsys.readouterr().err
