@@ -74,7 +74,7 @@ def figure(runs: dict[int, tuple[Path, Path]], path: Path) -> None:
     above.set(ylabel=f"success without help (last {WINDOW})", ylim=(-0.02, 1.03), title="Peg insertion, learned online")
     below.set(ylabel=f"takeovers per episode (last {WINDOW})", xlabel="environment steps (10 a second on a robot)",
               ylim=(-0.02, 1))
-    above.legend(loc="lower right")
+    below.legend(*above.get_legend_handles_labels(), loc="upper right")  # where takeovers have fallen, nothing is drawn
     for axes in (above, below):
         axes.grid(alpha=0.3)
     shape.savefig(path, dpi=110)
