@@ -2,17 +2,20 @@
 
     python benchmarks/real_time_chunking.py --scenes 100 --json results.json
     python benchmarks/real_time_chunking.py --tasks pick --steps 8000         # needs `make simulators`
+    python benchmarks/real_time_chunking.py --tasks insertion --steady --demonstrations 1000 --hidden 512 512 \
+        --steps 40000 --corrected 3                                           # three quarters of an hour on a core
 
-A flow is cloned from a script's episodes at 20 Hz (chunks of 16 actions, the next one asked for after 8) and plays
+A flow is cloned from a script's episodes at 20 Hz (chunks of 16 actions, the next one asked for after six) and plays
 held-out scenes in simulated time, so that no other work on this machine matters: an answer comes so many time steps
 after it was asked for, and is put together by ``Chunking``, as in the policy node. Columns: success; of the time steps
 after an episode's first answer, those without an action of the policy (the arm holds); and the largest step from one action
 to the next, in units of the largest action. ``real_time`` is given what is in play, which the flow is cloned to go on from
 (``max_delay``), ``blended`` only mixed with it, as for policies that are no flows. ``no delay`` is the same policy when
-thinking takes no time.
+thinking takes no time. With ``--corrected`` the script takes over somewhere in episodes that the policy begins late, and
+cloning goes on with what it did from then on (HG-DAgger).
 
-Tasks: in ``reach`` and ``pick`` the arm moves freely most of the time; ``insertion`` answers to touch, and what comes 300
-ms after a contact comes late there, whatever plays it. It does not cover network and middleware, which
+Tasks: in ``reach`` and ``pick`` the arm moves freely most of the time; ``insertion`` must come within a millimetre of a
+hole, on what was seen up to 12 time steps before. It does not cover network and middleware, which
 tests/ros/test_remote_station.py has.
 """
 
@@ -28,15 +31,17 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 TASKS = {"reach": ("franka_sim", "reach"), "pick": ("panda_maniskill", "pick_cube"),  # robot and task of the recipe
          "insertion": ("franka_sim", "peg_insertion")}
-HZ, THINKS_S, HORIZON, EXECUTE = 20.0, 0.3, 16, 8
-MODES = {"no delay": ("receding_horizon", 0, False), "real_time": ("real_time", 6, True),
-         "blended": ("real_time", 6, False), "receding_horizon": ("receding_horizon", 6, False),
-         "synchronous": ("synchronous", 6, False)}
+HZ, THINKS_S, HORIZON, DELAY = 20.0, 0.3, 16, 6
+CORRECTIONS, LATEST = 72, 45  # episodes of a round, and by when the script takes over
+MODES = {"no delay": ("receding_horizon", 0, False), "real_time": ("real_time", DELAY, True),
+         "blended": ("real_time", DELAY, False), "receding_horizon": ("receding_horizon", DELAY, False),
+         "synchronous": ("synchronous", DELAY, False)}
 
 
 def task_at(folder: Path, name: str, steady: bool) -> Path:
@@ -53,35 +58,64 @@ def task_at(folder: Path, name: str, steady: bool) -> Path:
     return path
 
 
-def cloned(env: Any, episodes: int, steps: int, seed: int, max_delay: int = EXECUTE) -> Any:
-    """A flow of chunks, by SFT; with ``max_delay``, to go on where a chunk is."""
-    from rlinf_core.algorithms import sft
-    from rlinf_core.policies import flow, make_policy
-    from rlinf_core.replay import ReplayBuffer
-    from rlinf_core.rollouts.rollouts import demonstrate
+class Cloned:
+    """A flow of chunks that goes on where a chunk is, by SFT, and what it was cloned from."""
 
-    torch.manual_seed(seed)
-    config = flow.Config(hidden=(256, 256), fine=20.0, horizon=HORIZON, execute=EXECUTE, flow_steps=5, max_delay=max_delay)
-    policy = make_policy(env.spec, config)
-    replay = ReplayBuffer(env.spec, 50_000)
-    for shown in demonstrate(env, episodes, 5):
-        replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
-    learner = sft.Learner(policy, sft.Config(learning_rate=1e-3, noise_floor=0.03), seed)
-    learner.fit_normalisation(replay.vectors())
-    random = np.random.default_rng(seed)
-    for _ in range(steps):
-        learner.update(replay.sample(256, random, HORIZON))
-    return policy.eval()
+    def __init__(self, env: Any, options: argparse.Namespace) -> None:
+        from rlinf_core.policies import flow, make_policy
+        from rlinf_core.replay import ReplayBuffer
+        from rlinf_core.rollouts.rollouts import demonstrate
+
+        torch.manual_seed(options.seed)
+        self.options, self.random = options, np.random.default_rng(options.seed)
+        self.policy = make_policy(env.spec, flow.Config(
+            hidden=tuple(options.hidden), fine=20.0, flow_steps=5, horizon=HORIZON, execute=options.execute,
+            max_delay=DELAY))
+        self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000)
+        for shown in demonstrate(env, options.demonstrations, 5):
+            self.replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
+        self.learn(options.steps, 1e-3, fit=True)
+
+    def learn(self, steps: int, rate: float, fit: bool = False) -> None:
+        """So many steps, the rate falling to 0."""
+        from rlinf_core.algorithms import sft
+
+        config = sft.Config(learning_rate=rate, anneal_steps=steps, noise_floor=0.03)
+        learner = sft.Learner(self.policy.train(), config, self.options.seed)
+        if fit:
+            learner.fit_normalisation(self.replay.vectors())
+        for _ in tqdm(range(steps), "cloning", leave=False):
+            learner.update(self.replay.sample(self.options.batch, self.random, HORIZON))
+        self.policy.eval()
+
+    def correct(self, env: Any, scenes: range) -> None:
+        """The script takes over at any time step of episodes that are played late; cloning goes on with its own."""
+        for scene in scenes:
+            observation, station = env.reset([scene]), Station(self.policy, env.spec, "real_time", DELAY, True,
+                                                               self.options.execute)
+            takes_over, seen, actions, result = int(self.random.integers(LATEST)), [observation], [], None
+            while result is None or not result.done[0]:
+                now = len(actions)
+                action = env.expert()[0] if now >= takes_over else station.action(now, observation)
+                actions.append(np.zeros(env.spec.action.dim, np.float32) if action is None else action)
+                result = env.step(actions[-1][None])
+                observation = result.observation
+                seen.append(observation)
+            if result.success[0] and len(actions) > takes_over:
+                of_all = {name: np.concatenate([each[name] for each in seen]) for name in seen[0]}
+                none = np.zeros(len(actions), np.float32)
+                self.replay.insert_episode(of_all, np.stack(actions), none, none, np.arange(len(actions)) >= takes_over)
+        self.learn(self.options.steps // 2, 5e-4)
 
 
 class Station:
     """One episode in simulated time, whose policy's answers come late."""
 
-    def __init__(self, policy: Any, spec: Any, mode: str, delay: int, guided: bool) -> None:
+    def __init__(self, policy: Any, spec: Any, mode: str, delay: int, guided: bool, execute: int) -> None:
         from rlinf_core.policies.chunking import Chunking
 
-        self.policy, self.spec, self.delay, self.guided = policy, spec, delay, guided
-        self.chunking = Chunking(mode, EXECUTE)
+        self.policy, self.spec, self.delay, self.guided, self.execute = policy, spec, delay, guided, execute
+        self.chunking = Chunking(mode, execute)
         self.playing: tuple[int, np.ndarray] = (0, np.zeros((0, spec.action.dim)))  # since when, what
         self.asked: tuple[int, np.ndarray, bool] | None = None
         self.next_at, self.answered = 0, False
@@ -112,13 +146,13 @@ class Station:
         stood = not self.chunking.chunks or self.chunking.mode == "synchronous"
         start = now if stood else began
         self.playing = start, self.chunking.merge(actions, start, now - start, continues)
-        self.answered, self.next_at = True, start + EXECUTE
+        self.answered, self.next_at = True, start + self.execute
 
 
-def played(env: Any, policy: Any, scenes: range, mode: str, delay: int, guided: bool) -> dict[str, float]:
+def played(env: Any, policy: Any, scenes: range, execute: int, mode: str, delay: int, guided: bool) -> dict[str, float]:
     solved, held, steps, jump = 0, 0, 0, 0.0
-    for scene in scenes:
-        observation, station = env.reset([scene]), Station(policy, env.spec, mode, delay, guided)
+    for scene in tqdm(scenes, mode, leave=False):
+        observation, station = env.reset([scene]), Station(policy, env.spec, mode, delay, guided, execute)
         now, before, done = 0, None, False
         while not done:
             action = station.action(now, observation)
@@ -146,11 +180,14 @@ def compared(name: str, options: argparse.Namespace, folder: Path) -> dict[str, 
     noise = 0.03 if options.steady else 0.12
     env = stations(load_recipe("sim_sft", [f"station.robot={robot}", f"station.task={quoted(task)}",
                                            f"station.operator={{kind: scripted, noise: {noise}}}"]), 1)
-    policy, scenes = cloned(env, options.demonstrations, options.steps, options.seed), options.scenes
+    cloned, scenes = Cloned(env, options), options.scenes
+    for number in range(options.corrected):
+        first = 2_000_000 + number * CORRECTIONS
+        cloned.correct(env, range(first, first + CORRECTIONS))
     print(f"{name:>18}{'success':>9}{'95 %':>14}{'without action':>16}{'largest jump':>14}", flush=True)
     flat: dict[str, float] = {}
     for way, (mode, delay, guided) in MODES.items():
-        result = played(env, policy, range(1_000_000, 1_000_000 + scenes), mode, delay, guided)
+        result = played(env, cloned.policy, range(1_000_000, 1_000_000 + scenes), options.execute, mode, delay, guided)
         low, high = wilson(round(result["success"] * scenes), scenes)
         print(f"{way:>18}{result['success']:9.0%}{low:9.0%} to{high:4.0%}{result['ticks_without_action']:9.0f} of"
               f"{result['ticks']:6.0f}{result['largest_jump']:12.2f}", flush=True)
@@ -167,6 +204,10 @@ def main() -> None:
     parser.add_argument("--scenes", type=int, default=100)
     parser.add_argument("--demonstrations", type=int, default=100)
     parser.add_argument("--steps", type=int, default=3000, help="of SFT")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[256, 256], help="widths of the flow's layers")
+    parser.add_argument("--batch", type=int, default=256, help="of each step")
+    parser.add_argument("--execute", type=int, default=DELAY, help="actions after which the next chunk is asked for")
+    parser.add_argument("--corrected", type=int, default=0, help=f"rounds of {CORRECTIONS} episodes that the script ends")
     parser.add_argument("--steady", action="store_true", help="the script's hand hardly trembles and never hesitates")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write one flat object there")

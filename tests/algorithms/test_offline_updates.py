@@ -90,6 +90,18 @@ def test_three_updates_of_cloning_equal_its_definition(kind, floor, random):
     assert learner.updates == 3
 
 
+def test_clonings_rate_falls_along_a_cosine_where_the_recipe_says_so(random):
+    learner = sft.Learner(prepared(), sft.Config(learning_rate=1e-2, anneal_steps=4))
+    rates = []
+    for batch in batches(6, random):
+        before = torch.nn.utils.parameters_to_vector(learner.actor.parameters()).detach().clone()
+        learner.update(batch)
+        rates.append(learner.optimisers["actor"].param_groups[0]["lr"])
+        moved = (torch.nn.utils.parameters_to_vector(learner.actor.parameters()) - before).abs().max().item()
+        assert moved == pytest.approx(rates[-1], rel=0.5, abs=1e-12), "Adam's step is about the rate"
+    assert rates == pytest.approx([1e-2, 0.85355e-2, 0.5e-2, 0.14645e-2, 0.0, 0.0], rel=1e-4)
+
+
 def test_the_expert_drives_its_share_of_the_time_steps_and_labels_all_of_them():
     for fraction in (0.5, 0.1):
         played = ExpertRollouts(Points(50), make(), seed=3).play(40, expert_fraction=fraction).trajectories

@@ -162,6 +162,12 @@ class Scalar(nn.Module):
         return self.log.exp()
 
 
+def anneal(optimiser: torch.optim.Optimizer, rate: float, done: float) -> None:
+    """Let the learning rate fall from ``rate`` to 0 along a cosine, of which the fraction ``done`` is over."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * 0.5 * (1.0 + np.cos(np.pi * min(done, 1.0)))
+
+
 def optimizer_step(optimiser: torch.optim.Optimizer, loss: Tensor, clip: float = np.inf) -> float:
     """One step down ``loss``, with the gradient's norm clipped over this optimiser's parameters alone; returns the norm.
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rlinf_core.algorithms.common.actor_critic import Critics, critic_loss, gammas
-from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step, polyak_update
+from rlinf_core.algorithms.common.learner import Checkpointed, adam, anneal, optimizer_step, polyak_update
 from rlinf_core.algorithms.common.tensors import next_observations, shift_images, to_tensors
 from rlinf_core.algorithms.iql.config import Config
 from rlinf_core.policies.encoder import Encoder
@@ -72,9 +72,7 @@ class Learner(Checkpointed):
         raw = torch.atanh(tensors["action"].clamp(-0.97, 0.97))
         weights = preference(q - value.detach(), config.temperature, config.weight_limit)
         actor_loss = -(weights * log_prob(raw, mean, log_std)).mean()
-        for group in self.optimisers["actor"].param_groups:
-            done = min(self.updates / config.steps, 1.0)
-            group["lr"] = config.learning_rate * 0.5 * (1.0 + np.cos(np.pi * done))
+        anneal(self.optimisers["actor"], config.learning_rate, self.updates / config.steps)
         optimizer_step(self.optimisers["actor"], actor_loss)
         self.updates += 1
         return {"value_loss": value_loss.item(), "critic_loss": q_loss.item(), "actor_loss": actor_loss.item(),

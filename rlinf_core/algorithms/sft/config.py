@@ -18,6 +18,8 @@ class Config(DemonstrationSettings):
     noise_floor: float = Field(
         0.1, ge=0, description="the demonstrated action is smeared by this much, which keeps the policy's deviation from "
         "collapsing")
+    anneal_steps: int = Field(
+        0, ge=0, description="gradient steps over which the learning rate falls to 0 along a cosine; 0 for never")
     image_shift: int = Field(3, ge=0, description="pixels by which images are moved at random (DrQ)")
     lora_rank: int = Field(
         0, ge=0, description="0 trains all weights; else adapters of this rank on the linear layers alone, merged into "

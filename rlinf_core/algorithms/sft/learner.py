@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from rlinf_core.algorithms.common import lora
-from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_step
+from rlinf_core.algorithms.common.learner import Checkpointed, adam, anneal, optimizer_step
 from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from rlinf_core.algorithms.sft.config import Config
 from rlinf_core.policies.policy import Batch, NetworkPolicy, Policy
@@ -40,6 +40,8 @@ class Learner(Checkpointed):
         tensors = shift_images(to_tensors(batch, self.device), self.config.image_shift, self.generator)
         if self.config.lora_rank:
             lora.follow_normalisation(self.trained, self.actor)
+        if self.config.anneal_steps:
+            anneal(self.optimisers["actor"], self.config.learning_rate, self.updates / self.config.anneal_steps)
         value = loss(self.trained, tensors, self.config.noise_floor, self.generator)
         optimizer_step(self.optimisers["actor"], value)
         if self.config.lora_rank:
