@@ -56,7 +56,7 @@ class ActionTokens(OnPolicyActor):
     """
 
     config: TokenSettings
-    reads_instructions = needs_instruction = True
+    reads_instructions = needs_instruction = looks = True
     name: ClassVar[str]
     network: Any
     tokenizer: Tokenizer

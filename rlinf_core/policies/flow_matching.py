@@ -46,7 +46,7 @@ class FlowMatching(OnPolicyActor):
     """
 
     config: FlowSettings
-    reads_instructions = needs_instruction = True
+    reads_instructions = needs_instruction = looks = True
     name: ClassVar[str]
     made: ClassVar[ModuleType]
     room: tuple[int, int]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -160,6 +160,7 @@ class NetworkPolicy(nn.Module):
     Attributes:
         recorded: methods of tensors (B, ...) that ask the host for nothing; by which it acts where it does not explore.
         compiled: methods that torch.compile takes.
+        looks: at all images, whatever ``config.image_features`` says of an encoder's.
         multiple: of so many tokens are the longest sentences, filled up where they are not.
     """
 
@@ -167,6 +168,7 @@ class NetworkPolicy(nn.Module):
     reads_instructions = needs_instruction = False
     recorded: ClassVar[tuple[str, ...]] = ()
     compiled: ClassVar[tuple[str, ...]] = ()
+    looks: ClassVar[bool] = False
     multiple = 1
     config: PolicySettings
 
@@ -190,6 +192,12 @@ class NetworkPolicy(nn.Module):
             return observation.batch
         words = torch.from_numpy(instructions.encoded(observation.instruction))  # stays here, where it is read
         return observation.batch | {instructions.NAME: words}
+
+    @property
+    def looked_at(self) -> StationSpec:
+        """Specs of what its learners must be given: without images that it does not look at."""
+        blind = not (self.looks or self.config.image_features)
+        return replace(self.spec, observation=self.spec.vectors) if blind else self.spec
 
     @property
     def device(self) -> torch.device:

@@ -212,6 +212,8 @@ class ReplayBuffer:
         if "played" in self._arrays and "played" not in arrays:  # of before it was kept
             self._arrays["played"][:] = self.capacity
         for name, values in arrays.items():
+            if name not in self._arrays:  # images that nobody looks at, of when they were kept
+                continue
             self._arrays[name][:] = 0
             self._arrays[name][: len(values)] = values
         self._next, self.inserted, self.episodes = state["next"], state["inserted"], state["episodes"]

@@ -48,7 +48,7 @@ class Data(ABC):
         capacity = recipe.replay.capacity
         if self.config.learns_from != DEMONSTRATIONS:  # else there is nothing beside them
             capacity = min(capacity, DEMONSTRATIONS_KEPT)
-        self.demonstrations = ReplayBuffer(policy.spec, capacity, instructions=policy.reads_instructions)
+        self.demonstrations = ReplayBuffer(policy.looked_at, capacity, instructions=policy.reads_instructions)
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})

@@ -69,7 +69,7 @@ class ReplayData(Data):
         super().__init__(recipe, policy, governor)
         self.online = _replay(recipe, policy)
         kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
-        self.imitated = ReplayBuffer(policy.spec, kept, instructions=policy.reads_instructions)
+        self.imitated = ReplayBuffer(policy.looked_at, kept, instructions=policy.reads_instructions)
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
@@ -167,7 +167,8 @@ class ReplayData(Data):
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
     """In this process, or in several on Ray."""
-    made, placement = (policy.spec, recipe.replay.capacity, policy.latent_size, policy.reads_instructions), recipe.placement
+    made = policy.looked_at, recipe.replay.capacity, policy.latent_size, policy.reads_instructions
+    placement = recipe.placement
     if not placement.replay_shards:
         return ReplayBuffer(*made)
     from rlinf_core.distributed.replay_shards import ReplayShards

@@ -26,6 +26,7 @@ class LatentNoiseActor(NetworkPolicy):
     travel once (``stays``).
     """
 
+    looks = True  # its flow may
     config: Config
 
     def __init__(self, spec: StationSpec, config: Config | None = None,
