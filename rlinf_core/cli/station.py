@@ -21,7 +21,7 @@ def visit(what: str, name: str, overrides: list[str], timeout_s: float, cause: s
                str(timeout_s)]
     if what == "status":
         root = f"/{recipe.station.name}/"
-        command += ["--expect", *(f"{process.namespace}/{process.executable}".removeprefix(root)
+        command += [f"--recipe={name}", "--expect", *(f"{process.namespace}/{process.executable}".removeprefix(root)
                                   for process in station_processes(recipe, Path()))]
     if arms := station_robot(recipe).arms:
         command += ["--arms", *arms]

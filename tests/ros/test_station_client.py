@@ -43,7 +43,8 @@ def test_status_says_what_the_station_says(peer):
     assert code == 0 and lines["station"] == "station_a, ROS_DOMAIN_ID 52" and lines["interlock"] == "DISARMED"
     assert "rlinf arm --set station.domain_id=52" in lines["waiting for you"]
     assert lines["policy"] == "not heard" and lines["trainer"] == "not heard: no uplink runs"
-    assert lines["nodes"] == "interlock, peer; MISSING: sim_bridge, environment, policy, operator, recorder, uplink"
+    assert lines["nodes"] == "interlock, peer; " \
+        "MISSING for 'demo': sim_bridge, environment, policy, operator, recorder, uplink"
     assert lines["ticks"].startswith("late by ")
 
     say = {topic: peer.node.create_publisher(kind, topic, profile(topic)) for topic, kind in (

@@ -259,7 +259,8 @@ def test_whoever_asks_a_station_with_two_arms_asks_both(station):
     station.reach((ACTIVE, ""), (ACTIVE, ""))
     code, said = ask("status")
     assert code == 0 and "arm left: ACTIVE policy commands" in said and "arm right: ACTIVE policy commands" in said
-    assert "left/interlock, peer, right/interlock; MISSING: environment, policy, recorder, uplink" in said
+    assert "left/interlock, peer, right/interlock; MISSING for " in said
+    assert f"'{station.recipe}': environment, policy, recorder, uplink" in said
     assert "ticks left" in said and "ticks right" in said
     station.pressed = True
     station.reach((FAULT, "estop:pendant"), (FAULT, "estop:pendant"))

@@ -123,7 +123,7 @@ class StationClient:
         return ready()
 
 
-def status(station: StationClient, expected: list[str]) -> None:
+def status(station: StationClient, expected: list[str], recipe: str) -> None:
     """Print how the station is, a line for each part."""
     safety = station.meet()
     rows = [("station", f"{station.name}, ROS_DOMAIN_ID {os.environ.get('ROS_DOMAIN_ID', '0')}"),
@@ -139,7 +139,8 @@ def status(station: StationClient, expected: list[str]) -> None:
              *([("operator", station.heard["operator"])] if "operator" in station.heard else []),
              ("episode", _episode(station.heard.get("timestep"))), *_asked_for(station.heard.get("timestep")),
              *_phase(station), ("policy", _policy(station.heard.get("policy/status"))),
-             ("trainer", _trainer(station.heard.get("trainer/status"))), ("nodes", _nodes(station.nodes(), expected))]
+             ("trainer", _trainer(station.heard.get("trainer/status"))),
+             ("nodes", _nodes(station.nodes(), expected, recipe))]
     for key, value in rows:
         print(f"{key:<16} {value}")
 
@@ -191,10 +192,10 @@ def _trainer(said: Any) -> str:
             f"{slow}{waiting}")
 
 
-def _nodes(alive: list[str], expected: list[str]) -> str:
+def _nodes(alive: list[str], expected: list[str], recipe: str) -> str:
     missing = [name for name in expected if name not in alive]
     known = [name for name in alive if not name.startswith("station_client_") and not name.endswith(("_inputs", "_desk"))]
-    return ", ".join(known) + (f"; MISSING: {', '.join(missing)}" if missing else "")
+    return ", ".join(known) + (f"; MISSING for '{recipe}': {', '.join(missing)}" if missing else "")
 
 
 def reset_fault(station: StationClient, cause: str) -> None:
@@ -277,13 +278,14 @@ def main() -> None:
     parser.add_argument("--cause", default="")
     parser.add_argument("--words", default="")
     parser.add_argument("--expect", nargs="*", default=[])
+    parser.add_argument("--recipe", default="")
     parser.add_argument("--arms", nargs="*", default=[])
     options = parser.parse_args()
     with asking():
         station = StationClient(options.station, options.timeout, options.arms)
         try:
             if options.what == "status":
-                status(station, options.expect)
+                status(station, options.expect, options.recipe)
             elif options.what == "reset":
                 reset_fault(station, options.cause)
             elif options.what == "activate":
