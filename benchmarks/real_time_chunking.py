@@ -71,7 +71,7 @@ class Cloned:
         self.policy = make_policy(env.spec, flow.Config(
             hidden=tuple(options.hidden), fine=20.0, flow_steps=5, horizon=HORIZON, execute=options.execute,
             max_delay=DELAY))
-        self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000)
+        self.replay = ReplayBuffer(env.spec, 200 * options.demonstrations + 10_000, given=True)
         for shown in demonstrate(env, options.demonstrations, 5):
             self.replay.insert_episode(shown.observations, shown.actions, shown.rewards, shown.discounts)
         self.learn(options.steps, 1e-3, fit=True)
@@ -90,6 +90,8 @@ class Cloned:
 
     def correct(self, env: Any, scenes: range) -> None:
         """The script takes over at any time step of episodes that are played late; cloning goes on with its own."""
+        from rlinf_core.trainer.data import starts
+
         for scene in scenes:
             observation, station = env.reset([scene]), Station(self.policy, env.spec, "real_time", DELAY, True,
                                                                self.options.execute)
@@ -103,8 +105,9 @@ class Cloned:
                 seen.append(observation)
             if result.success[0] and len(actions) > takes_over:
                 of_all = {name: np.concatenate([each[name] for each in seen]) for name in seen[0]}
-                none = np.zeros(len(actions), np.float32)
-                self.replay.insert_episode(of_all, np.stack(actions), none, none, np.arange(len(actions)) >= takes_over)
+                none, own = np.zeros(len(actions), np.float32), np.arange(len(actions)) >= takes_over
+                counts, given = starts(own, self.options.execute, DELAY)
+                self.replay.insert_episode(of_all, np.stack(actions), none, none, counts, given=given)
         self.learn(self.options.steps // 2, 5e-4)
 
 

@@ -49,15 +49,15 @@ class ReplayShards:
     """To a trainer it is a ``ReplayBuffer``; what is drawn is distributed as from one.
 
     Args:
-        spec, capacity, latent, instructions: of the whole, as of ``ReplayBuffer``.
+        spec, capacity, latent, instructions, given: of the whole, as of ``ReplayBuffer``.
         shards: processes.
         address: of the cluster; empty for one of this machine.
     """
 
-    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False, *, shards: int,
-                 address: str = "") -> None:
+    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False,
+                 given: bool = False, *, shards: int, address: str = "") -> None:
         self.ray, self.spec, self.shards = connect(address), spec, shards
-        self.made = spec, capacity // shards, latent, instructions
+        self.made = spec, capacity // shards, latent, instructions, given
         self.capacity = capacity // shards  # what the longest episode must fit into
         self.inserted, self.episodes, self.died = 0, 0, 0
         self.sampled, self.inserted_of = np.zeros(256, np.int64), np.zeros(256, np.int64)
@@ -75,11 +75,12 @@ class ReplayShards:
 
     def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray,
                        counts: np.ndarray | None = None, latents: np.ndarray | None = None, origin: int = 0,
-                       played: np.ndarray | None = None) -> int:
+                       played: np.ndarray | None = None, given: np.ndarray | None = None) -> int:
         """Add an episode, as to a ``ReplayBuffer``; the shards take turns."""
         number = self.episodes % self.shards
         episode = self.ray.put(dict(observations=observations, actions=actions, rewards=rewards, discounts=discounts,
-                                    counts=counts, latents=latents, origin=origin, played=played))
+                                    counts=counts, latents=latents, origin=origin, played=played,
+                                    given=given))
         self._there[number] = self._ask(number, partial(_put, episode))
         self._since[number].append(episode)
         self.episodes += 1

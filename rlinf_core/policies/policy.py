@@ -161,10 +161,11 @@ class NetworkPolicy(nn.Module):
         recorded: methods of tensors (B, ...) that ask the host for nothing; by which it acts where it does not explore.
         compiled: methods that torch.compile takes.
         looks: at all images, whatever ``config.image_features`` says of an encoder's.
+        given: at most so many of a chunk's first actions are given to it while it is cloned.
         multiple: of so many tokens are the longest sentences, filled up where they are not.
     """
 
-    latent_size = 0
+    latent_size = given = 0
     reads_instructions = needs_instruction = False
     recorded: ClassVar[tuple[str, ...]] = ()
     compiled: ClassVar[tuple[str, ...]] = ()

@@ -25,9 +25,11 @@ class ReplayBuffer:
         capacity: slots, i.e. time steps.
         latent: numbers of latent noise that are learned instead of actions, as ``Policy.latent_size`` says.
         instructions: keep what was asked for at every time step; the station's own, where an episode does not say it.
+        given: keep how many actions from each time step on are given, as ``NetworkPolicy.given`` says.
     """
 
-    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False) -> None:
+    def __init__(self, spec: StationSpec, capacity: int, latent: int = 0, instructions: bool = False,
+                 given: bool = False) -> None:
         self.spec, self.capacity = spec, capacity
         self._arrays: Arrays = {
             "vectors": np.zeros((capacity, spec.vector_size), np.float32),
@@ -39,6 +41,7 @@ class ReplayBuffer:
             "origin": np.zeros(capacity, np.uint8),
             **({"latent": np.zeros((capacity, latent), np.float32),
                 "played": np.zeros(capacity, np.int32)} if latent else {}),
+            **({"given": np.zeros(capacity, np.float32)} if given else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
             **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8)} if instructions else {}),
         }
@@ -54,7 +57,8 @@ class ReplayBuffer:
 
     def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray,
                        discounts: np.ndarray, counts: np.ndarray | None = None,
-                       latents: np.ndarray | None = None, origin: int = 0, played: np.ndarray | None = None) -> int:
+                       latents: np.ndarray | None = None, origin: int = 0, played: np.ndarray | None = None,
+                       given: np.ndarray | None = None) -> int:
         """Add an episode of T transitions.
 
         Args:
@@ -68,6 +72,7 @@ class ReplayBuffer:
             latents: (T, L) the noise behind the chunk that began at each time step.
             origin: number of the station that it came from, up to 255; ``sampled`` counts by it.
             played: (T,) time steps that were played of the chunk that began at each; of those with latents.
+            given: (T,) leading actions of a chunk from each that are none to learn; none, if not given.
 
         Returns:
             T.
@@ -83,6 +88,8 @@ class ReplayBuffer:
         steps: dict[str, Any] = {"action": actions, "reward": rewards, "discount": discounts}
         if "latent" in self._arrays:
             steps |= {"latent": latents, "played": np.full(length, self.capacity) if played is None else played}
+        if "given" in self._arrays:
+            steps |= {"given": np.zeros(length) if given is None else given}
         self._check(steps, length)
         for name, values in observations.items():
             self._arrays[name][slots] = values
@@ -118,6 +125,8 @@ class ReplayBuffer:
         (B, H A) are those that were played from there on, by whomever: a takeover does not cut it. After the episode's end
         the last one is repeated.
 
+        With ``given``, so many of its first actions are given to the policy in any case (B,).
+
         Of a policy that learns latent noise, ``action`` is the noise (B, L), and a transition ends where its chunk did.
         """
         execute = horizon if execute is None else execute
@@ -132,6 +141,8 @@ class ReplayBuffer:
         batch = {name: self._arrays[name][index] for name in self._observed}
         batch |= {f"next/{name}": self._arrays[name][following] for name in self._observed}
         batch["discount"] = self._arrays["discount"][last]
+        if "given" in self._arrays:
+            batch["given"] = self._arrays["given"][index]
         if max(horizon, longest) == 1:
             batch |= {name: self._arrays[name][index] for name in ("action", "reward")}
         else:

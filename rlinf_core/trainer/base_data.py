@@ -48,11 +48,15 @@ class Data(ABC):
         capacity = recipe.replay.capacity
         if self.config.learns_from != DEMONSTRATIONS:  # else there is nothing beside them
             capacity = min(capacity, DEMONSTRATIONS_KEPT)
-        self.demonstrations = ReplayBuffer(policy.looked_at, capacity, instructions=policy.reads_instructions)
+        self.demonstrations = self._buffer(capacity)
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})
         self.versions: dict[int, int] = {}
+
+    def _buffer(self, capacity: int) -> ReplayBuffer:
+        policy = self.policy
+        return ReplayBuffer(policy.looked_at, capacity, instructions=policy.reads_instructions, given=bool(policy.given))
 
     @property
     def longest(self) -> int:

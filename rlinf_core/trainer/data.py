@@ -69,7 +69,7 @@ class ReplayData(Data):
         super().__init__(recipe, policy, governor)
         self.online = _replay(recipe, policy)
         kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
-        self.imitated = ReplayBuffer(policy.looked_at, kept, instructions=policy.reads_instructions)
+        self.imitated = self._buffer(kept)
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
@@ -92,8 +92,7 @@ class ReplayData(Data):
             return "without latent noise"
         fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
         for own in trajectory.until_taken_over() if fails else [trajectory]:
-            self._keep(self.online, own, counts=self._starts(own), latents=own.latents,
-                       played=own.played if self.policy.latent_size else None)
+            self._keep(self.online, own, **self._starts(own))
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
         if self.config.half_demonstrations and corrected.any():
             reach = max(self.policy.config.horizon, self.config.summed)  # how far a transition looks
@@ -105,9 +104,10 @@ class ReplayData(Data):
             self._keep(self.imitated, trajectory)
         return "online"
 
-    def _starts(self, trajectory: Trajectory) -> np.ndarray | None:
-        """Time steps at which transitions may begin; None for all."""
-        return trajectory.decided if self.policy.latent_size else None
+    def _starts(self, trajectory: Trajectory) -> dict[str, np.ndarray | None]:
+        """What is kept of each time step: whether transitions may begin there, and of what."""
+        of_noise = {"counts": trajectory.decided, "latents": trajectory.latents, "played": trajectory.played}
+        return of_noise if self.policy.latent_size else {}
 
     def normalisation(self) -> np.ndarray | None:
         if self.demonstrations.episodes:
@@ -167,7 +167,7 @@ class ReplayData(Data):
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
     """In this process, or in several on Ray."""
-    made = policy.looked_at, recipe.replay.capacity, policy.latent_size, policy.reads_instructions
+    made = (policy.looked_at, recipe.replay.capacity, policy.latent_size, policy.reads_instructions, bool(policy.given))
     placement = recipe.placement
     if not placement.replay_shards:
         return ReplayBuffer(*made)
@@ -183,16 +183,26 @@ def runs(wanted: np.ndarray, beside: int) -> list[slice]:
     return [slice(int(part[0]), min(int(part[-1]) + beside, len(wanted))) for part in parts]
 
 
+def starts(counts: np.ndarray, executed: int, given: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where chunks may begin of time steps (T,) of which some count, and how many of their first actions are given then.
+
+    From there on all that is played counts, or all to the episode's end, but for at most ``given`` before it: what a person
+    did when they had taken over follows on what the policy had begun, too.
+    """
+    whole = np.lib.stride_tricks.sliding_window_view(np.append(counts, [True] * (executed - 1)), executed).all(axis=1)
+    steps, at = np.arange(len(whole)), np.append(np.flatnonzero(whole), 2 * len(whole) + given)
+    before = at[np.searchsorted(at, steps)] - steps
+    return before <= given, before
+
+
 class LabelledData(ReplayData):
     """A replay of what an expert says of time steps."""
 
     config: ExpertSettings
 
-    def _starts(self, trajectory: Trajectory) -> np.ndarray:
-        """Those from which on all that is played of a chunk counts, or all to the episode's end."""
-        counts = self.config.learned_from(trajectory.sources)
-        following = np.append(counts, [True] * (self.policy.config.executed - 1))
-        return np.lib.stride_tricks.sliding_window_view(following, self.policy.config.executed).all(axis=1)
+    def _starts(self, trajectory: Trajectory) -> dict[str, np.ndarray | None]:
+        counts, given = starts(self.config.learned_from(trajectory.sources), self.policy.config.executed, self.policy.given)
+        return {"counts": counts, "given": given}
 
     def order(self) -> Amount:
         shown = self.demonstrations.episodes  # which the learner's own replay has, too

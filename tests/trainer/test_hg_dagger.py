@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
 
 from rlinf_core.algorithms import algorithm
+from rlinf_core.algorithms.common.tensors import to_tensors
 from rlinf_core.errors import RecipeError
-from rlinf_core.policies import instructions
+from rlinf_core.policies import flow, instructions, make_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.sources import check_source
 from rlinf_core.rollouts.experience import DEMONSTRATION, Trajectory
@@ -72,3 +74,41 @@ def test_in_simulators_a_label_is_of_one_time_step(recipe):
         check_source(recipe.but(simulation=recipe.simulation.but(environments=1)))
     with pytest.raises(RecipeError, match="With algorithm.gated=true"):
         check_source(recipe.but(algorithm=recipe.algorithm.but(gated=False)))
+
+
+def flow_of(recipe):
+    spec = test_pi0.pi0().spec
+    config = flow.Config(hidden=(16,), channels=(4,), image_features=4, horizon=6, execute=2, max_delay=3)
+    return recipe.but(policy=config), make_policy(spec, config)
+
+
+def test_what_follows_on_what_the_policy_had_begun_counts_too_and_its_actions_are_given(recipe, random):
+    """A chunk asked for before a takeover is played after it: the policy's part is given, the person's is learned."""
+    said, policy = flow_of(recipe)
+    data = data_for(said, policy, GOVERNOR)
+    data.insert(episode(random, 5, 0.6, handed_back=9), 0)
+    batch = data.batch()
+    rows = (batch["vectors"][:, 0] * STEPS).round().astype(int)
+    given = dict(zip(rows.tolist(), batch["given"].tolist(), strict=True))
+    assert given == {2: 3, 3: 2, 4: 1, 5: 0, 6: 0, 7: 0}, "of 1 and before, more would have begun than ever does"
+    for row, count, actions in zip(rows, batch["given"].astype(int), batch["action"].reshape(-1, 6, 2), strict=True):
+        assert np.allclose(actions[:count], -0.8) and np.allclose(actions[count:count + 2], 0.6), row
+    policy.given = 0
+    assert "given" not in data_for(said, policy, GOVERNOR).demonstrations._arrays
+
+
+def test_what_is_given_counts_for_nothing(recipe, random):
+    said, policy = flow_of(recipe)
+    data = data_for(said, policy, GOVERNOR)
+    data.insert(episode(random, 5, 0.6, handed_back=9), 0)
+    batch = to_tensors({name: value[:32] for name, value in data.batch().items()})
+
+    def loss(actions, given):
+        draw = torch.Generator().manual_seed(4)
+        return policy.imitation_loss(batch | {"given": torch.full((32,), given)}, actions, draw).item()
+
+    other = batch["action"].clone()
+    other[:, :6] = 0.1
+    torch.nn.init.zeros_(policy.head.weight)  # a field that is 0 wherever it is asked
+    assert loss(batch["action"], 3.0) == pytest.approx(loss(other, 3.0)) != loss(other, 0.0)
+    assert loss(batch["action"], 0.0) != pytest.approx(loss(other, 0.0))

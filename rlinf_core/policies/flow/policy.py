@@ -33,7 +33,7 @@ class FlowActor(NetworkPolicy):
 
     def __init__(self, spec: StationSpec, config: Config | None = None) -> None:
         super().__init__(spec, config or Config())
-        self.size = self.action_size
+        self.size, self.given = self.action_size, self.config.max_delay
         self.clocks = self.config.horizon if self.config.max_delay else 1  # times: one for all actions, or for each
         self.encoder = Encoder(spec, self.config)
         self.field = mlp(self.encoder.size + self.size + self.clocks, self.config.hidden)
@@ -121,7 +121,8 @@ class FlowActor(NetworkPolicy):
     def imitation_loss(self, batch: Batch, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """E |v(s, (1 - t) z + t x, t) - (x - z)|^2 for demonstrated actions (B, H A), x = atanh(a).
 
-        With ``max_delay``, of what follows the first 0 to ``max_delay`` actions (evenly drawn), which are given.
+        With ``max_delay``, of what follows the first actions, which are given: half of the time ``max_delay`` of them, else
+        evenly drawn, and those at least that the batch says (``given``).
         """
         goal = torch.atanh(actions.clamp(-CLONED, CLONED))
         noise = sharding.noise(torch.randn, goal.shape, generator, goal.device)
@@ -129,8 +130,11 @@ class FlowActor(NetworkPolicy):
         if not self.config.max_delay:
             velocity, _ = self.velocity(self.encoder(batch), (1.0 - time) * noise + time * goal, time)
             return ((velocity - (goal - noise)) ** 2).mean()
-        delay = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device) * (self.config.max_delay + 1)
-        begun = torch.arange(self.config.horizon, device=goal.device) < delay.floor()
+        delay = sharding.noise(torch.rand, (len(goal), 1), generator, goal.device) * 2 * (self.config.max_delay + 1)
+        delay = delay.floor().clamp(max=self.config.max_delay)
+        if "given" in batch:
+            delay = torch.maximum(delay, batch["given"].unsqueeze(1))
+        begun = torch.arange(self.config.horizon, device=goal.device) < delay
         times = time.expand(begun.shape).masked_fill(begun, 1.0)
         of_each, free = self._of_each(times), ~self._of_each(begun)
         velocity, _ = self.velocity(self.encoder(batch), (1.0 - of_each) * noise + of_each * goal, times)
