@@ -112,6 +112,7 @@ class Policy(Protocol):
         spec: of the stations that it fits.
         config: its sizes.
         latent_size: 0 where learners learn actions; else the size of the latent noise that they learn instead.
+        given: at most so many of a chunk's first actions are given to it while it is cloned; it goes on where a chunk is.
         reads_instructions: whether learners must give it those, too.
         needs_instruction: whether it acts on a sentence alone: a server refuses an observation without one.
     """
@@ -119,6 +120,7 @@ class Policy(Protocol):
     spec: StationSpec
     config: PolicySettings
     latent_size: int
+    given: int
     reads_instructions: bool
     needs_instruction: bool
 
@@ -161,7 +163,6 @@ class NetworkPolicy(nn.Module):
         recorded: methods of tensors (B, ...) that ask the host for nothing; by which it acts where it does not explore.
         compiled: methods that torch.compile takes.
         looks: at all images, whatever ``config.image_features`` says of an encoder's.
-        given: at most so many of a chunk's first actions are given to it while it is cloned.
         multiple: of so many tokens are the longest sentences, filled up where they are not.
     """
 

@@ -76,9 +76,13 @@ class Version:
         return self.policy.act(observation, bool(requests[0].explore), self.generator)
 
     def _continues(self, request: Request) -> bool:
-        """Whether a chunk is made that goes on where the client's last one is; what explores has a density of its own."""
+        """Whether a chunk is made that goes on where the client's last one is.
+
+        Not of one that explores, which has a density of its own, unless it is cloned to go on: then corrections are of what
+        it does where nobody trains it.
+        """
         return isinstance(self.policy, Continuing) and request.left is not None and len(request.left) > 0 \
-            and not request.explore
+            and (not request.explore or self.policy.given > 0)
 
     def _in_play(self, requests: Sequence[Request]) -> Continuation:
         action, horizon, device = self.policy.spec.action, self.policy.config.horizon, self.policy.device

@@ -187,9 +187,11 @@ def test_actions_of_another_task_are_refused(spec):
     assert read_actions(spec, {"actions": np.full((2, 3), 9.0)}).max() == 0.02
 
 
-def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_said(spec, tmp_path):
+@pytest.mark.parametrize("max_delay", [0, 3])
+def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_said(max_delay, spec, tmp_path):
     torch.manual_seed(0)
-    policy = make_policy(spec, flow.Config(hidden=(16,), image_features=4, horizon=8, execute=4)).eval()
+    config = flow.Config(hidden=(16,), image_features=4, horizon=8, execute=4, max_delay=max_delay)
+    policy = make_policy(spec, config).eval()
     save_policy(policy, tmp_path / policy_name(1))
     served = Served(tmp_path)
     try:
@@ -203,7 +205,10 @@ def test_a_chunk_goes_on_where_the_clients_last_one_is_and_what_is_no_chunk_is_s
         assert np.allclose(on["actions"], spec.action.to_si(expected.numpy()), atol=1e-7)
         off = [np.abs(answer["actions"][:3] - left[:3]).mean() for answer in (free, on)]
         assert off[1] < 0.5 * off[0]
-        assert "continues" not in client.infer(seen | {OURS: {"left": left, "frozen": 3, "explore": True}})[OURS]
+        trained = client.infer(seen | {OURS: {"left": left, "frozen": 3, "explore": True}})
+        assert ("continues" in trained[OURS]) is bool(max_delay), "cloned to go on, it does in training episodes, too"
+        assert np.array_equal(trained["actions"], on["actions"]) is bool(max_delay)
+        assert trained[OURS]["drawn"].shape == (8, 3)
         for wrong in ({"left": left[:, :2]}, {"left": left * np.nan}, {"left": "all"}, {"left": left, "frozen": -1},
                       {"left": left, "frozen": 2.5}):
             with pytest.raises(RefusedRequestError, match=r"rlinf\.(left|frozen): expected"):
