@@ -34,8 +34,14 @@ class Station:
         self.ticks += 1
         self.say["safety"].publish(SafetyState(state=SafetyState.ARMED, ticks=self.ticks))
 
-    def heard(self):
-        return all(each.get_subscription_count() for each in (*self.say.values(), self.health))
+    def listeners(self):
+        """Of each publisher: those that the graph knows, by their number."""
+        return {each: {bytes(info.endpoint_gid) for info in self.peer.node.get_subscriptions_info_by_topic(each.topic_name)}
+                for each in (*self.say.values(), self.health)}
+
+    def heard(self, dead=frozenset()):
+        """By somebody else than the dead, who count until they are missed."""
+        return all(known - dead and each.get_subscription_count() >= len(known) for each, known in self.listeners().items())
 
     def live(self, word):
         """A second of it, with a word of a person in its middle."""
@@ -67,10 +73,11 @@ def test_of_a_killed_recorder_all_is_kept_and_the_next_ones_session_is_closed_an
     peer.node.declare_parameter("instruction", "")
     peer.node.set_parameters([Parameter("instruction", value="to the red mark")])
     peer.for_s(1.0)
+    dead = frozenset().union(*station.listeners().values())
     peer.supervisor.children["recorder"].popen.send_signal(signal.SIGKILL)
     peer.spin(lambda: peer.supervisor.events, 30, "the supervisor to start it again")
     peer.spin(lambda: (station.root / "broken").exists() and any((station.root / "broken").iterdir()), 60, "the next one")
-    peer.spin(station.heard, what="the next one")
+    peer.spin(lambda: station.heard(dead), 60, "the next one")
     peer.for_s(1.0)
     station.live("failure")
     station.say["episode"].publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id="e1", station="station_a"))

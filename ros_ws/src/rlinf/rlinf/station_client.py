@@ -284,16 +284,12 @@ def main() -> None:
     with asking():
         station = StationClient(options.station, options.timeout, options.arms)
         try:
-            if options.what == "status":
-                status(station, options.expect, options.recipe)
-            elif options.what == "reset":
-                reset_fault(station, options.cause)
-            elif options.what == "activate":
-                activate(station)
-            elif options.what == "instruct":
-                instruct(station, options.words)
-            else:
-                arm(station, options.what == "arm")
+            {"status": lambda: status(station, options.expect, options.recipe),
+             "reset": lambda: reset_fault(station, options.cause),
+             "activate": lambda: activate(station),
+             "instruct": lambda: instruct(station, options.words),
+             "arm": lambda: arm(station, True),
+             "disarm": lambda: arm(station, False)}[options.what]()
         finally:
             destroy(station.node)
 
