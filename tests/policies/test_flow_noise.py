@@ -12,13 +12,22 @@ from tests.policies.bandit import paid_before_and_after
 from tests.policies.test_pi0 import SPEC, observation, pi0
 
 
+@pytest.fixture
+def precise():
+    """Computed in float64, so that nothing but the formula is compared."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("precise")
 def test_with_noise_on_the_way_the_log_densities_are_those_of_the_formula():
     """Step by step and number by number, from the network's own velocities."""
-    policy = pi0(sde_noise=0.7)
+    policy = pi0(sde_noise=0.7).double()
     seen = policy.seen(observation("push", "pull it"))
     with torch.no_grad():
         path, log_probs = policy.sample(seen, torch.Generator().manual_seed(2))
-    assert path.shape == (2, 4, 4, 4) and log_probs.shape == (2, 4)
+    assert path.shape == (2, 4, 4, 4) and log_probs.shape == (2, 4) and log_probs.dtype == torch.float64
     inputs, expected = policy.inputs(seen), np.zeros((2, 4))
     for k, time in enumerate((1.0, 2 / 3, 1 / 3)):
         x, then = path[:, k].double().numpy(), path[:, k + 1].double().numpy()
@@ -30,12 +39,13 @@ def test_with_noise_on_the_way_the_log_densities_are_those_of_the_formula():
         assert then[..., 2:] == pytest.approx((x - v / 3)[..., 2:], abs=1e-5), "without noise beyond our numbers"
         off = ((then - mean) / std)[..., :2]
         expected += (-0.5 * off ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
-    assert log_probs.numpy() == pytest.approx(expected, abs=2e-4)
+    assert log_probs.numpy() == pytest.approx(expected, rel=1e-7, abs=1e-5)
 
 
+@pytest.mark.usefixtures("precise")
 def test_with_learned_noise_the_log_densities_are_those_of_the_formula():
     """Flow-Noise: an Euler step, and on each of our numbers what the small network says, here of random weights."""
-    policy = pi0(learned_noise=(0.05, 0.4))
+    policy = pi0(learned_noise=(0.05, 0.4)).double()
     for index, parameter in enumerate(policy.spread.parameters()):
         parameter.data += 0.5 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(index))
     policy.normalisation.normalise(np.full(3, 0.3), np.full(3, 2.0))
@@ -54,9 +64,9 @@ def test_with_learned_noise_the_log_densities_are_those_of_the_formula():
         expected += (-0.5 * off ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
         assert then[..., 2:] == pytest.approx((x - v / 3)[..., 2:], abs=1e-5), "without noise beyond our numbers"
         spreads.append(std)
-    assert np.ptp(spreads) > 0.1 and log_probs.numpy() == pytest.approx(expected, abs=2e-4)
+    assert np.ptp(spreads) > 0.1 and log_probs.numpy() == pytest.approx(expected, rel=1e-7, abs=1e-5)
     again, entropy = policy.log_probs(seen, path.flatten(1).unsqueeze(1))
-    assert again.detach().numpy() == pytest.approx(expected, abs=2e-4)
+    assert again.detach().numpy() == pytest.approx(expected, rel=1e-7, abs=1e-5)
     by_hand = sum(0.5 * np.log(2 * np.pi * np.e * std ** 2) for std in spreads).sum(axis=-1)
     assert entropy.detach().numpy() == pytest.approx(by_hand, abs=1e-4)
     again.sum().backward()
