@@ -22,7 +22,7 @@ def fill(replay, first=0):
         rows = np.arange(number, number + length + 1, dtype=np.float32)
         replay.insert_episode({"vectors": np.repeat(rows[:, None], replay.spec.vector_size, axis=1)},
                               np.zeros((length, replay.spec.action.dim), np.float32), rows[1:], np.ones(length, np.float32),
-                              origin=origin)
+                              origin=origin, given=rows[:-1] % 3)
         number += 100
     return replay
 
@@ -36,7 +36,7 @@ def shards(task):
     made = []
 
     def make(count=3, capacity=300):
-        made.append(ReplayShards(task.spec, capacity, shards=count))
+        made.append(ReplayShards(task.spec, capacity, given=True, shards=count))
         return made[-1]
 
     yield make
@@ -45,13 +45,14 @@ def shards(task):
 
 
 def test_what_is_drawn_is_distributed_as_from_one_replay(shards, task, random):
-    spread, one = fill(shards()), fill(ReplayBuffer(task.spec, 300))
+    spread, one = fill(shards()), fill(ReplayBuffer(task.spec, 300, given=True))
     assert len(spread) == len(one) == 37 and spread.inserted == 37 and spread.episodes == 6
     assert (spread.present() == one.present()).all() and (spread.inserted_of == one.inserted_of).all()
     assert sorted(spread.vectors()[:, 0]) == sorted(one.vectors()[:, 0])
     batch = spread.sample(7400, random, horizon=2, gamma=0.9, n_step=3)
     assert {name: (values.shape, values.dtype) for name, values in batch.items()} == {
         name: (values.shape, values.dtype) for name, values in one.sample(7400, random, 2, 0.9, n_step=3).items()}
+    np.testing.assert_array_equal(batch["given"], batch["vectors"][:, 0] % 3)
     counts = [int((batch["vectors"][:, 0] == each).sum()) for each in transitions()]
     assert sum(counts) == 7400 and stats.chisquare(counts).pvalue > 1e-4
     assert spread.sampled.sum() == 7400 and spread.sampled[3] == counts[-1] + sum(counts[-5:-1])
