@@ -3,7 +3,7 @@ VENV := .venv
 STAMP := $(VENV)/.setup-done
 SIMULATORS := $(VENV)/.simulators-done
 
-ISOLATED := genesis libero calvin lerobot
+ISOLATED := genesis libero calvin lerobot fci
 .PHONY: help setup station simulators browser ros2 $(ISOLATED) demo test test-all mutants lint clean
 
 help:            ## this list
@@ -28,7 +28,7 @@ browser:         ## Chromium, in which the tests open the operator's page
 ros2: setup      ## ROS's own launch and command line beside the wheels, for the tests of launch files
 	scripts/ros2_tools.sh
 
-genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin
+genesis:         ## add Genesis, in an environment of its own; so too: make libero, make calvin, make fci
 $(ISOLATED): setup
 	scripts/isolated.sh $@
 

@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 DOMAIN, PATIENCE_S = 73, 60.0
 KEPT, CHUNK_HZ = 1000, 50  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
-HOME = (0.5, 0.0, 0.2, 0.0, 1.0, 0.0, 0.0)
+HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
 TICK = 0.01
 
 

@@ -38,7 +38,7 @@ SPEED = 0.02                            # [m/s] of an action of 1
 PING_PONGS = {"spin": "pingpong", "events": "pingpong_events"}  # executor of the other side, and its key in the results
 OFFSETS = (-0.15, -0.05, 0.05, 0.15)    # [m] where the socket seems to be, which names the level
 WARM_UP_S = 8.0
-HOME = (0.5, 0.0, 0.25, 0.0, 1.0, 0.0, 0.0)
+HOME = (0.5, 0.0, 0.25, 1.0, 0.0, 0.0, 0.0)
 
 
 def write_task(folder: Path, hz: int, seconds: float) -> Path:
@@ -126,7 +126,7 @@ class RobotSide:
         self.tick += 1
         pose = self.messages["current_pose"].pose
         pose.position.x, pose.position.y, pose.position.z = self.target[:3]
-        pose.orientation.y, pose.orientation.w = 1.0, 0.0
+        pose.orientation.x, pose.orientation.w = 1.0, 0.0
         self.messages["object_pose"].pose.position.y, self.messages["object_pose"].pose.position.z = self.target[1:3]
         for topic, message in self.messages.items():
             if observation or not topic.startswith(("camera/", "object_pose")):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
+_PR_SET_PDEATHSIG = 1
 AGAIN_S = 2.0  # a terminal and a supervisor ask at the same time; who asks after this long asks again
 
 
@@ -51,3 +53,8 @@ def held_back() -> Iterator[None]:
     finally:
         if came:
             signal.raise_signal(came[0])
+
+
+def end_with_parent(number: int = signal.SIGTERM) -> None:
+    """Linux sends this process a signal when its parent dies, however that dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs a simulator, or LeRobot, whose packages do not go together with ours into an environment of its own, .venvs/NAME:
-#   make genesis | make libero | make calvin | make lerobot
+#   make genesis | make libero | make calvin | make lerobot | make fci (franka-sim, for the twin of a Franka)
 # LIBERO's assets and CALVIN's environment come from their repositories; LIBERO_SOURCE and CALVIN_SOURCE name a clone that
 # is there already.
 set -euo pipefail
@@ -45,6 +45,10 @@ lerobot)
     ln -sfn "$file" "$venv/ffmpeg/lib$library.so.${version%%.*}"
   done
   echo "done. Next: LD_LIBRARY_PATH=$venv/ffmpeg $venv/bin/lerobot-train --help"
+  exit
+  ;;
+fci)
+  echo "done. Next: .venv/bin/rlinf up franka_fci_twin --episodes 3"
   exit
   ;;
 esac

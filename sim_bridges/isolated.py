@@ -24,9 +24,10 @@ GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minute
 
 
 def python_of(name: str) -> str | None:
-    """The Python that simulator ``name`` is to run in, if it has one of its own."""
-    said = os.environ.get(f"RLINF_PYTHON_{name.upper()}")
-    own = SOURCE / ".venvs" / name / "bin" / "python"
+    """The Python that simulator ``name`` (or the module of one) is to run in, if it has one of its own."""
+    short = name.rpartition(".")[2]
+    said = os.environ.get(f"RLINF_PYTHON_{short.upper()}")
+    own = SOURCE / ".venvs" / short / "bin" / "python"
     return said or (str(own) if own.exists() else None)
 
 
@@ -76,6 +77,17 @@ class IsolatedSimulator:
     def instruction(self) -> str:
         """Of the present scene; empty where the task says it."""
         return self._state["instruction"]
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """See ``Faulting``; none where it is not."""
+        return tuple(self._state["faults"])
+
+    def provoke(self, fault: str) -> bool:
+        return self._ask("provoke", fault)
+
+    def recover(self) -> bool:
+        return self._ask("recover")
 
     def channels(self) -> dict[str, np.ndarray]:
         return {name: np.array(values, dtype=float) for name, values in self._ask("channels").items()}
@@ -148,7 +160,7 @@ def serve(make: Callable[[], Any], file: Any) -> None:
                 value = {name: item.tolist() if isinstance(item, np.ndarray) else item for name, item in value.items()}
             state: dict[str, Any] = {} if simulator is None else {
                 "tcp_pose": simulator.tcp_pose().tolist(), "gripper_width": simulator.gripper_width(),
-                "instruction": instruction_of(simulator) or ""}
+                "instruction": instruction_of(simulator) or "", "faults": getattr(simulator, "faults", ())}
             reply = {"value": value, "state": state}
         except Exception as error:  # noqa: BLE001 (whatever it is, the other side must hear of it)
             words = str(error) if isinstance(error, RlinfError) else f"{type(error).__name__}: {error}"

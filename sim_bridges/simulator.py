@@ -113,6 +113,22 @@ class Erring(Protocol):
         """As they are: what success is judged by."""
 
 
+class Faulting(Protocol):
+    """One whose arm stops by itself, as a robot with a safety controller of its own does.
+
+    Attributes:
+        faults: what has stopped it, by the robot's own names; empty while it moves.
+    """
+
+    faults: tuple[str, ...]
+
+    def provoke(self, fault: str) -> bool:
+        """Bring it to a fault of its own; False where it does not come to that one by what it is told."""
+
+    def recover(self) -> bool:
+        """What its maker has for that; whether it moves again."""
+
+
 class OneArm:
     """A ``Simulator`` as ``Arms``: its one arm has no name."""
 

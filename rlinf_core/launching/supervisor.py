@@ -6,7 +6,6 @@ For machines without ROS's launch package; ``launch/*.launch.py`` hand the same 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import shutil
@@ -22,12 +21,12 @@ from pathlib import Path
 import yaml
 
 from rlinf_core.errors import REFUSED, RlinfError
+from rlinf_core.interrupts import end_with_parent
 from rlinf_core.launching.graph import ONCE, SHUTDOWN, STOP_S, Process
 from rlinf_core.ros import ros_environment
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass
@@ -111,7 +110,7 @@ class Supervisor:
         with open(self.run_dir / "logs" / f"{process.name}.log", "ab") as log:
             return subprocess.Popen(command, env=self.environment, stdin=None if process.terminal else subprocess.DEVNULL,
                                     stdout=log, stderr=log, start_new_session=not process.terminal,
-                                    preexec_fn=_node_begins if process.module else _die_with_parent)
+                                    preexec_fn=_node_begins if process.module else end_with_parent)
 
 
 @contextlib.contextmanager
@@ -186,12 +185,7 @@ def _signal(popen: subprocess.Popen, number: int) -> None:
         os.killpg(popen.pid, number) if alone and number == signal.SIGKILL else popen.send_signal(number)
 
 
-def _die_with_parent() -> None:
-    """Linux: the kernel ends this child when the supervisor dies, however it dies."""
-    ctypes.CDLL("libc.so.6", use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 def _node_begins() -> None:
     """Signals wait until the node can answer them: Python's own answer, while it starts, would be a traceback."""
-    _die_with_parent()
+    end_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))

@@ -133,11 +133,11 @@ _HAND = f"""
   rgba="0.25 0.25 0.27 1" mass="0.02" contype="0" conaffinity="0" group="0"/>
 <camera name="wrist" pos="0.0 -0.11 0.0" euler="2.75 0 0" fovy="60"/>
 <body name="peg" pos="0 0 0.085">
-  <site name="wrist_force" pos="0 0 0" quat="1 0 0 0"/>
+  <site name="wrist_force" pos="0 0 0" quat="0 0 0 1"/>
   <geom name="peg" type="box" size="{PEG_HALF_WIDTH_M} {PEG_HALF_WIDTH_M} 0.042" pos="0 0 0.042"
     rgba="0.90 0.42 0.13 1" mass="0.05" friction="0.4" contype="1" conaffinity="1" group="0"
     solref="0.004 1" solimp="0.95 0.99 0.001"/>
-  <site name="tcp" pos="0 0 0.084"/>
+  <site name="tcp" pos="0 0 0.084" quat="0 0 0 1"/>
 </body>
 """
 

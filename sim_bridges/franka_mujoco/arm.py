@@ -9,7 +9,7 @@ import numpy as np
 from sim_bridges.mujoco_scene import Scene
 
 HOME = np.array([0.0, 0.35, 0.0, -2.10, 0.0, 2.45, 0.785])
-TOOL_DOWN_XYZW = np.array([0.0, 1.0, 0.0, 0.0])
+TOOL_DOWN_XYZW = np.array([1.0, 0.0, 0.0, 0.0])  # its x forward, as a Franka hand has it where the arm is ready
 JOINTS = tuple(f"panda_joint{i}" for i in range(1, 8))
 PEG_HALF_WIDTH_M = 0.0125
 COMMAND_TIMEOUT_S = 0.2

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from sim_bridges.simulator import Faulting
 
 IMPEDANCE, JOINTS = "cartesian_impedance_controller", "joint_state_broadcaster"
 BROADCASTER = "franka_robot_state_broadcaster"
@@ -21,14 +24,23 @@ class Control:
 
     Args:
         flags: the names of franka_msgs/Errors.
+
+    Attributes:
+        arm: a ``Faulting`` one, which has errors of its own beside those that are injected here.
     """
 
     def __init__(self, flags: Iterable[str]) -> None:
         self.flags = tuple(flags)
         self.hardware, self.active = True, set(CONTROLLERS)
-        self.errors: set[str] = set()
+        self.arm: Faulting | None = None
+        self.said: set[str] = set()
         self.last_errors: set[str] = set()
         self.injected = ""
+
+    @property
+    def errors(self) -> set[str]:
+        """As they are now."""
+        return self.said | set(self.arm.faults) if self.arm else self.said
 
     @property
     def known(self) -> list[str]:
@@ -57,18 +69,18 @@ class Control:
         if what == USER_STOP:
             self.active.discard(IMPEDANCE)  # its control loop has ended
         if what == CONTROL_LOST:  # as franka_ros2 from 2.4 and 3.3 on, where a reflex ends the control loop
-            self.errors, self.hardware = {"cartesian_reflex"}, False
+            self.said, self.hardware = {"cartesian_reflex"}, False
             self.active.clear()
-        if what in self.flags:
-            self.errors = {what}
+        if what in self.flags and not (self.arm and self.arm.provoke(what)):
+            self.said = {what}
         self.last_errors |= self.errors
 
     def recover(self) -> bool:
         """libfranka's automaticErrorRecovery; whether it succeeded."""
         if self.injected == USER_STOP:
             return False
-        self.errors.clear()
-        return True
+        self.said.clear()
+        return self.arm is None or not self.arm.faults or self.arm.recover()
 
     def set_hardware(self, name: str, active: bool) -> bool:
         """Whether the component is as asked for then."""
@@ -95,6 +107,7 @@ class Controlled:
 
     def __init__(self, simulator: Any, control: Control) -> None:
         self.arm, self.control = simulator, control
+        control.arm = simulator if hasattr(simulator, "faults") else None
 
     def __getattr__(self, name: str) -> Any:
         if name == "arm":
@@ -104,6 +117,7 @@ class Controlled:
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """One tick; without a controller the arm stays where it is."""
         self.arm.advance(target_pose if self.control.follows else self.arm.tcp_pose())
+        self.control.last_errors |= self.control.errors
 
     def channels(self) -> dict[str, np.ndarray]:
         """What others than the arm report: trackers, judges."""

@@ -23,7 +23,8 @@ import threading
 import time
 from pathlib import Path
 
-from rlinf_core.launching.supervisor import Supervisor, _die_with_parent, command_line
+from rlinf_core.interrupts import end_with_parent
+from rlinf_core.launching.supervisor import Supervisor, command_line
 
 NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "rlinf.environment", "rlinf.interlock",
          "rlinf.operator", "rlinf.page", "rlinf.recorder", "rlinf.station_client", "rlinf.uplink", "sim_bridges.ros_bridge",
@@ -188,7 +189,7 @@ def reaped():
 
 def become(wanted):
     """What ``python -m`` would have begun with."""
-    _die_with_parent()
+    end_with_parent()
     os.setsid()
     if wanted["last"]:
         SHARE.write_text(wanted["last"])

@@ -65,7 +65,7 @@ class Arm:
                                  position=[0.0, 0.35, 0.0, -2.1, 0.0, 2.45, 0.785])
         self.pose = PoseStamped()
         self.pose.header.frame_id = "base_link"
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
+        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = 0.5, 0.2, 1.0
         self.pose.pose.orientation.w = 0.0
 
     def hundred_hertz(self):

@@ -39,7 +39,7 @@ class Hand:
         said.header.stamp, said.header.frame_id = self.peer.node.get_clock().now().to_msg(), self.frame
         p = said.pose.position
         p.x, p.y, p.z = self.at
-        said.pose.orientation.y, said.pose.orientation.w = 1.0, 0.0
+        said.pose.orientation.x, said.pose.orientation.w = 1.0, 0.0
         self.pose.publish(said)
 
     def told(self, words, times=1):

@@ -30,7 +30,7 @@ class Side:
     def __init__(self, peer, name):
         self.name, self.pose, self.felt = name, PoseStamped(), True
         self.pose.header.frame_id = "base_link"
-        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.y = 0.5, 0.2, 1.0
+        self.pose.pose.position.x, self.pose.pose.position.z, self.pose.pose.orientation.x = 0.5, 0.2, 1.0
         self.pose.pose.orientation.w = 0.0
         self.states, self.targets = (listen(peer, kind, f"{name}/{topic}") for kind, topic in (
             (SafetyState, "safety"), (PoseStamped, "target_pose")))

@@ -91,7 +91,7 @@ def test_the_reported_socket_is_a_little_wrong_each_episode(simulator):
 
 
 TIGHT = {"clearance_m": 0.0005, "pose_noise_m": 0.001, "turn_noise_rad": 0.02, "socket_turn_rad": 0.35}
-UPSIDE_DOWN = np.array([0.0, 1.0, 0.0, 0.0])
+UPSIDE_DOWN = np.array([1.0, 0.0, 0.0, 0.0])
 
 
 def pressed(simulator, aside=(0.0, 0.0), turned=0.0):

@@ -127,7 +127,7 @@ class People(Node):
                                control_mode="tcp_delta", dim=3, data=[0.0, 0.0, 0.004], observation_stamp=stamp)
         pose = PoseStamped()
         pose.header.stamp, pose.header.frame_id = stamp, ROGUE
-        pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.y = 0.45, 0.3, 1.0
+        pose.pose.position.x, pose.pose.position.z, pose.pose.orientation.x = 0.45, 0.3, 1.0
         pose.pose.orientation.w = 0.0
         return pose
 

@@ -30,8 +30,9 @@ from rclpy.timer import Timer
 from rlinf.parameters import descriptor as described
 from rlinf.parameters import expected
 from rlinf.qos import to_override
-from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, end_with_parent, single_threaded
+from rlinf.workarounds import LOOK_UP_S, DiscoveryWatchdog, OfLaunch, end_soon, single_threaded
 from rlinf_core.errors import RlinfError
+from rlinf_core.interrupts import end_with_parent
 from rlinf_core.qos_overrides import check_parameters
 
 BACKGROUND = -1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -28,7 +27,6 @@ except ImportError:  # rclpy before 7.1.4
 
 LOOK_UP_S = 0.5  # EventsExecutor.spin() without an end may spin on its clock; with one it sleeps
 DEAF_S = 8.0     # discovery takes 1 s, on a machine with no time for it 3 s
-PR_SET_PDEATHSIG = 1
 SIGEV_THREAD = 2
 ENDS_S = 3.0     # what the middleware may take for its own end
 
@@ -81,11 +79,6 @@ def wait_for_nobody() -> None:
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "SYSTEM_DEFAULT"  # else ROS adds shared memory to what the profile says
     for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
         os.environ[name] = profile.replace("fastdds.xml", "fastdds_control.xml")
-
-
-def end_with_parent() -> None:
-    """SIGTERM once this process's parent has died: ros2 launch, sent SIGTERM, leaves its own behind (ros2/launch#666)."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_soon(code: int, seconds: float = ENDS_S) -> None:

@@ -1,0 +1,173 @@
+"""A Cartesian impedance controller at 1 kHz over Franka's own protocol (FCI), by libfranka's client; a process of its own.
+
+libfranka holds Python's lock while it waits for the robot, which no thread beside it could bear. Its owner says by a
+``multiprocessing`` connection what to do, and hears of every second cycle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import numpy as np
+
+STIFFNESS = np.array([1500.0] * 3 + [80.0] * 3)     # [N/m, Nm/rad]
+DAMPING = np.array([110.0] * 3 + [6.0] * 3)
+POSTURE_STIFFNESS, POSTURE_DAMPING = 10.0, 3.0
+RATE = 0.9                        # of a torque in a cycle [Nm]; the robot allows 1
+SPEED, TURNING = 0.5, 1.5         # at which the set-point follows its target [m/s, rad/s]
+CYCLE_S, TIMEOUT_S = 0.001, 0.2   # without a target for so long, it holds where it is
+COLLISION_N, COLLISION_NM = 100.0, 80.0
+FLANGE_M = 0.107                  # from joint 7 to the flange
+TOOL_M, TOOL_TURN = 0.1034, -np.pi / 4  # of the Franka hand: from the flange to between its fingers
+EVERY = 2                         # cycles
+JUMP_NM = 5.0                     # a torque that jumps by so much is refused
+JUMP, LATE = "controller_torque_discontinuity", "communication_constraints_violation"
+
+
+class Told(NamedTuple):
+    """What the robot said in a cycle; arrays as lists, the frame O is its base."""
+
+    time_s: float
+    q: list[float]
+    pose: list[float]     # of the tool: xyz, quaternion wxyz
+    twist: list[float]
+    wrench: list[float]   # by the robot on what it touches
+    mode: str             # of libfranka: Idle, Move, Reflex, ...
+    errors: list[str]
+    success_rate: float
+
+
+def drive(connection: Connection, address: str) -> None:
+    """Until ``connection`` is closed, or the robot is gone."""
+    import pylibfranka
+
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # its owner has ended
+        try:
+            Loop(connection, pylibfranka, pylibfranka.Robot(address, pylibfranka.RealtimeConfig.kIgnore)).run()
+        except pylibfranka.FrankaException as error:
+            connection.send(f"{type(error).__name__}: {error}")
+
+
+class Loop:
+    """Moves the arm while nothing is wrong; what is wrong ends the motion, and ``recover`` begins another."""
+
+    def __init__(self, connection: Connection, library: Any, robot: Any) -> None:
+        import mujoco
+
+        self.connection, self.library, self.robot, self.mujoco = connection, library, robot, mujoco
+        torques, forces = [COLLISION_NM] * 7, [COLLISION_N] * 6
+        robot.set_collision_behavior(torques, torques, forces, forces)
+        self.model = robot.load_model()
+        self.flags = [name for name in dir(library.Errors) if not name.startswith("_")]
+        self.jacobian, self.tool = np.zeros((6, 7)), np.eye(4)
+        self.home = np.zeros(0)
+        self.target: np.ndarray | None = None
+        self.begin, self.provoked = False, ""
+        self.cycles = 0
+
+    def run(self) -> None:
+        while True:
+            with contextlib.suppress(self.library.ControlException):  # its error stands in the next state
+                self._move()
+            self._wait()
+
+    def _move(self) -> None:
+        """One motion, until something is wrong."""
+        control = self.robot.start_torque_control()
+        state, _ = control.readOnce()
+        self.target, self.silent_s, torque = None, 0.0, np.zeros(7)
+        self._see(state)
+        self.setpoint = self._pose()
+        self.home = np.array(state.q) if not self.home.size else self.home
+        while True:
+            self._hear()
+            wanted = self._torque(state)
+            torque = torque + (np.clip(wanted - torque, -RATE, RATE) if self.provoked != JUMP else JUMP_NM)
+            if self.provoked == LATE:
+                time.sleep(0.1)
+            self.provoked = ""
+            control.writeOnce(self.library.Torques(torque.tolist()))
+            state, _ = control.readOnce()
+            self._see(state)
+
+    def _wait(self) -> None:
+        """The motion has ended: say why until somebody recovers."""
+        self.begin = False
+        while not self.begin:
+            state = self.robot.read_once()
+            self._see(state)
+            self._hear()
+        with contextlib.suppress(self.library.CommandException):
+            self.robot.automatic_error_recovery()
+
+    def _hear(self) -> None:
+        while self.connection.poll():
+            word, value = self.connection.recv()
+            if word == "target":
+                self.target, self.silent_s = np.array(value), 0.0
+            elif word == "recover":
+                self.begin = True
+            elif word == "provoke":
+                self.provoked = value
+
+    def _see(self, state: Any) -> None:
+        """Of this cycle; every second is told. The library's Jacobian is the flange's, the server's O_T_EE joint 7's."""
+        joint7, jacobian = np.array(state.O_T_EE).reshape(4, 4).T, np.array(self.model.zero_jacobian(state)).reshape(7, 6).T
+        self.tool = joint7 @ FROM_JOINT_7
+        x, y, z = (joint7[:3, 2] * TOOL_M).tolist()  # from the flange to the tool, along joint 7's axis
+        self.jacobian[:3] = jacobian[:3] - np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]]) @ jacobian[3:]
+        self.jacobian[3:] = jacobian[3:]
+        self.speeds = np.array(state.dq)
+        self.cycles += 1
+        if self.cycles % EVERY == 0:
+            said = state.current_errors if self._names(state.current_errors) else state.last_motion_errors
+            stopped = state.robot_mode != self.library.RobotMode.Move
+            self.connection.send(Told(self.cycles * CYCLE_S, list(state.q), self._pose().tolist(),
+                                      (self.jacobian @ self.speeds).tolist(), list(state.O_F_ext_hat_K),
+                                      state.robot_mode.name, self._names(said) if stopped else [],
+                                      state.control_command_success_rate))
+
+    def _names(self, errors: Any) -> list[str]:
+        return [name for name in self.flags if getattr(errors, name)]
+
+    def _pose(self) -> np.ndarray:
+        quaternion = np.empty(4)
+        self.mujoco.mju_mat2Quat(quaternion, np.ascontiguousarray(self.tool[:3, :3]).ravel())
+        return np.concatenate([self.tool[:3, 3], quaternion])
+
+    def _torque(self, state: Any) -> np.ndarray:
+        """tau = J^T (K e - D v) + N^T posture + coriolis (Hogan 1985; Khatib 1987); libfranka compensates gravity."""
+        self.silent_s += CYCLE_S
+        pose = self._pose()
+        if self.target is not None and self.silent_s <= TIMEOUT_S:
+            self._follow(self.target)
+        elif self.target is not None:
+            self.target, self.setpoint = None, pose
+        error = np.empty(6)
+        error[:3] = self.setpoint[:3] - pose[:3]
+        self.mujoco.mju_subQuat(error[3:], self.setpoint[3:], pose[3:])
+        error[3:] = self.tool[:3, :3] @ error[3:]
+        jacobian, away = self.jacobian, self.home - np.array(state.q)
+        posture = POSTURE_STIFFNESS * away - POSTURE_DAMPING * self.speeds
+        posture -= jacobian.T @ np.linalg.solve(jacobian @ jacobian.T + 1e-4 * np.eye(6), jacobian @ posture)
+        wrench = STIFFNESS * error - DAMPING * (jacobian @ self.speeds)
+        return jacobian.T @ wrench + posture + np.array(self.model.coriolis(state))
+
+    def _follow(self, target: np.ndarray) -> None:
+        """The set-point goes there, no faster than it may: a torque must not jump."""
+        way, turn = target[:3] - self.setpoint[:3], np.empty(3)
+        self.mujoco.mju_subQuat(turn, target[3:], self.setpoint[3:])
+        self.setpoint[:3] += way * min(1.0, SPEED * CYCLE_S / max(math.hypot(*way), 1e-9))
+        self.mujoco.mju_quatIntegrate(self.setpoint[3:], turn, min(1.0, TURNING * CYCLE_S / max(math.hypot(*turn), 1e-9)))
+
+
+def _from_joint_7() -> np.ndarray:
+    cos, sin = np.cos(TOOL_TURN), np.sin(TOOL_TURN)
+    return np.array([[cos, -sin, 0.0, 0.0], [sin, cos, 0.0, 0.0], [0.0, 0.0, 1.0, FLANGE_M + TOOL_M], [0.0, 0.0, 0.0, 1.0]])
+
+
+FROM_JOINT_7 = _from_joint_7()
