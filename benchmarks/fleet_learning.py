@@ -1,4 +1,4 @@
-"""How fast a fleet learns: one station and several, such that play on while the trainer learns and such that take turns.
+"""How fast a fleet learns: one station and several, which play on while the trainer learns or take turns with it.
 
     python benchmarks/fleet_learning.py --json results.json
     python benchmarks/fleet_learning.py --stations 1 2 --seeds 0 --real-time-factor 1
@@ -8,10 +8,15 @@ then RLPD. It ends when 90 % of the last 50 training episodes of all stations to
 "To 90 %" is counted from the first training episode: seconds of the clock, episodes and time steps of all stations.
 
 "plays on" is the recipe as it is: a station plays the newest policy that it has, and pauses only where the trainer is an
-episode behind. "in turns": the trainer is never behind when an episode begins (online.max_lag_episodes nearly 0), as
-where one process plays and learns. Seconds an episode, of one station, and seconds an update are those of the time from
-the first training episode to the end. RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and
-4.6 times the updates for playing on.
+episode behind; the trainer makes so many updates for each time step, and waits for them. "in turns": the trainer is never
+behind when an episode begins (online.max_lag_episodes nearly 0), as where one process plays and learns. "free": neither
+waits for the other, and the trainer makes as many updates as it can. Seconds an episode, of one station, and seconds an
+update are those of the time from the first training episode to the end.
+
+RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and 4.6 times the updates (SAC on images), and
+1.20 and 5.70 (HG-DAgger), for not waiting. Of one who waits, with e of the time for episodes and u for updates (e + u = 1),
+the best that not waiting can do is 1/e times the episodes and 1/u times the updates: which of the two is large says how
+the recipe shares the time, and the inverses of both add up to 1. What they add up to here is printed.
 
 Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the cores can take play
 as fast as a robot would, which one can see by how long an episode takes. It does not cover stations on machines of their
@@ -37,7 +42,8 @@ from rlinf_core.launching.fleet import FOLDER  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 
 WINDOW, GOOD, DOMAIN = 50, 0.9, 130
-WAYS = {"plays on": [], "in turns": ["online.max_lag_episodes=0.02"]}
+WAYS = {"plays on": [], "in turns": ["online.max_lag_episodes=0.02"],
+        "free": ["online.updates_per_step=1000", "online.max_lag_episodes=1000000"]}
 
 
 def trained(run: Path) -> list[dict]:
@@ -126,10 +132,14 @@ def main() -> None:
     for key in ("seconds_per_episode", "seconds_per_update"):
         means = {way: [value for name, value in flat.items() if name.startswith(f"{key}_1_{way.replace(' ', '_')}")]
                  for way in options.ways}
-        if all(means.get(way) for way in WAYS):
-            turns, on = (sum(means[way]) / len(means[way]) for way in ("in turns", "plays on"))
-            flat[f"{key}_ratio"] = turns / on
-            print(f"{key.replace('_', ' ')}: in turns {turns:.4g}, plays on {on:.4g}: {turns / on:.2f} times")
+        for way in ("plays on", "free"):
+            if means.get(way) and means.get("in turns"):
+                turns, on = (sum(means[each]) / len(means[each]) for each in ("in turns", way))
+                flat[f"{key}_ratio_{way.replace(' ', '_')}"] = turns / on
+                print(f"{key.replace('_', ' ')}: in turns {turns:.4g}, {way} {on:.4g}: {turns / on:.2f} times")
+    if {"seconds_per_episode_ratio_free", "seconds_per_update_ratio_free"} <= flat.keys():
+        shares = sum(1.0 / flat[f"seconds_per_{each}_ratio_free"] for each in ("episode", "update"))
+        print(f"free: the inverses of both add up to {shares:.2f} (1: not waiting has given all that it can)")
     if options.json:
         options.json.write_text(json.dumps(flat, indent=1) + "\n")
 

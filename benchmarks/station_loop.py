@@ -234,7 +234,10 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
 
 
 def ping_pong(hz: int, seconds: float, executor_name: str) -> np.ndarray:
-    """Seconds per round trip: the same messages to one process that answers the last of them with a pose."""
+    """Seconds per round trip: the same messages to one process that answers the last of them with a pose.
+
+    inf where no answer came within a period, which is what a station has for one, too.
+    """
     import rclpy
 
     node = rclpy.create_node("ping", namespace="/pingpong")
@@ -262,7 +265,7 @@ def ping_pong(hz: int, seconds: float, executor_name: str) -> np.ndarray:
     times = []
     for at, _ in robot.published[:-1]:
         later = arrived[(arrived > at) & (arrived < at + 1.0 / hz)]
-        times += [later[0] - at] if len(later) else []
+        times.append(later[0] - at if len(later) else np.inf)
     return np.array(times)
 
 
@@ -395,7 +398,8 @@ def main() -> None:
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rlinf-station-loop-") as folder:
         print(f"{'':8}{'station p50':>13}{'p99':>9}{'inference':>11}{'missed':>8}{'dropped':>9}"
-              f"{'rclpy.spin p50':>16}{'p99':>9}{'ratio':>7}{'events p50':>12}{'p99':>9}{'ratio':>7}")
+              f"{'rclpy.spin p50':>16}{'p99':>9}{'missed':>8}{'ratio':>7}{'events p50':>12}{'p99':>9}{'missed':>8}"
+              f"{'ratio':>7}")
         for hz in options.hz:  # half of each floor before and half after: the machine's mood changes
             before = {name: ping_pong(hz, options.seconds / 2, name) for name in PING_PONGS}
             ours = real_time(Path(folder), hz, options.seconds)
@@ -403,9 +407,11 @@ def main() -> None:
                     f"{ours['missed']:8d}{ours['dropped']:9d}")
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
             for name, key in PING_PONGS.items():
-                floor = percentiles(np.concatenate([before[name], ping_pong(hz, options.seconds / 2, name)]))
+                times = np.concatenate([before[name], ping_pong(hz, options.seconds / 2, name)])
+                floor = percentiles(times[np.isfinite(times)]) | {"missed": int(np.sum(np.isinf(times)))}
                 ratio = ours["p50_ms"] / floor["p50_ms"]
-                line += f"{floor['p50_ms']:{13 if name == 'spin' else 9}.2f} ms{floor['p99_ms']:6.2f} ms{ratio:7.2f}"
+                line += f"{floor['p50_ms']:{13 if name == 'spin' else 9}.2f} ms{floor['p99_ms']:6.2f} ms"
+                line += f"{floor['missed']:8d}{ratio:7.2f}"
                 result |= {f"{key}_{part}_{hz}hz": value for part, value in floor.items()}
                 result[f"p50_ratio{'' if name == 'spin' else '_events'}_{hz}hz"] = ratio
             print(line, flush=True)
