@@ -44,7 +44,7 @@ def test_it_goes_where_it_is_told_and_tells_where_it_is(arm):
 
 
 def fr3(joints):
-    """Where the tool is, by the FR3's Denavit-Hartenberg parameters (Craig's, Franka's documentation); a hand of 0.1034 m."""
+    """Where the tool is, by the FR3's Denavit-Hartenberg parameters (Craig's; Franka's documentation), a hand on."""
     pose = np.eye(4)
     for a, d, alpha, theta in zip((0, 0, 0, 0.0825, -0.0825, 0, 0.088), (0.333, 0, 0.316, 0, 0.384, 0, 0),
                                   np.pi / 2 * np.array([0, -1, 1, 1, -1, 1, 1]), joints, strict=True):

@@ -7,9 +7,10 @@ is known by topic: a message's own words about its source count for nothing (S6)
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import rclpy
@@ -45,7 +46,7 @@ class Listener:
     kind: type
     subscription: Any
     heard_ns: int = 0            # monotonic; 0 before anything came
-    arrived: list[int] = field(default_factory=list)
+    arrived: deque[int] = field(default_factory=partial(deque[int], maxlen=MAX_AT_ONCE))  # likewise, since the last tick
 
 
 class Said:
@@ -149,7 +150,6 @@ class Inputs:
         since_ns, self.pulled_ns = now - self.pulled_ns, now
         released = False
         for topic, listener in self.listeners.items():
-            listener.arrived.clear()
             for raw, age_ns in self._take(listener, since_ns):
                 message = self.decode(topic, listener.kind, raw)
                 if message is None:
@@ -196,6 +196,8 @@ class Inputs:
                                    "joints": self.joints}
         events, self.chunks, self.events, self.wrench = self.events, [], [], None
         self.pressed = dict.fromkeys(self.pressed, False)
+        for listener in self.listeners.values():
+            listener.arrived.clear()
         for other in self.others.values():
             other.forget()
         return inputs, events
