@@ -24,9 +24,9 @@ GIVE_UP_S = 600.0  # without an answer; Genesis and Isaac Sim compile for minute
 
 
 def python_of(name: str) -> str | None:
-    """The Python that simulator ``name`` (or the module of one) is to run in, if it has one of its own."""
-    short = name.rpartition(".")[2]
-    said = os.environ.get(f"RLINF_PYTHON_{short.upper()}")
+    """The Python that simulator ``name``, or the one in that module, is to run in, if it has one of its own."""
+    short = name.removeprefix("sim_bridges.twins.")
+    said = os.environ.get(f"RLINF_PYTHON_{short.upper().replace('.', '_')}")
     own = SOURCE / ".venvs" / short / "bin" / "python"
     return said or (str(own) if own.exists() else None)
 
@@ -59,6 +59,7 @@ class IsolatedSimulator:
         self._file = ours.makefile("rwb")
         about = self._answer()
         self.tick_s, self.cameras, self.joint_names = about["tick_s"], tuple(about["cameras"]), tuple(about["joint_names"])
+        self._faulting = about["faulting"]
 
     def reset(self, seed: int) -> None:
         self._ask("reset", seed)
@@ -84,10 +85,10 @@ class IsolatedSimulator:
         return tuple(self._state["faults"])
 
     def provoke(self, fault: str) -> bool:
-        return self._ask("provoke", fault)
+        return self._faulting and self._ask("provoke", fault)
 
     def recover(self) -> bool:
-        return self._ask("recover")
+        return not self._faulting or self._ask("recover")
 
     def channels(self) -> dict[str, np.ndarray]:
         return {name: np.array(values, dtype=float) for name, values in self._ask("channels").items()}
@@ -175,7 +176,8 @@ def serve(make: Callable[[], Any], file: Any) -> None:
             raise RlinfError(f"expected one arm of a simulator in a Python of its own, got {', '.join(made.arms)}: several "
                              "are not supported there. Run it in the Python of the others")
         simulator = made
-        return {"tick_s": made.tick_s, "cameras": list(made.cameras), "joint_names": list(made.joint_names)}
+        return {"tick_s": made.tick_s, "cameras": list(made.cameras), "joint_names": list(made.joint_names),
+                "faulting": hasattr(made, "provoke")}
 
     answer(begin)
     for line in file:

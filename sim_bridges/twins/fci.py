@@ -107,7 +107,8 @@ class Simulator:
 
     def recover(self) -> bool:
         """libfranka's automaticErrorRecovery, and another motion; whether the arm is ready then."""
-        self._say("recover", None)
+        if self._told.mode != "Move":
+            self._say("recover", None)
         deadline = time.monotonic() + REFRESHED_S
         while self._told.mode != "Move" and time.monotonic() < deadline:
             self._told = self._hear(SILENT_S)
@@ -118,15 +119,17 @@ class Simulator:
         self._loop.kill()
         self._server.kill()
         self._server.wait()
-        self._folder.cleanup()
 
     # Its processes
     def _start(self) -> subprocess.Popen[bytes]:
         """franka-sim's server, once it answers; RlinfError with what it printed where it does not."""
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", PORT)) == 0:
-                raise RlinfError(f"franka-sim: expected port {PORT} of this machine to be free, which is that of a robot; "
-                                 "another one answers there. Stop the other station with such a twin")
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", PORT))
+            except OSError as error:
+                raise RlinfError(f"franka-sim: expected port {PORT} of this machine to be free, which is that of a robot: "
+                                 f"{error}. Stop the other station with such a twin") from error
         (model := Path(self._folder.name) / "fr3.xml").write_text(_model())
         log = Path(self._folder.name) / "franka_sim.log"
         options = [f"--{'' if on else 'no-'}enforce-{what}" for what, on in
@@ -141,6 +144,7 @@ class Simulator:
                 server.kill()
                 raise RlinfError(f"franka-sim: its server did not answer; it printed:\n{log.read_text()[-2000:]}")
             time.sleep(0.1)
+        self._folder.cleanup()  # it has read its model; what it says from now on, nobody reads
         return server
 
     def _go(self, pose: np.ndarray) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import select
 import time
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -48,7 +49,7 @@ def drive(connection: Connection, address: str) -> None:
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):  # its owner has ended
         try:
             Loop(connection, pylibfranka, pylibfranka.Robot(address, pylibfranka.RealtimeConfig.kIgnore)).run()
-        except pylibfranka.FrankaException as error:
+        except (pylibfranka.FrankaException, RuntimeError) as error:  # NetworkException and its like are the second
             connection.send(f"{type(error).__name__}: {error}")
 
 
@@ -71,15 +72,15 @@ class Loop:
 
     def run(self) -> None:
         while True:
-            with contextlib.suppress(self.library.ControlException):  # its error stands in the next state
-                self._move()
+            with contextlib.suppress(self.library.ControlException, self.library.CommandException):
+                self._move()  # why it has ended, or cannot begin, stands in the next state
             self._wait()
 
     def _move(self) -> None:
         """One motion, until something is wrong."""
         control = self.robot.start_torque_control()
         state, _ = control.readOnce()
-        self.target, self.silent_s, torque = None, 0.0, np.zeros(7)
+        self.target, self.silent_s, self.provoked, torque = None, 0.0, "", np.zeros(7)
         self._see(state)
         self.setpoint = self._pose()
         self.home = np.array(state.q) if not self.home.size else self.home
@@ -123,7 +124,7 @@ class Loop:
         self.jacobian[3:] = jacobian[3:]
         self.speeds = np.array(state.dq)
         self.cycles += 1
-        if self.cycles % EVERY == 0:
+        if self.cycles % EVERY == 0 and select.select([], [self.connection], [], 0)[1]:  # the robot waits for nobody
             said = state.current_errors if self._names(state.current_errors) else state.last_motion_errors
             stopped = state.robot_mode != self.library.RobotMode.Move
             self.connection.send(Told(self.cycles * CYCLE_S, list(state.q), self._pose().tolist(),

@@ -80,7 +80,7 @@ class Control:
         if self.injected == USER_STOP:
             return False
         self.said.clear()
-        return self.arm is None or not self.arm.faults or self.arm.recover()
+        return self.arm is None or self.arm.recover()
 
     def set_hardware(self, name: str, active: bool) -> bool:
         """Whether the component is as asked for then."""

@@ -71,8 +71,8 @@ def said(folder, yaml, task="reach"):
 
 
 def test_what_the_operator_is_told_is_the_yamls(tmp_path):
-    told = Homes.from_json(said(tmp_path, "home: {position: [0.5, 0.1, 0.3], orientation: [0, 1, 0, 0]}"))
-    assert told.goals == {"": Goal((0.5, 0.1, 0.3, 0.0, 1.0, 0.0, 0.0))} and told.lease_s > 0
+    told = Homes.from_json(said(tmp_path, "home: {position: [0.5, 0.1, 0.3], orientation: [1, 0, 0, 0]}"))
+    assert told.goals == {"": Goal((0.5, 0.1, 0.3, 1.0, 0.0, 0.0, 0.0))} and told.lease_s > 0
     assert said(tmp_path, "") == ""
 
 

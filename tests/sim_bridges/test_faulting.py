@@ -62,7 +62,7 @@ def test_a_fault_of_its_own_comes_unasked():
 
 
 def test_in_a_python_of_its_own_it_is_the_same(monkeypatch):
-    monkeypatch.setenv("RLINF_PYTHON_STOPPING", sys.executable)
+    monkeypatch.setenv("RLINF_PYTHON_TESTS_SIM_BRIDGES_STOPPING", sys.executable)
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
     far = make("tests.sim_bridges.stopping")
     assert far.faults == () and not far.provoke("cartesian_reflex") and far.faults == ()

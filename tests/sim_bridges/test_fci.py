@@ -12,7 +12,7 @@ from sim_bridges.simulator import make
 from sim_bridges.twins.fci import PORT
 
 NAME = "sim_bridges.twins.fci"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("fci"), pytest.mark.skipif(
+pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.skipif(  # ros: one after the other
     not python_of(NAME), reason="not run: .venvs/fci is not there (make fci)")]
 
 

@@ -38,6 +38,7 @@ def test_it_is_the_same_as_in_this_process(isolated, monkeypatch):
     assert rest[:2] == expected[:2]
     assert np.array_equal(rest[2], expected[2])
     assert isolated.instruction == "", "the task says it"
+    assert isolated.faults == () and not isolated.provoke("joint_reflex") and isolated.recover(), "its arm has none"
 
 
 def test_what_a_scene_asks_for_is_said_here(monkeypatch):

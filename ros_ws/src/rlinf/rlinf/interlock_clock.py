@@ -22,6 +22,7 @@ from rlinf_core.interlock.types import OPERATOR
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
+DRIFTS = 0.05               # of a tick, by which chunks may come later each time, and one may be due after its tick
 
 
 class RealTime:
@@ -33,8 +34,7 @@ class RealTime:
 
     def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick) -> None:
         self.inputs, self.period_ns, self.tick = inputs, round(period_s * NS), tick
-        self.late_ns = round(patience(period_s) * self.period_ns)
-        self.heard_ns = self.every_ns = 0  # when the newest chunk came, and how long it is to be played
+        self.heard_ns = self.every_ns = 0  # when the newest chunk came or should have, and how long it is to be played
         self.steady = self.enabled = self.pulled = False
         self.offset_ns = time.time_ns() - time.monotonic_ns()
         self.last_ns = self.stamp_ns = time.monotonic_ns()
@@ -61,19 +61,21 @@ class RealTime:
         for at in arrived:
             self.phase.arrived(at / NS)
         if arrived and self.inputs.chunks:
-            chunk, at = self.inputs.chunks[-1], max(arrived)
-            in_time = abs(at - self.heard_ns - self.every_ns) < self.period_ns / 2
+            chunk, at, due = self.inputs.chunks[-1], max(arrived), self.heard_ns + self.every_ns
+            in_time = abs(at - due) < self.period_ns / 2
             self.steady = in_time and len(chunk.actions) <= chunk.execute
-            self.heard_ns, self.every_ns = at, chunk.execute * chunk.dt_ns if 0.0 < chunk.dt_s < 10.0 else 0
+            self.heard_ns = min(at, due + round(DRIFTS * self.period_ns)) if in_time else at
+            self.every_ns = chunk.execute * chunk.dt_ns if 0.0 < chunk.dt_s < 10.0 else 0
 
     def _awaits(self) -> bool:
         """Whether the chunk for this tick has yet to come; what has come by now is taken."""
-        overdue_ns = time.monotonic_ns() - self.heard_ns - self.every_ns
-        if not (self.steady and -self.late_ns <= overdue_ns < self.period_ns):
+        overdue_ns, inputs = time.monotonic_ns() - self.heard_ns - self.every_ns, self.inputs
+        if not (self.steady and -round(DRIFTS * self.period_ns) <= overdue_ns < self.period_ns):
             return False
-        self.inputs.pull()
-        stop = any(self.inputs.pressed.values()) or self.inputs.robot_fault or self.inputs.enable < self.enabled
-        self.pulled = bool(stop or self.inputs.chunks)
+        inputs.pull()
+        stop = (any(inputs.pressed.values()) or inputs.robot_fault or inputs.enable < self.enabled or inputs.events
+                or any(other.held for other in inputs.others.values()))
+        self.pulled = bool(stop or inputs.chunks)
         return not self.pulled
 
     def _follow_clock(self, now: int) -> None:

@@ -124,14 +124,15 @@ class PhaseLockedTimer:
             self._wake(self.lock.wake_s)
             return
         limit = self.lock.due_s + self.late_s
-        if now < limit and (self._missing() if self._awaits is None else self._awaits()):
+        if self._awaits is not None:
+            if now + 2.0 * LOOK_S < limit and self._awaits():  # a look that comes late itself still comes in time
+                self._wake(now + LOOK_S)
+                return
+        elif now < limit and self._expected and not (self._arrivals or self._done_early or self._waits):
             self._waits = True
-            self._wake(limit if self._awaits is None else min(limit, now + LOOK_S))
+            self._wake(limit)
             return
         self._tick(now)
-
-    def _missing(self) -> bool:
-        return self._expected and not self._arrivals and not self._done_early and not self._waits
 
     def _tick(self, now: float) -> None:
         self._waits, self._expected = False, bool(self._arrivals)
