@@ -67,6 +67,20 @@ class Peer:
             self.supervisor.poll()
             assert time.monotonic() < deadline, f"waited {timeout_s} s for {what() if callable(what) else what}"
 
+    def meet(self, *publishers, by=(), timeout_s=90.0):
+        """Until each publisher has met the nodes of these names, and everybody else whom the graph knows to listen to it.
+
+        A number alone would not say whom: who was killed counts until it is missed, and a test may listen to itself.
+        """
+        def known(publisher):
+            return [info.node_name.removesuffix("_inputs") for info in self.node.get_subscriptions_info_by_topic(publisher.topic_name)]
+
+        def missing():
+            return {each.topic_name: (known(each), each.get_subscription_count()) for each in publishers
+                    if not set(by) <= set(known(each)) or each.get_subscription_count() < max(1, len(known(each)))}
+
+        self.spin(lambda: not missing(), timeout_s, lambda: f"{', '.join(by) or 'somebody'} to listen: {missing()}")
+
     def for_s(self, seconds):
         end = time.monotonic() + seconds
         self.spin(lambda: time.monotonic() > end)

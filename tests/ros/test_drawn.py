@@ -134,7 +134,7 @@ def test_what_a_person_does_is_no_chunk_of_the_policy(env, station):
 
     steps = station.peer.node.create_subscription(TimeStep, "timestep", take_over, profile("timestep"))
     station.plays(policy)  # meanwhile, they meet
-    station.peer.spin(lambda: teleop.get_subscription_count() >= 2, what="interlock and recorder")
+    station.peer.meet(teleop, by=("interlock", "recorder"))
     begins.append(True)
     for _ in range(5):  # simulated time goes on without a person whom a busy machine keeps waiting
         (episode,) = station.episodes("train", 1)

@@ -204,8 +204,7 @@ def test_s20_what_led_to_a_fault_is_kept(peer, tmp_path):
     start(peer, "interlock", "station.robot=franka_fr3", estops=["pendant"], latch_file="")
     start(peer, "recorder", "station.robot=franka_fr3", "station.lockstep=false")
     events = listen(peer, SafetyEvent, "safety/events")
-    peer.spin(lambda: all(arm.say[topic].get_subscription_count() >= 2 for topic in ("current_pose", "policy/action")),
-              what="interlock and recorder to listen")
+    peer.meet(arm.say["current_pose"], arm.say["policy/action"], by=("interlock", "recorder"))
     arm.arm()
     arm.reach(SafetyState.ACTIVE)
     peer.for_s(1.0)

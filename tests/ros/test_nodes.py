@@ -172,8 +172,8 @@ def test_a_full_disk_aborts_the_episode_with_the_way_out_and_the_recorder_lives(
     events = listen(peer, EpisodeEvent, "episode")
     tell = peer.node.create_publisher(EpisodeEvent, "episode", profile("episode"))
     start(peer, "recorder", min_free_mb=1e9)
-    peer.spin(lambda: tell.get_subscription_count() >= 2 and peer.node.count_publishers("/station_a/episode") >= 2,
-              what="the recorder")
+    peer.meet(tell, by=("recorder", "peer"))
+    peer.spin(lambda: peer.node.count_publishers("/station_a/episode") >= 2, what="the recorder")
     for number in range(2):
         tell.publish(EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=f"e{number}", station="station_a", mode="train"))
         peer.spin(lambda: any(e.kind == EpisodeEvent.ABORTED and e.episode_id == f"e{number}" for e in events),  # noqa: B023

@@ -164,15 +164,18 @@ def test_a_disarming_stands_until_a_person_arms_again(station):
 def test_what_a_person_lets_go_stays_let_go(station):
     peer, enables = station.peer, station.enables
     say = peer.node.create_publisher(Bool, "enable", profile("enable"))
-    peer.spin(lambda: enables and say.get_subscription_count() >= 2, what="the enable")
-    say.publish(Bool(data=False))
-    peer.for_s(1.0)
-    before = len(enables)
-    peer.for_s(2.0)
-    assert not enables[before:], "nobody holds it for them"
-    say.publish(Bool(data=True))
-    peer.spin(lambda: len(enables) > before + 2, what="the script to hold it again")
-    peer.node.destroy_publisher(say)
+    try:
+        peer.meet(say, by=("operator", "interlock", "peer"))
+        peer.spin(lambda: enables, what="the enable")
+        say.publish(Bool(data=False))
+        peer.for_s(1.0)
+        before = len(enables)
+        peer.for_s(2.0)
+        assert not enables[before:], "nobody holds it for them"
+        say.publish(Bool(data=True))
+        peer.spin(lambda: len(enables) > before + 2, what="the script to hold it again")
+    finally:
+        peer.node.destroy_publisher(say)  # or no test after this one could arm: it would be another who says it
 
 
 def test_a_fault_is_said_once_with_the_way_out_and_left_to_a_person(station):

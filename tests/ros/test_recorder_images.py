@@ -33,8 +33,7 @@ class Station:
             if status.name == "station_a/recorder"), 10)
         peer.node.create_timer(0.1, lambda: self.say["safety"].publish(SafetyState(state=SafetyState.ARMED)))
         start(peer, "recorder", cameras=["front"], lockstep=False)
-        peer.spin(lambda: all(each.get_subscription_count() >= 1 + (name == "episode") for name, each in self.say.items()),
-                  what=lambda: {name: each.get_subscription_count() for name, each in self.say.items()})
+        peer.meet(*self.say.values(), by=["recorder"])
         for _ in range(20):  # whom the camera has met need not have met the camera
             self.see(peer.node.get_clock().now().to_msg())
             peer.for_s(0.05)
