@@ -73,7 +73,8 @@ class Peer:
         A number alone would not say whom: who was killed counts until it is missed, and a test may listen to itself.
         """
         def known(publisher):
-            return [info.node_name.removesuffix("_inputs") for info in self.node.get_subscriptions_info_by_topic(publisher.topic_name)]
+            listeners = self.node.get_subscriptions_info_by_topic(publisher.topic_name)
+            return [each.node_name.removesuffix("_inputs") for each in listeners]
 
         def missing():
             return {each.topic_name: (known(each), each.get_subscription_count()) for each in publishers
