@@ -157,11 +157,11 @@ class Interlock(StationNode):
         if clock is None:  # it is the clock that calls
             return
         self.requests.answer()
-        arrivals = [at for topic in ROLES if topic in self.inputs.listeners for at in self.inputs.listeners[topic].arrived]
         heard, events = self.inputs.hand_over()
         for event in events:
             self._on_episode(event)
         wanted, self.wanted = self.wanted, {}
+        arrivals = [at for topic in ROLES if topic in self.inputs.listeners for at in self.inputs.listeners[topic].arrived]
         before = self.state
         self.state, self.output, told = self._step(core.Inputs(
             pose_age_ns=pose_age_ns, late_s=late_s, clock_stepped=clock.clock_stepped, **heard, **wanted), now_ns)

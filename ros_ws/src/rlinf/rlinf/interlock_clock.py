@@ -14,7 +14,7 @@ from rclpy.serialization import deserialize_message
 from rlinf_msgs.msg import ActionChunk, EpisodeEvent, SafetyState, TimeStep
 
 from rlinf.interlock_inputs import OVER, ROLES, Inputs
-from rlinf.phase import PhaseLockedTimer, patience
+from rlinf.phase import PhaseLockedTimer
 from rlinf.qos import received, subscription
 from rlinf.stamps import NS, to_ns
 from rlinf_core.interlock import Mode
@@ -22,26 +22,18 @@ from rlinf_core.interlock.types import OPERATOR
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
-DRIFTS = 0.05               # of a tick, by which chunks may come later each time, and one may be due after its tick
 
 
 class RealTime:
-    """A timer, phase-locked to the chunks. Stamps are never closer than a tick: the limits hold by measured time (S24).
-
-    A tick waits a little for a chunk that is late, where the one before has nothing left to play: it would be late for good
-    at the next one. It waits for none that comes without a rhythm, and not where somebody wants the arm to stop.
-    """
+    """A timer, phase-locked to the chunks. Stamps are never closer than a tick: the limits hold by measured time (S24)."""
 
     def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick) -> None:
         self.inputs, self.period_ns, self.tick = inputs, round(period_s * NS), tick
-        self.heard_ns = self.every_ns = 0  # when the newest chunk came or should have, and how long it is to be played
-        self.steady = self.enabled = self.pulled = False
         self.offset_ns = time.time_ns() - time.monotonic_ns()
         self.last_ns = self.stamp_ns = time.monotonic_ns()
         self.late_ms: deque[float] = deque(maxlen=1000)
         self.clock_stepped = False
-        self.phase = PhaseLockedTimer(node, period_s, self._on_timer, hurry=0.0, early=0.0, late=patience(period_s),
-                                      awaits=self._awaits)
+        self.phase = PhaseLockedTimer(node, period_s, self._on_timer, hurry=0.0, early=0.0)
 
     def _on_timer(self) -> None:
         now = time.monotonic_ns()
@@ -49,34 +41,11 @@ class RealTime:
         self.late_ms.append(late / 1e6)
         self._follow_clock(now)
         self.stamp_ns = max(self.stamp_ns + self.period_ns, now)
-        if not self.pulled:
-            self.inputs.pull()
-        self._note([at for topic in ROLES for at in self.inputs.listeners[topic].arrived])
-        self.enabled, self.pulled = self.inputs.enable, False
+        self.inputs.pull()
+        for at in [at for topic in ROLES for at in self.inputs.listeners[topic].arrived]:
+            self.phase.arrived(at / NS)
         self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
         self.inputs.look_around()  # for the next tick: the command does not wait for it
-
-    def _note(self, arrived: list[int]) -> None:
-        """When the next chunk will come, by the newest of those that have come since the last tick [ns]."""
-        for at in arrived:
-            self.phase.arrived(at / NS)
-        if arrived and self.inputs.chunks:
-            chunk, at, due = self.inputs.chunks[-1], max(arrived), self.heard_ns + self.every_ns
-            in_time = abs(at - due) < self.period_ns / 2
-            self.steady = in_time and len(chunk.actions) <= chunk.execute
-            self.heard_ns = min(at, due + round(DRIFTS * self.period_ns)) if in_time else at
-            self.every_ns = chunk.execute * chunk.dt_ns if 0.0 < chunk.dt_s < 10.0 else 0
-
-    def _awaits(self) -> bool:
-        """Whether the chunk for this tick has yet to come; what has come by now is taken."""
-        overdue_ns, inputs = time.monotonic_ns() - self.heard_ns - self.every_ns, self.inputs
-        if not (self.steady and -round(DRIFTS * self.period_ns) <= overdue_ns < self.period_ns):
-            return False
-        inputs.pull()
-        stop = (any(inputs.pressed.values()) or inputs.robot_fault or inputs.enable < self.enabled or inputs.events
-                or any(other.held for other in inputs.others.values()))
-        self.pulled = bool(stop or inputs.chunks)
-        return not self.pulled
 
     def _follow_clock(self, now: int) -> None:
         """Stamps are of this machine's clock. One that is set moves nothing: it holds until armed anew (S4)."""

@@ -7,10 +7,9 @@ is known by topic: a message's own words about its source count for nothing (S6)
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import rclpy
@@ -46,7 +45,7 @@ class Listener:
     kind: type
     subscription: Any
     heard_ns: int = 0            # monotonic; 0 before anything came
-    arrived: deque[int] = field(default_factory=partial(deque[int], maxlen=MAX_AT_ONCE))  # likewise, since the last tick
+    arrived: list[int] = field(default_factory=list)
 
 
 class Said:
@@ -116,7 +115,6 @@ class Inputs:
         self.gripper_width: float | None = None
         self.wrench: tuple[float, float] | None = None
         self.estops, self.pressed = dict.fromkeys(estops, False), dict.fromkeys(estops, False)
-        self.let_go = False  # since the last tick
         self.enable, self.distance = False, float("nan") if distance else None
         self.chunks: list[Chunk] = []
         self.events: list[EpisodeEvent] = []
@@ -149,7 +147,9 @@ class Inputs:
         """Take what has arrived, in the order in which the listeners were made: e-stops and enable first."""
         now = time.monotonic_ns()
         since_ns, self.pulled_ns = now - self.pulled_ns, now
+        released = False
         for topic, listener in self.listeners.items():
+            listener.arrived.clear()
             for raw, age_ns in self._take(listener, since_ns):
                 message = self.decode(topic, listener.kind, raw)
                 if message is None:
@@ -157,8 +157,8 @@ class Inputs:
                 if self.receive(topic, message):
                     listener.heard_ns = now - age_ns
                     listener.arrived.append(listener.heard_ns)
-                self.let_go |= topic == "enable" and not message.data
-        if self.let_go:  # a release counts, however soon it is taken back
+                released |= topic == "enable" and not message.data
+        if released:  # a release counts, however soon it is taken back
             self.enable = False
 
     def _take(self, listener: Listener, since_ns: int) -> list[tuple[bytes, int]]:
@@ -194,10 +194,8 @@ class Inputs:
         """Inputs of the core, and the episode events; what is an event and no state is handed over once."""
         inputs = self.outside() | {"chunks": tuple(self.chunks), "wrench": self.wrench, "pose": self.pose,
                                    "joints": self.joints}
-        events, self.chunks, self.events, self.wrench, self.let_go = self.events, [], [], None, False
+        events, self.chunks, self.events, self.wrench = self.events, [], [], None
         self.pressed = dict.fromkeys(self.pressed, False)
-        for listener in self.listeners.values():
-            listener.arrived.clear()
         for other in self.others.values():
             other.forget()
         return inputs, events

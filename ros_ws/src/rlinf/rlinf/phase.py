@@ -20,7 +20,6 @@ SOONEST = 0.97          # of a period, between two ticks
 LATE = 0.1              # of a period: a tick later than that moves all that come after it; after less, they catch up
 PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
 LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
-LOOK_S = 0.0003         # how often one looks again for an input that wakes nobody
 TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
 
 
@@ -88,14 +87,13 @@ class PhaseLockedTimer:
         early: of a period, by which a tick may come before its time when its input is there.
         late: of a period, by which it may wait for an input that came in the period before and is missing now: else that
             one, a little late, would wait for the next tick, and where the next one is in time, nobody would see it.
-        awaits: whether an input is missing now, for who takes what has arrived only at a tick; asked again every LOOK_S.
     """
 
     def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float,
-                 late: float = 0.0, awaits: Callable[[], bool] | None = None) -> None:
+                 late: float = 0.0) -> None:
         self.lock = PhaseLock(period_s, hurry, time.monotonic(), late)
         self.early_s, self.late_s = early * period_s, late * period_s
-        self._callback, self._awaits = callback, awaits
+        self._callback = callback
         self._arrivals: list[float] = []
         self._done_early = self._expected = self._waits = False
         self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
@@ -123,14 +121,10 @@ class PhaseLockedTimer:
         if now < self.lock.wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
             self._wake(self.lock.wake_s)
             return
-        limit = self.lock.due_s + self.late_s
-        if self._awaits is not None:
-            if now + 2.0 * LOOK_S < limit and self._awaits():  # a look that comes late itself still comes in time
-                self._wake(now + LOOK_S)
-                return
-        elif now < limit and self._expected and not (self._arrivals or self._done_early or self._waits):
+        missing = self._expected and not self._arrivals and not self._done_early
+        if missing and not self._waits and self.late_s and now < self.lock.due_s + self.late_s:
             self._waits = True
-            self._wake(limit)
+            self._wake(self.lock.due_s + self.late_s)
             return
         self._tick(now)
 
