@@ -10,6 +10,7 @@ from rlinf_core.errors import RlinfError
 from sim_bridges.isolated import python_of
 from sim_bridges.simulator import make
 from sim_bridges.twins.fci import PORT
+from tests.sim_bridges.test_franka_frames import axes, fr3
 
 NAME = "sim_bridges.twins.fci"
 pytestmark = [pytest.mark.ros, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.skipif(  # ros: one after the other
@@ -38,20 +39,11 @@ def test_it_goes_where_it_is_told_and_tells_where_it_is(arm):
     pose, told = arm.tcp_pose(), arm.channels()
     assert np.abs(pose[:3] - goal[:3]).max() < 0.006 and abs(pose[3]) > 0.999 and arm.faults == ()
     assert told["current_pose"] == pytest.approx(pose) and np.abs(told["current_twist"]).max() < 0.05
-    assert fr3(told["joint_states"]) == pytest.approx(pose[:3], abs=1e-4)
+    there = fr3(told["joint_states"])
+    assert there[:3, 3] == pytest.approx(pose[:3], abs=1e-4)
+    assert there[:3, :3] == pytest.approx(axes(pose[3:]), abs=1e-4)
     follow(arm, None, 50)
     assert np.abs(arm.tcp_pose()[:3] - pose[:3]).max() < 0.003, "left alone, it stays where it is"
-
-
-def fr3(joints):
-    """Where the tool is, by the FR3's Denavit-Hartenberg parameters (Craig's; Franka's documentation), a hand on."""
-    pose = np.eye(4)
-    for a, d, alpha, theta in zip((0, 0, 0, 0.0825, -0.0825, 0, 0.088), (0.333, 0, 0.316, 0, 0.384, 0, 0),
-                                  np.pi / 2 * np.array([0, -1, 1, 1, -1, 1, 1]), joints, strict=True):
-        (ca, sa), (ct, st) = ((np.cos(angle), np.sin(angle)) for angle in (alpha, theta))
-        pose = pose @ np.array([[ct, -st, 0, a], [st * ca, ct * ca, -sa, -d * sa], [st * sa, ct * sa, ca, d * ca],
-                                [0, 0, 0, 1]])
-    return (pose @ [0, 0, 0.107 + 0.1034, 1])[:3]
 
 
 def test_an_error_of_its_own_ends_the_motion_until_it_recovers(arm):
