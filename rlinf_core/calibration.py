@@ -13,9 +13,12 @@ import yaml
 
 from rlinf_core.atomic_io import publish_file
 from rlinf_core.errors import RlinfError
+from rlinf_core.interlock import Limits
+from rlinf_core.interlock.rotation import angle, inverse, product, unit
 
 AXES = "xyz"
 APART_M, LEAST_M = 0.001, 0.02  # of points that are kept; an edge of a box
+MOUNTED = 0.5                   # of the cone, beyond which a tool at its home is mounted otherwise than the limits say
 PIXELS = 420                    # of one view
 
 
@@ -59,6 +62,17 @@ class Guided:
             raise RlinfError(f"home: expected it within the box {low.tolist()} to {high.tolist()}, got "
                              f"{self.home.round(3).tolist()}. Guide the tool past it on each side, or show another home")
         return low.tolist(), high.tolist()
+
+
+def mounted(limits: Limits, shown: np.ndarray) -> tuple[float, list[float]]:
+    """How far the tool, which was shown as (4,) x y z w at its home, is from the limits' orientation [rad]; its own.
+
+    The latter is empty where the limits' serves: within ``MOUNTED`` of the cone (S8), and where actions move joints.
+    """
+    turned = unit(tuple(map(float, shown)))
+    apart = angle(product(turned, inverse(limits.nominal)))
+    serves = limits.control_mode == "joint_delta" or apart <= MOUNTED * limits.cone
+    return apart, [] if serves else [round(each, 5) for each in turned]
 
 
 def rewritten(text: str, changes: Mapping[str, Any]) -> str:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import yaml
 
-from rlinf_core.calibration import Guided, draw, publish, rewritten
+from rlinf_core.calibration import Guided, draw, mounted, publish, rewritten
 from rlinf_core.errors import RlinfError
+from rlinf_core.interlock.limits_file import load_limits, with_values
 
 LIMITS = """# Ours.
 box_low: [0.3, -0.2, 0.0]   # the table
@@ -35,6 +36,18 @@ def test_the_box_lies_within_what_was_guided_in_whole_millimetres():
 def test_what_was_not_shown_is_named(path, margin, said):
     with pytest.raises(RlinfError, match=said):
         path.box(margin)
+
+
+@pytest.mark.parametrize("degrees, own", [(0, False), (14, False), (15, True), (-90, True), (180, True)])
+def test_a_tool_beyond_half_of_the_cone_has_its_own_orientation(degrees, own):
+    limits = load_limits("robots/franka_fr3/limits.yaml")  # a cone of 0.5 rad, half of which are 14.3 degrees
+    half = np.radians(degrees) / 2
+    shown = np.array([np.cos(half), np.sin(half), 0.0, 0.0])  # the hand, turned about the vertical
+    apart, orientation = mounted(limits, 1.001 * shown)
+    assert apart == pytest.approx(np.radians(abs(degrees)), abs=1e-9)
+    assert orientation == (pytest.approx(shown, abs=1e-5) if own else [])
+    joints = with_values(limits, {"control_mode": "joint_delta"})
+    assert mounted(joints, shown)[1] == [], "nobody holds it there"
 
 
 def test_a_yaml_keeps_its_comments_and_its_other_keys():

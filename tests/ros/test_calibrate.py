@@ -25,6 +25,7 @@ class Hand:
         (folder / "limits.yaml").write_text(FR3.read_text())
         (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\n")
         self.peer, self.at, self.frame, self.out = peer, ENDS[0], "base_link", folder / "said.txt"
+        self.turned = (1.0, 0.0, 0.0, 0.0)
         self.pose = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
         peer.every(0.02, self.say)
         command = [sys.executable, "-m", "rlinf_core.cli.main", "calibrate", "demo", "--set", f"station.robot={folder}",
@@ -39,7 +40,8 @@ class Hand:
         said.header.stamp, said.header.frame_id = self.peer.node.get_clock().now().to_msg(), self.frame
         p = said.pose.position
         p.x, p.y, p.z = self.at
-        said.pose.orientation.x, said.pose.orientation.w = 1.0, 0.0
+        for axis, value in zip("xyzw", self.turned, strict=True):
+            setattr(said.pose.orientation, axis, value)
         self.pose.publish(said)
 
     def told(self, words, times=1):
@@ -86,6 +88,19 @@ def test_a_hand_shows_box_and_home_and_they_are_written(hand, tmp_path):
     assert (tmp_path / "guided.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("hand", [["--write"]], indirect=True)
+def test_a_tool_that_is_mounted_turned_is_the_limits_orientation_from_then_on(hand, tmp_path):
+    hand.turned = (0.0, 2.0, 0.0, 0.0)  # half a turn about the vertical, and as long as no rotation is
+    hand.guide()
+    hand.type("h")
+    hand.told("home [0.5, 0.05, 0.3]")
+    hand.type("d")
+    assert hand.end() == 0
+    assert "180 degrees from the limits' orientation [1.0, 0.0, 0.0, 0.0]" in hand.out.read_text()
+    limits = yaml.safe_load((tmp_path / "limits.yaml").read_text())
+    assert limits["orientation"] == [0.0, 1.0, 0.0, 0.0] and limits["box_low"] == [0.36, -0.19, 0.06]
+
+
 def test_without_write_and_when_left_nothing_is_written(hand, tmp_path):
     hand.guide()
     hand.type("d")
@@ -100,6 +115,12 @@ def test_an_arm_that_may_move_is_refused(hand):
     hand.peer.every(0.05, lambda: safety.publish(SafetyState(state=SafetyState.ACTIVE)))
     assert hand.end() == 1
     assert "the interlock is ACTIVE: expected it DISARMED" in hand.out.read_text()
+
+
+def test_a_pose_that_is_no_rotation_is_refused(hand):
+    hand.turned = (0.0, 0.0, 0.0, 0.0)
+    assert hand.end() == 1
+    assert "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0" in hand.out.read_text()
 
 
 def test_a_pose_in_another_frame_is_refused(hand):

@@ -10,6 +10,7 @@ import math
 import select
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rlinf.arms import each, hear_safety
 from rlinf.asking import asker, asking
 from rlinf.qos import overheard, subscription
 from rlinf.whereabouts import nothing_heard
-from rlinf_core.calibration import AXES, Guided, draw, flow, publish, rewritten
+from rlinf_core.calibration import AXES, Guided, draw, flow, mounted, publish, rewritten
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode
 from rlinf_core.interlock.limits_file import load_limits, loosest, with_values
@@ -59,6 +60,8 @@ class Listener:
         if message.header.frame_id != self.limits.frame:
             self.trouble = (f"current_pose: expected the limits' frame '{self.limits.frame}', got "
                             f"'{message.header.frame_id}'. Set 'frame' in the limits, or have it said in that one")
+        elif not (q.x or q.y or q.z or q.w):
+            self.trouble = "current_pose: expected a unit quaternion in orientation, got 0, 0, 0, 0"
         elif np.isfinite(pose := np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])).all():
             self.pose, self.at = pose, time.monotonic()
             self.guided.add(pose[:3])
@@ -150,8 +153,14 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     listener = Listener(recipe, arm)
     listener.meet()
     low, high, at_home = ask(listener, margin)
-    box = {"box_low": low, "box_high": high}
-    limits = with_values(load_limits(path), box, str(path), loosest(path))
+    box: dict[str, Any] = {"box_low": low, "box_high": high}
+    limits, most = load_limits(path), loosest(path)
+    apart, own = mounted(limits, at_home["pose"][3:]) if at_home else (0.0, [])
+    if own:
+        box, most = box | {"orientation": own}, replace(most, orientation=tuple(own))
+        print(f"the tool at its home is {math.degrees(apart):.0f} degrees from the limits' orientation "
+              f"{list(limits.orientation)}, more than half of their cone: the orientation becomes the tool's own")
+    limits = with_values(limits, box, str(path), most)
     spec = station_task(recipe).spec.action
     home = {"home": _home(at_home, limits, (spec.of_arm(arm) if arm else spec).dim >= 6)} if at_home else {}
     texts = {path: rewritten(path.read_text(), box)}
