@@ -26,9 +26,13 @@ class Driver(DriverSettings):
     hand_timeout_s: Positive = Field(3.0, description="an order that the hand has not answered by then is a fault [s]")
     hardware: str = Field("FrankaHardwareInterface", description="ros2_control's hardware component, which a reset "
                           "activates again; empty for none")
+    broadcasters: tuple[str, ...] = Field(
+        ("joint_state_broadcaster", "franka_robot_state_broadcaster", "twist_broadcaster"),
+        description="ros2_control's that say where the arm is, which a reset activates again after the hardware; all "
+        "but the first may be missing")
     controllers: tuple[str, ...] = Field(
-        ("joint_state_broadcaster", "franka_robot_state_broadcaster", "cartesian_impedance_controller"),
-        description="which a reset activates again, after the hardware")
+        ("cartesian_impedance_controller",), description="those that move it, which a reset activates again once the "
+        "interlock says a target at the arm")
 
     @property
     def has_gripper(self) -> bool:

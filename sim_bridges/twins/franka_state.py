@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from sim_bridges.simulator import Faulting
 
 IMPEDANCE, JOINTS = "cartesian_impedance_controller", "joint_state_broadcaster"
-BROADCASTER = "franka_robot_state_broadcaster"
-CONTROLLERS = (JOINTS, BROADCASTER, IMPEDANCE)
+BROADCASTER, TWIST = "franka_robot_state_broadcaster", "twist_broadcaster"
+CONTROLLERS = (JOINTS, BROADCASTER, TWIST, IMPEDANCE)
 HARDWARE = "FrankaHardwareInterface"
 OTHER, IDLE, MOVE, GUIDING, REFLEX, USER_STOPPED = range(6)  # of FrankaRobotState.robot_mode
 USER_STOP, CONTROL_LOST, HAND_SILENT = "user_stop", "control_lost", "gripper_timeout"
@@ -90,9 +90,9 @@ class Control:
         return True
 
     def switch(self, activate: Iterable[str], deactivate: Iterable[str]) -> bool:
-        """Whether all of it was done."""
-        wanted = set(activate)
-        if not self.hardware or not wanted <= set(CONTROLLERS) or (IMPEDANCE in wanted and self.mode == USER_STOPPED):
+        """Whether all of it was done, but for controllers that are not there (BEST_EFFORT)."""
+        wanted = set(activate) & set(CONTROLLERS)
+        if not self.hardware or not wanted or (IMPEDANCE in wanted and self.mode == USER_STOPPED):
             return False
         self.active = (self.active | wanted) - set(deactivate)
         if IMPEDANCE in wanted:
@@ -101,12 +101,18 @@ class Control:
 
 
 class Controlled:
-    """A ``Simulator`` that moves only while its controller is active, and whose arm is reported by the twin itself."""
+    """A ``Simulator`` that moves only while its controller is active, and whose arm is reported by the twin itself.
+
+    The controller is as CRISP's: it holds the last target for ever. It hears targets while it is inactive, too, and goes to
+    the last of them when it is activated; where none has come, to where the arm is.
+    """
 
     OWN = ("current_pose", "wrench", "joint_states", "gripper/state")
 
     def __init__(self, simulator: Any, control: Control) -> None:
         self.arm, self.control = simulator, control
+        self.target: np.ndarray | None = None
+        self.followed = False
         control.arm = simulator if hasattr(simulator, "faults") else None
 
     def __getattr__(self, name: str) -> Any:
@@ -114,11 +120,23 @@ class Controlled:
             raise AttributeError(name)
         return getattr(self.arm, name)
 
+    def reset(self, seed: int) -> None:
+        """As the simulator's; nobody has said a target in that scene."""
+        self.target = None
+        self.arm.reset(seed)
+
     def advance(self, target_pose: np.ndarray | None, gripper_width: float | None = None) -> None:
         """One tick; without a controller the arm stays where it is."""
-        self.arm.advance(target_pose if self.control.follows else self.arm.tcp_pose())
+        follows = self.control.follows
+        if self.followed and not follows:
+            self.target = None
+        if target_pose is not None:
+            self.target = target_pose
+        self.followed = follows
+        self.arm.advance(self.target if follows and self.target is not None else self.arm.tcp_pose())
         self.control.last_errors |= self.control.errors
 
     def channels(self) -> dict[str, np.ndarray]:
-        """What others than the arm report: trackers, judges."""
-        return {name: value for name, value in self.arm.channels().items() if name not in self.OWN}
+        """What others than the arm report: trackers, judges, and a controller that says how fast it is."""
+        silent = self.OWN if self.control.speaks(TWIST) else (*self.OWN, "current_twist")
+        return {name: value for name, value in self.arm.channels().items() if name not in silent}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import PoseStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
 from rlinf_msgs.msg import ActionChunk, SafetyEvent, SafetyState
@@ -98,14 +98,14 @@ class Bench(Arm):
             ParameterValue(type=4, string_value=what)
         return self.ask(self.setting, SetParameters.Request(parameters=[Parameter(name=name, value=value)])).results[0]
 
-    def moves(self):
-        """Armed, it follows what the policy asks for: up or down, whichever has room."""
+    def moves(self, on=False):
+        """Armed, it follows what the policy asks for, up or down, whichever has room; and goes ``on`` doing so."""
         self.arm()
         begun = self.poses[-1].pose.position.z
         self.up = 0.004 if begun < 0.2 else -0.004
         self.peer.spin(lambda: abs(self.poses[-1].pose.position.z - begun) > 0.01, 90,
                        lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
-        self.up = 0.0
+        self.up *= on
 
     def fault(self):
         return self.faults[-1].data if self.faults else None
@@ -177,11 +177,18 @@ def test_s17_a_reflex_is_cleared_with_a_reset_by_name_and_never_by_itself(statio
 
 
 def test_s17_where_a_reflex_has_ended_franka_ros2s_control_loop_its_silence_is_the_fault_and_a_reset_starts_it(station):
-    station.moves()
+    """Its controller was told on, meanwhile, where the set-point came to rest: it must not go there when it comes back."""
+    station.moves(on=True)
     station.inject("control_lost")
     station.peer.spin(lambda: station.fault() == "silent (no robot_state from franka_ros2)"
                       and station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
+    station.up, station.poses[:] = 0.0, []
+    twists = listen_newest(station.peer, TwistStamped, "current_twist")
     assert station.clear(station.states[-1].cause).success, "whichever was first, the interlock (S3) or the driver's node"
+    station.peer.for_s(1.0)
+    seen = [pose.pose.position.z for pose in station.poses]
+    assert max(seen) - min(seen) < 0.001, "a reset moves nothing"
+    assert twists, "its controllers that speak are back, too"
     station.moves()
 
 

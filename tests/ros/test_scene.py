@@ -128,3 +128,12 @@ def test_a_robot_side_that_goes_while_it_resets_is_said(peer, robot_side):
     scene.client.server_is_ready = lambda: False  # as the graph says once it has gone
     peer.spin(lambda: answers, what="the answer")
     assert "It went in the middle of reset_scene" in answers[0][1]
+
+
+def test_a_routine_that_fails_says_how_before_the_executor_dies_of_it(capsys):
+    async def fails():
+        raise ValueError("ours")
+
+    with pytest.raises(ValueError, match="ours"):
+        run_routine(fails(), print)
+    assert "ValueError: ours" in capsys.readouterr().err

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import rclpy
 from franka_msgs.msg import Errors, FrankaRobotState
 from geometry_msgs.msg import PoseStamped, WrenchStamped
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import JointState
 
 from rlinf.arm_driver import RECOVERING, ArmDriver
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
@@ -63,6 +66,13 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
             turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)))
 
 
+def _take(heard: Subscription) -> Any:
+    """Of depth 1: the newest message, or none."""
+    with heard.handle:
+        taken = heard.handle.take_message(heard.msg_type, False)
+    return None if taken is None else taken[0]
+
+
 class Franka(ArmDriver):
     """robot_state to ``robot/fault``, ``wrench`` and ``current_pose``; the hand; recovery with a reset."""
 
@@ -73,8 +83,9 @@ class Franka(ArmDriver):
         prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
         self.inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
-        self.states = self.inputs.create_subscription(
-            FrankaRobotState, self.resolve_topic_name(f"{prefix}{STATE}"), lambda _: None, OVERHEARD)
+        self.states, *self.targets = (self.inputs.create_subscription(kind, self.resolve_topic_name(name), lambda _: None,
+                                                                      OVERHEARD) for kind, name in (
+            (FrankaRobotState, f"{prefix}{STATE}"), (PoseStamped, "target_pose"), (JointState, "target_joints")))
         self.wrenches = publisher(self, "wrench")
         self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
         self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
@@ -100,11 +111,13 @@ class Franka(ArmDriver):
         """A pressed user stop, guiding by hand."""
         return not self.silent and self.state.robot_mode in BY_HAND
 
+    def take_targets(self) -> list[object]:
+        """What the interlock has said since this was last asked, the newest alone."""
+        return [target for target in map(_take, self.targets) if target is not None]
+
     def _tick(self) -> None:
-        with self.states.handle:
-            taken = self.states.handle.take_message(FrankaRobotState, False)  # of depth 1: the newest or none
-        if taken is not None:
-            self.state, self.heard_at = taken[0], time.monotonic()
+        if (state := _take(self.states)) is not None:
+            self.state, self.heard_at = state, time.monotonic()
             self.offset_s = (to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds) / NS
             self._publish(self.state)
         if self.hand:

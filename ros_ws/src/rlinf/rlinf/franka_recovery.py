@@ -10,7 +10,7 @@ from franka_msgs.action import ErrorRecovery
 from lifecycle_msgs.msg import State
 from rclpy.action import ActionClient
 
-from rlinf.recovery import BACK_S, Steps
+from rlinf.recovery import BACK_S, STEP_S, Steps
 from rlinf.scene import sleep
 from rlinf_core.drivers.franka import Driver
 
@@ -18,10 +18,15 @@ if TYPE_CHECKING:
     from rlinf.franka import Franka
 
 SUCCEEDED = 4  # action_msgs/GoalStatus.STATUS_SUCCEEDED
+UNDER_WAY_S = 0.1  # what was said before the interlock knew that the robot is brought back has arrived by then
 
 
 class Recovery(Steps):
-    """Error recovery; then the hardware component and its controllers, which franka_ros2 3 deactivates at an error."""
+    """Error recovery; then the hardware component and its controllers, which franka_ros2 3 deactivates at an error.
+
+    Those that say where the arm is come first. What moves it waits for a target at the arm: a controller that keeps what it
+    was told last while it was inactive, as CRISP's do, would go there the moment it is active.
+    """
 
     def __init__(self, node: Franka, prefix: str, settings: Driver) -> None:
         super().__init__(node)
@@ -35,10 +40,13 @@ class Recovery(Steps):
         """See ``Steps``."""
         self.running = True
         try:
-            trouble = await self._clear() or await self._activate() or await self._back() if self.franka.arm_fault else ""
-            return trouble or await self._hand()
+            return (await self._arm() if self.franka.arm_fault else "") or await self._hand()
         finally:
             self.running = False
+
+    async def _arm(self) -> str:
+        return (await self._clear() or await self._activate() or await self._switch(self.settings.broadcasters)
+                or await self._told() or await self._switch(self.settings.controllers) or await self._back())
 
     async def _clear(self) -> str:
         if not self.clearing.server_is_ready():
@@ -55,11 +63,28 @@ class Recovery(Steps):
             done = await self.service(self.activating, SetHardwareComponentState.Request(name=name, target_state=active))
             if done is None or not done.ok:
                 return f"hardware component '{name}' was not activated"
-        if names := list(self.settings.controllers):
-            done = await self.service(self.switching, SwitchController.Request(
-                activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT))
-            if done is None or not done.ok:
-                return f"controllers {', '.join(names)} were not activated"
+        return ""
+
+    async def _switch(self, names: tuple[str, ...]) -> str:
+        if not names:
+            return ""
+        done = await self.service(self.switching, SwitchController.Request(
+            activate_controllers=names, strictness=SwitchController.Request.BEST_EFFORT))
+        return "" if done is not None and done.ok else f"controllers {', '.join(names)} were not activated"
+
+    async def _told(self) -> str:
+        """Until the interlock, which says no target while it does not know where the arm rests, says one again."""
+        until = time.monotonic() + STEP_S
+        while self.franka.silent:
+            if time.monotonic() > until:
+                return self.franka.arm_fault
+            await sleep(self.node, 0.02)
+        await sleep(self.node, UNDER_WAY_S)
+        self.franka.take_targets()
+        while not self.franka.take_targets():
+            if time.monotonic() > until:
+                return "the interlock says no target at the arm. It must rest"
+            await sleep(self.node, 0.02)
         return ""
 
     async def _back(self) -> str:

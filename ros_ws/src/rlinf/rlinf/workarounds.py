@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any
 
@@ -136,5 +137,8 @@ def run_routine(routine: Coroutine[Future, None, Any], finished: Callable[[Any],
         future = routine.send(None)
     except StopIteration as end:
         finished(end.value)
+    except Exception:
+        traceback.print_exc()  # of a task that fails the events executor says nothing: it dies of SIGSEGV
+        raise
     else:
         future.add_done_callback(lambda _: run_routine(routine, finished))
