@@ -18,157 +18,18 @@ from dataclasses import asdict
 from functools import partial
 from operator import sub
 from pathlib import Path
-from typing import Any
 
-import rclpy
-from geometry_msgs.msg import PoseStamped
-from rcl_interfaces.msg import Parameter, ParameterValue
-from rcl_interfaces.srv import SetParameters
-from rclpy.qos import QoSProfile
 from rlinf_msgs.msg import SafetyState
-from sensor_msgs.msg import JointState
-from std_msgs.msg import Bool, String
 
-from rlinf.arms import each
-from rlinf.asking import asker, asking
+from rlinf.asking import asking
 from rlinf.drill_table import Row
-from rlinf.qos import AT_ONCE, OVERHEARD, overheard, subscription, witnessed
-from rlinf.spinning import prioritise
-from rlinf.whereabouts import nothing_heard
+from rlinf.first_motion_watch import Heard, Watcher, disarmed, latched
 from rlinf_core.errors import RlinfError
-from rlinf_core.interlock import Mode, load_limits
-from rlinf_core.recipes import Recipe, load_recipe, station_robot
+from rlinf_core.recipes import Recipe, load_recipe
 
-SLOWER, PATIENCE_S, MEET_S = 0.1, 180.0, 8.0
-SPEEDS = ("speed", "rotation_speed", "joint_speed")
-FAR_M, REST_M, REST_S = 0.005, 0.0005, 0.3
-PRIORITY = 5  # above what computes, or it is itself late in what it measures; below what controls
+SLOWER, PATIENCE_S, FAR_M = 0.1, 180.0, 0.005
+SPEED_S = 0.1  # over which a speed is measured: what arrives late by a few milliseconds is a small part of it
 STOPPED = (SafetyState.HOLD, SafetyState.FAULT, SafetyState.DISARMED, SafetyState.ARMED)
-
-
-class Watcher:
-    """Hears one arm's interlock, its pose, and who asks for what."""
-
-    def __init__(self, recipe: Recipe, arm: str) -> None:
-        self.robot = station_robot(recipe)
-        if arm not in self.robot.interlocks:
-            raise RlinfError(f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got '{arm}'")
-        self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
-        self.states: list[tuple[float, SafetyState]] = []
-        self.poses: list[tuple[float, tuple[float, ...]]] = []
-        self.joints, self.targets = list[tuple[float, tuple[float, ...]]](), list[tuple[float, tuple[float, ...]]]()
-        self.begun = 0.0  # the present one of what is asked for
-        self.asked: dict[str, float] = {}  # what people did, and when it was last heard
-        self.node = asker(recipe.station.name)
-        self._hear(each(arm, "safety"), self._on_safety, witnessed("safety"))
-        self._hear(each(arm, "current_pose"), partial(self._on_pose, self.poses), OVERHEARD)
-        self.by_joints = self.limits.control_mode == "joint_delta"
-        self.measured = self.joints if self.by_joints else self.poses  # of what is commanded
-        if self.by_joints:
-            for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
-                self._hear(each(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
-        else:
-            self._hear(each(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD)
-        self._hear("teleop/action", lambda _: self.asked.__setitem__("command", time.monotonic()))
-        self._hear(each(arm, "robot/fault"), self._on_fault)
-        for name in self.robot.estops:
-            self._hear(f"estop/{name}", partial(self._on_estop, name))
-        self.setting = {name: self.node.create_client(SetParameters, each(name, "interlock/set_parameters"))
-                        for name in self.robot.interlocks}
-        prioritise(PRIORITY)
-
-    def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
-        """By the name that the robot has for it."""
-        subscription(self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic))
-
-    def _on_safety(self, message: SafetyState) -> None:
-        self.states.append((time.monotonic(), message))
-
-    def _on_pose(self, into: list[Any], message: PoseStamped) -> None:
-        p = message.pose.position
-        into.append((time.monotonic(), (p.x, p.y, p.z)))
-
-    def _on_joints(self, into: list[Any], message: JointState) -> None:
-        angles = dict(zip(message.name, message.position, strict=False))
-        if all(name in angles for name in self.limits.joint_names):
-            into.append((time.monotonic(), tuple(angles[name] for name in self.limits.joint_names)))
-
-    def _on_fault(self, fault: String) -> None:
-        if fault.data:
-            self.asked.setdefault(f"robot:{fault.data}", time.monotonic())
-
-    def _on_estop(self, name: str, pressed: Bool) -> None:
-        if pressed.data:
-            self.asked.setdefault(f"estop:{name}", time.monotonic())
-        else:
-            self.asked.pop(f"estop:{name}", None)
-
-    def spin(self, until: Callable[[], Any], seconds: float, what: str) -> None:
-        """RlinfError where it does not come."""
-        end = time.monotonic() + seconds
-        while not until():
-            rclpy.spin_once(self.node, timeout_sec=0.02)
-            if time.monotonic() > end:
-                raise RlinfError(f"waited {seconds:g} s for {what}; the interlock is {self.words}")
-
-    @property
-    def words(self) -> str:
-        state = self.states[-1][1]
-        return f"{Mode(state.state).name} {state.cause}".strip()
-
-    @property
-    def rests(self) -> bool:
-        """Whether the arm has for REST_S."""
-        lately = [at for when, at in self.poses if time.monotonic() - when < REST_S]
-        return len(lately) > 2 and max(math.dist(lately[0], at) for at in lately) < REST_M
-
-    def meet(self) -> None:
-        """Until the interlock and the arm are heard."""
-        try:
-            self.spin(lambda: self.states and self.poses and self.measured and all(
-                client.service_is_ready() for client in self.setting.values()), MEET_S, "it")
-        except (RlinfError, IndexError):
-            what = "pose of the arm" if self.states else "interlock"
-            raise RlinfError(nothing_heard(self.node, what, MEET_S)) from None
-        if self.states[-1][1].state != SafetyState.DISARMED:
-            raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
-
-    def set_speeds(self, factor: float) -> dict[str, float]:
-        """Those of each arm's limits times that, and of this arm what they are; RlinfError where one does not take them.
-
-        Of every arm: a person's device may move another one than they think.
-        """
-        slow = dict[str, dict[str, float]]()
-        for arm, client in self.setting.items():
-            limits = load_limits(self.robot.interlocks[arm])
-            wanted = {name: value * factor for name in SPEEDS if math.isfinite(value := getattr(limits, name))}
-            said = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
-                    for name, value in wanted.items()]
-            future = client.call_async(SetParameters.Request(parameters=said))
-            self.spin(future.done, 10.0, "the interlock's answer")
-            if refused := [each.reason for each in future.result().results if not each.successful]:
-                told = f". Those of {', '.join(slow)} have theirs times {factor:g}: start them anew" if slow else ""
-                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}{told}")
-            slow[arm] = wanted
-        return slow[self.arm]
-
-    def since(self, where: list[Any], when: float) -> list[Any]:
-        """What was heard since then."""
-        return [at for at in where if at[0] >= when]
-
-    def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
-        """When the interlock first stood so; infinity while it has not."""
-        return next((at for at, state in self.states if at >= when and holds(state)), math.inf)
-
-
-def disarmed(state: SafetyState) -> bool:
-    """Whether the interlock is."""
-    return bool(state.state == SafetyState.DISARMED)
-
-
-def latched(cause: str, state: SafetyState) -> bool:
-    """Whether the interlock is, for a cause that begins so."""
-    return bool(state.state == SafetyState.FAULT and state.cause.startswith(cause))
 
 
 def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
@@ -184,11 +45,7 @@ def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
         yield _stops(watcher, "S14", f"while the arm moves, press the e-stop '{name}'", f"e-stop {name} pressed",
                      partial(watcher.asked.get, cause), partial(latched, cause), 135.0)
         _reset(watcher, cause)
-    yield _stops(watcher, "S17", "while the arm moves, press the robot's own stop (or touch it until it stops by itself)",
-                 "the robot stopped by itself", lambda: next((at for name, at in watcher.asked.items()
-                                                              if name.startswith("robot:")), None),
-                 partial(latched, "robot:"), 55.0)
-    _reset(watcher, watcher.states[-1][1].cause)
+    yield _stops_by_itself(watcher)
 
 
 def _say(text: str) -> None:
@@ -214,7 +71,7 @@ def _moves(watcher: Watcher, speed: float) -> Row:
     if not targets:
         raise RlinfError("expected to hear what the interlock commands while the arm moved, and heard nothing")
     far, per_s = (math.dist, "m/s") if not watcher.by_joints else (lambda a, b: max(map(abs, map(sub, a, b))), "rad/s")
-    fastest = max((far(a[1], b[1]) / (b[0] - a[0]) for a, b in zip(poses, poses[10:], strict=False)), default=0.0)
+    fastest = max((far(a[1], b[1]) / (b[0] - a[0]) for a, b in _apart(poses)), default=0.0)
     way = [b - a for a, b in zip(poses[0][1], poses[-1][1], strict=True)]
     asked = [b - a for a, b in zip(targets[0][1], targets[-1][1], strict=True)]
     length = math.hypot(*way) * math.hypot(*asked)
@@ -222,6 +79,16 @@ def _moves(watcher: Watcher, speed: float) -> Row:
     return Row("S9", 0, "the first motion: where it was told to go, at a tenth",
                f"{1.2 * speed:.3f} {per_s}, 0.9 of 1 alike", f"{fastest:.3f} {per_s}, {along:.2f} alike",
                fastest <= 1.2 * speed and along >= 0.9)
+
+
+def _apart(poses: list[Heard]) -> Iterator[tuple[Heard, Heard]]:
+    """Each with the first that came SPEED_S after it."""
+    last = 0
+    for first in poses:
+        while last < len(poses) and poses[last][0] < first[0] + SPEED_S:
+            last += 1
+        if last < len(poses):
+            yield first, poses[last]
 
 
 def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Callable[[], float | None],
@@ -238,6 +105,34 @@ def _stops(watcher: Watcher, requirement: str, do: str, name: str, happened: Cal
     at = begun()
     watcher.spin(lambda: math.isfinite(watcher.first(at - 0.05, expected)), 2.0, f"the interlock to answer: {do}")
     took = 1e3 * max(watcher.first(at - 0.05, expected) - at, 0.0)
+    return _row(watcher, requirement, name, at, took, within_ms)
+
+
+def _stops_by_itself(watcher: Watcher) -> Row:
+    """The robot says that it has, or falls silent, as a Franka does at a reflex; where it rests is seen after the reset."""
+    do = "while the arm moves, press the robot's own stop (or touch it until it stops by itself)"
+    _say(f"arm (e) and move the tool; then, {do}")
+    _moving(watcher)
+    begun = watcher.begun
+
+    def latch() -> float:
+        return watcher.first(begun, lambda state: latched("robot:", state) or latched("stale_state", state))
+
+    watcher.spin(lambda: math.isfinite(latch()), PATIENCE_S, do)
+    said = [at for name, at in watcher.asked.items() if name.startswith("robot:")]
+    cause = watcher.states[-1][1].cause
+    if said and min(said) <= latch() + 0.05:
+        at, within_ms = min(said), 55.0
+    else:  # of its silence, which ended a motion, the interlock knew before its driver
+        before = [when for when, _ in watcher.poses if when <= latch()]
+        at, within_ms = before[-1], 1e3 * (watcher.limits.lost_state + 0.1)
+    took = 1e3 * max(latch() - at, 0.0)
+    _reset(watcher, cause)
+    return _row(watcher, "S17", "the robot stopped by itself, and was reset", at, took, within_ms)
+
+
+def _row(watcher: Watcher, requirement: str, name: str, at: float, took: float, within_ms: float) -> Row:
+    """Once the arm rests: how far it has come since."""
     watcher.spin(lambda: watcher.rests, 5.0, "the arm to rest")
     moved = [pose for _, pose in watcher.since(watcher.poses, at)]
     way = max((math.dist(moved[0], pose) for pose in moved), default=0.0)

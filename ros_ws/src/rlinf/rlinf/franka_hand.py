@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from franka_msgs.action import Grasp, Move
@@ -12,20 +13,25 @@ from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_srvs.srv import Trigger
 
-from rlinf.orders import STATE, Orders
+from rlinf.orders import NEAR_M, STATE, Orders
 from rlinf.qos import publisher
 from rlinf_core.drivers.franka import Driver
 
 WIDEST_M = 0.08
+AGAIN_S = 1.0  # between two tries
 ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # whatever is between the fingers is held
 
 
 class Hand(Orders):
-    """``gripper/command`` to Move where it opens, and to Grasp where it closes; joint_states to ``gripper/state``."""
+    """``gripper/command`` to Move where it opens, and to Grasp where it closes; joint_states to ``gripper/state``.
+
+    Fingers that were to open and did not, as of a hand that was not homed, are told again, and are a fault in time. That
+    nothing was grasped is a result.
+    """
 
     def __init__(self, node: Node, prefix: str, settings: Driver) -> None:
         super().__init__(node, WIDEST_M, settings.hand_timeout_s)
-        self.settings = settings
+        self.settings, self.failed, self.failed_at = settings, "", 0.0
         self.actions = {"move": ActionClient(node, Move, f"{prefix}franka_gripper/move"),
                         "grasp": ActionClient(node, Grasp, f"{prefix}franka_gripper/grasp")}
         self.stopping = node.create_client(Trigger, f"{prefix}franka_gripper/stop")
@@ -47,6 +53,33 @@ class Hand(Orders):
 
     def outcome(self, result: Any) -> str:
         return "done" if result.success else f"failed: {result.error or 'no reason'}"
+
+    def look(self) -> None:
+        if self.failed and self.wanted is not None and time.monotonic() - self.failed_at > AGAIN_S:
+            since, how = self.since, self.failed
+            self.ordered = self.verb(self.wanted), self.wanted
+            self.give()
+            self.since, self.failed, self.failed_at = since, how, time.monotonic()
+        super().look()
+        if self.failed and self.fault:
+            self.fault = f"gripper ({self.words()} {self.failed})"
+
+    def give(self) -> None:
+        self.failed = ""
+        super().give()
+
+    def through(self, number: int, how: str) -> None:
+        """An opening that failed stands, unless the fingers are there."""
+        if number == self.order and how != "done" and self.ordered and self.ordered[0] == "move" and \
+                abs((self.width or 0.0) - self.ordered[1]) > NEAR_M:
+            self.failed, self.said = how, f"{self.words()}: {how}"
+            return
+        self.failed = "" if number == self.order else self.failed
+        super().through(number, how)
+
+    def forget(self, why: str) -> None:
+        self.failed = ""
+        super().forget(why)
 
     def stop(self) -> Future:
         """Part of a reset: what is under way is given up."""
