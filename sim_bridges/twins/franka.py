@@ -27,7 +27,7 @@ from rlinf_core.errors import nearest
 from rlinf_core.interlock.rotation import inverse, turned
 from sim_bridges.ros_bridge import SimBridge
 from sim_bridges.twins.franka_hand import Hand
-from sim_bridges.twins.franka_state import BROADCASTER, HAND_SILENT, JOINTS, Control, Controlled
+from sim_bridges.twins.franka_state import BROADCASTER, HAND_NOT_HOMED, HAND_SILENT, JOINTS, Control, Controlled
 
 ARM = [f"fr3_joint{number}" for number in range(1, 8)]
 FINGERS = ["fr3_finger_joint1", "fr3_finger_joint2"]
@@ -41,7 +41,8 @@ class Twin(SimBridge):
     def __init__(self) -> None:
         self.control = Control(Errors.get_fields_and_field_types())
         super().__init__("twin")
-        self.hand = Hand(self, self.inside.gripper_width, lambda: self.control.injected != HAND_SILENT)
+        self.hand = Hand(self, self.inside.gripper_width, lambda: self.control.injected != HAND_SILENT,
+                         lambda: self.control.injected != HAND_NOT_HOMED)
         self.state = FrankaRobotState(control_command_success_rate=1.0)
         names = {name: f"{BROADCASTER}/{name}" for name in ("current_pose", "external_wrench_in_base_frame")}
         self.states = self.create_publisher(FrankaRobotState, f"{BROADCASTER}/robot_state", 10)

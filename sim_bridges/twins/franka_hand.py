@@ -15,6 +15,7 @@ from sim_bridges.twins.orders import Orders
 
 HOMING_SPEED = 0.05
 SILENT = "libfranka gripper: UDP receive: Timeout"
+NOT_HOMED = "libfranka gripper: Command failed!"
 
 
 class Hand(Orders):
@@ -24,10 +25,12 @@ class Hand(Orders):
         node: whose topics they are.
         between: how wide that is now [m].
         answers: False while the hand is cut off.
+        homed: False while it refuses to open, as before its homing.
     """
 
-    def __init__(self, node: Node, between: Callable[[], float], answers: Callable[[], bool]) -> None:
-        self.node, self.between, self.answers = node, between, answers
+    def __init__(self, node: Node, between: Callable[[], float], answers: Callable[[], bool],
+                 homed: Callable[[], bool]) -> None:
+        self.node, self.between, self.answers, self.homed = node, between, answers, homed
         super().__init__(success=False, error="command aborted")
         self.width = WIDEST_M
         self.states = node.create_publisher(JointState, "franka_gripper/joint_states", 1)
@@ -40,6 +43,9 @@ class Hand(Orders):
         if self.order is None or not self.answers():
             return
         kind, handle = self.order
+        if kind is Move and not self.homed():
+            self.end(False, success=False, error=NOT_HOMED)
+            return
         goal = handle.request
         wanted, speed = (WIDEST_M, HOMING_SPEED) if kind is Homing else (goal.width, goal.speed)
         way = max(wanted, self.between()) - self.width

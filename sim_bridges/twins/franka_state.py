@@ -15,7 +15,8 @@ BROADCASTER, TWIST = "franka_robot_state_broadcaster", "twist_broadcaster"
 CONTROLLERS = (JOINTS, BROADCASTER, TWIST, IMPEDANCE)
 HARDWARE = "FrankaHardwareInterface"
 OTHER, IDLE, MOVE, GUIDING, REFLEX, USER_STOPPED = range(6)  # of FrankaRobotState.robot_mode
-USER_STOP, CONTROL_LOST, HAND_SILENT = "user_stop", "control_lost", "gripper_timeout"
+USER_STOP, CONTROL_LOST = "user_stop", "control_lost"
+HAND_SILENT, HAND_NOT_HOMED = "gripper_timeout", "gripper_not_homed"
 WIDEST_M = 0.08
 
 
@@ -45,7 +46,7 @@ class Control:
     @property
     def known(self) -> list[str]:
         """What ``inject`` takes."""
-        return ["", USER_STOP, CONTROL_LOST, HAND_SILENT, *self.flags]
+        return ["", USER_STOP, CONTROL_LOST, HAND_SILENT, HAND_NOT_HOMED, *self.flags]
 
     @property
     def mode(self) -> int:

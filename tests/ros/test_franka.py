@@ -18,7 +18,6 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
-from rlinf import driver
 from rlinf.interlock_inputs import needs
 from rlinf.qos import OVERHEARD, profile
 from rlinf_core.interlock import load_limits
@@ -241,6 +240,23 @@ def test_the_hand_follows_and_is_a_fault_where_it_does_not_answer(station):
     assert events and "recover" not in {event.cause for event in events}, "the arm has followed all along"
 
 
+def test_a_hand_that_refuses_to_open_is_told_again_and_is_a_fault_until_it_does(station):
+    """As one that was not homed, or with a width beyond its own."""
+    station.moves()
+    station.open = -0.02
+    station.peer.spin(lambda: width(station) < 0.04, what=lambda: f"the hand at {width(station)}")
+    station.inject("gripper_not_homed")
+    station.open = 0.02
+    station.peer.spin(lambda: station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
+    cause = station.states[-1].cause
+    assert cause.startswith("robot:gripper (move ") and "failed: libfranka gripper: Command failed!" in cause
+    station.inject("")
+    station.peer.spin(lambda: width(station) > 0.05, what=lambda: f"the hand, without a reset, at {width(station)}")
+    station.open = 0.0
+    station.peer.spin(lambda: station.clear(cause).success, what=lambda: f"the reset: {station.fault()}")
+    station.moves()
+
+
 def test_a_clock_that_is_ahead_is_told_with_how_much(station):
     station.moves()
     station.inject(2.0, "clock_offset_s")
@@ -250,28 +266,6 @@ def test_a_clock_that_is_ahead_is_told_with_how_much(station):
     assert "got +2.0" in station.health[told].message or "got +1.9" in station.health[told].message
     station.inject(0.0, "clock_offset_s")
     station.peer.spin(lambda: station.health[told].level == b"\0", what=lambda: f"diagnostics: {station.health[told]}")
-
-
-@pytest.mark.parametrize("module, said", [
-    ("", "expected a file of parameters with 'module'"), ("my_arm.node", "expected the package 'my_arm'"),
-    ("os.path", "expected a module with main()"),
-    ("rlinf.franka", "expected the package 'franka_msgs'.* Run: rlinf messages")])
-def test_what_a_driver_lacks_is_said_in_a_line(monkeypatch, tmp_path, module, said):
-    (tmp_path / "parameters.yaml").write_text(f"/**: {{ros__parameters: {{module: '{module}'}}}}\n")
-    monkeypatch.setattr(sys, "argv", ["driver", "--params-file", str(tmp_path / "parameters.yaml")])
-    for name in ("rlinf.franka", "franka_msgs", "franka_msgs.msg"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Without(), *sys.meta_path])
-    with pytest.raises(SystemExit, match=said):
-        driver.main()
-
-
-class Without:
-    """No franka_msgs, as where nothing has built it."""
-
-    def find_spec(self, name, *_):
-        if name == "franka_msgs":
-            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
 
 @pytest.mark.slow

@@ -1,0 +1,159 @@
+"""What `rlinf first-motion` hears of one arm: its interlock, its pose, what people do; and the speeds that it sets."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from operator import itemgetter
+from typing import Any
+
+import rclpy
+from geometry_msgs.msg import PoseStamped
+from rcl_interfaces.msg import Parameter, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rclpy.qos import QoSProfile
+from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool, String
+
+from rlinf.arms import each
+from rlinf.asking import asker
+from rlinf.qos import AT_ONCE, OVERHEARD, overheard, subscription, witnessed
+from rlinf.spinning import prioritise
+from rlinf.whereabouts import nothing_heard
+from rlinf_core.errors import RlinfError
+from rlinf_core.interlock import Mode, load_limits
+from rlinf_core.recipes import Recipe, station_robot
+
+MEET_S = 8.0
+SPEEDS = ("speed", "rotation_speed", "joint_speed")
+REST_M, REST_S = 0.0005, 0.3
+PRIORITY = 5  # above what computes, or it is itself late in what it measures; below what controls
+Heard = tuple[float, tuple[float, ...]]  # when, and where
+
+
+class Watcher:
+    """Hears one arm's interlock, its pose, and who asks for what."""
+
+    def __init__(self, recipe: Recipe, arm: str) -> None:
+        self.robot = station_robot(recipe)
+        if arm not in self.robot.interlocks:
+            raise RlinfError(f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got '{arm}'")
+        self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
+        self.states: list[tuple[float, SafetyState]] = []
+        self.poses, self.joints, self.targets = list[Heard](), list[Heard](), list[Heard]()
+        self.begun = 0.0  # the present one of what is asked for
+        self.asked: dict[str, float] = {}  # what people did, and when it was last heard
+        self.node = asker(recipe.station.name)
+        self._hear(each(arm, "safety"), self._on_safety, witnessed("safety"))
+        self._hear(each(arm, "current_pose"), partial(self._on_pose, self.poses), OVERHEARD)
+        self.by_joints = self.limits.control_mode == "joint_delta"
+        self.measured = self.joints if self.by_joints else self.poses  # of what is commanded
+        if self.by_joints:
+            for name, into in (("joint_states", self.joints), ("target_joints", self.targets)):
+                self._hear(each(arm, name), partial(self._on_joints, into), overheard(AT_ONCE))
+        else:
+            self._hear(each(arm, "target_pose"), partial(self._on_pose, self.targets), OVERHEARD)
+        self._hear("teleop/action", lambda _: self.asked.__setitem__("command", time.monotonic()))
+        self._hear(each(arm, "robot/fault"), self._on_fault)
+        for name in self.robot.estops:
+            self._hear(f"estop/{name}", partial(self._on_estop, name))
+        self.setting = {name: self.node.create_client(SetParameters, each(name, "interlock/set_parameters"))
+                        for name in self.robot.interlocks}
+        prioritise(PRIORITY)
+
+    def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
+        """By the name that the robot has for it."""
+        subscription(self.node, topic, callback, quality=quality, at=self.robot.topics.get(topic, topic))
+
+    def _on_safety(self, message: SafetyState) -> None:
+        self.states.append((time.monotonic(), message))
+
+    def _on_pose(self, into: list[Any], message: PoseStamped) -> None:
+        p = message.pose.position
+        into.append((time.monotonic(), (p.x, p.y, p.z)))
+
+    def _on_joints(self, into: list[Any], message: JointState) -> None:
+        angles = dict(zip(message.name, message.position, strict=False))
+        if all(name in angles for name in self.limits.joint_names):
+            into.append((time.monotonic(), tuple(angles[name] for name in self.limits.joint_names)))
+
+    def _on_fault(self, fault: String) -> None:
+        if fault.data:
+            self.asked.setdefault(f"robot:{fault.data}", time.monotonic())
+
+    def _on_estop(self, name: str, pressed: Bool) -> None:
+        if pressed.data:
+            self.asked.setdefault(f"estop:{name}", time.monotonic())
+        else:
+            self.asked.pop(f"estop:{name}", None)
+
+    def spin(self, until: Callable[[], Any], seconds: float, what: str) -> None:
+        """RlinfError where it does not come."""
+        end = time.monotonic() + seconds
+        while not until():
+            rclpy.spin_once(self.node, timeout_sec=0.02)
+            if time.monotonic() > end:
+                raise RlinfError(f"waited {seconds:g} s for {what}; the interlock is {self.words}")
+
+    @property
+    def words(self) -> str:
+        state = self.states[-1][1]
+        return f"{Mode(state.state).name} {state.cause}".strip()
+
+    @property
+    def rests(self) -> bool:
+        """Whether the arm has for REST_S."""
+        lately = [at for _, at in self.since(self.poses, time.monotonic() - REST_S)]
+        return len(lately) > 2 and max(math.dist(lately[0], at) for at in lately) < REST_M
+
+    def meet(self) -> None:
+        """Until the interlock and the arm are heard."""
+        try:
+            self.spin(lambda: self.states and self.poses and self.measured and all(
+                client.service_is_ready() for client in self.setting.values()), MEET_S, "it")
+        except (RlinfError, IndexError):
+            what = "pose of the arm" if self.states else "interlock"
+            raise RlinfError(nothing_heard(self.node, what, MEET_S)) from None
+        if self.states[-1][1].state != SafetyState.DISARMED:
+            raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
+
+    def set_speeds(self, factor: float) -> dict[str, float]:
+        """Those of each arm's limits times that, and of this arm what they are; RlinfError where one does not take them.
+
+        Of every arm: a person's device may move another one than they think.
+        """
+        slow = dict[str, dict[str, float]]()
+        for arm, client in self.setting.items():
+            limits = load_limits(self.robot.interlocks[arm])
+            wanted = {name: value * factor for name in SPEEDS if math.isfinite(value := getattr(limits, name))}
+            said = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
+                    for name, value in wanted.items()]
+            future = client.call_async(SetParameters.Request(parameters=said))
+            self.spin(future.done, 10.0, "the interlock's answer")
+            if refused := [each.reason for each in future.result().results if not each.successful]:
+                told = f". Those of {', '.join(slow)} have theirs times {factor:g}: start them anew" if slow else ""
+                raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}{told}")
+            slow[arm] = wanted
+        return slow[self.arm]
+
+    def since(self, where: list[Any], when: float) -> list[Any]:
+        """What was heard since then."""
+        return where[bisect_left(where, when, key=itemgetter(0)):]
+
+    def first(self, when: float, holds: Callable[[SafetyState], bool]) -> float:
+        """When the interlock first stood so; infinity while it has not."""
+        return next((at for at, state in self.since(self.states, when) if holds(state)), math.inf)
+
+
+def disarmed(state: SafetyState) -> bool:
+    """Whether the interlock is."""
+    return bool(state.state == SafetyState.DISARMED)
+
+
+def latched(cause: str, state: SafetyState) -> bool:
+    """Whether the interlock is, for a cause that begins so."""
+    return bool(state.state == SafetyState.FAULT and state.cause.startswith(cause))

@@ -1,0 +1,31 @@
+"""The node that runs what a robot's YAML names: what it lacks."""
+
+import sys
+
+import pytest
+
+from rlinf import driver
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.mark.parametrize("module, said", [
+    ("", "expected a file of parameters with 'module'"), ("my_arm.node", "expected the package 'my_arm'"),
+    ("os.path", "expected a module with main()"),
+    ("rlinf.franka", "expected the package 'franka_msgs'.* Run: rlinf messages")])
+def test_what_a_driver_lacks_is_said_in_a_line(monkeypatch, tmp_path, module, said):
+    (tmp_path / "parameters.yaml").write_text(f"/**: {{ros__parameters: {{module: '{module}'}}}}\n")
+    monkeypatch.setattr(sys, "argv", ["driver", "--params-file", str(tmp_path / "parameters.yaml")])
+    for name in ("rlinf.franka", "franka_msgs", "franka_msgs.msg"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Without(), *sys.meta_path])
+    with pytest.raises(SystemExit, match=said):
+        driver.main()
+
+
+class Without:
+    """No franka_msgs, as where nothing has built it."""
+
+    def find_spec(self, name, *_):
+        if name == "franka_msgs":
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
