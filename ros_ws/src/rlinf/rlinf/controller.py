@@ -22,6 +22,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from rlinf.qos import received, subscription
 from rlinf.spinning import ControlNode, run
+from rlinf.stamps import NS, to_ns
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import load_limits
 from rlinf_core.interlock.rotation import inverse, product, to_vector
@@ -42,7 +43,7 @@ class Controller(ControlNode):
         self.kind = self.declare_parameter("kind", "").value
         if self.kind not in MESSAGES:
             raise RlinfError(f"controller: kind: expected one of {', '.join(MESSAGES)}, got '{self.kind}'")
-        self.horizon = Duration(seconds=self.declare_parameter("horizon_s", 0.05).value).to_msg()
+        self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
         limits_file = self.declare_parameter("limits_file", "").value
@@ -62,8 +63,8 @@ class Controller(ControlNode):
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        point = JointTrajectoryPoint(positions=target.position, time_from_start=self.horizon)
-        self.output.publish(JointTrajectory(joint_names=target.name, points=[point]))  # stamp 0: from now on
+        self.output.publish(trajectory(self.before, target, self.horizon_s))
+        self.before = target
 
     def _on_pose(self, pose: PoseStamped) -> None:
         """One that no arm can have come to since the last is none (S21); where it lasts, the last one gets old."""
@@ -106,6 +107,21 @@ class Controller(ControlNode):
         for part, values in ((twist.twist.linear, self.linear), (twist.twist.angular, self.angular)):
             part.x, part.y, part.z = values
         self.output.publish(twist)
+
+
+def trajectory(before: JointState, target: JointState, horizon_s: float) -> JointTrajectory:
+    """To ``target``, from the one before, in the time that lies between the two; its stamp is 0: from now on.
+
+    As it is set up by default, ros2_control's controller begins each message where the arm is measured, unless the message
+    says where. The arm lags: what it is told would fall back there a hundred times a second, and hardly get ahead of it.
+    Where none came within ``horizon_s`` before, from where the arm is, in that time.
+    """
+    since_s = (to_ns(target.header.stamp) - to_ns(before.header.stamp)) / NS
+    goes_on = 0.0 < since_s <= horizon_s and list(before.name) == list(target.name)
+    points = [JointTrajectoryPoint(positions=before.position)] if goes_on else []
+    reached = Duration(seconds=since_s if goes_on else horizon_s).to_msg()
+    return JointTrajectory(joint_names=target.name,
+                           points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)])
 
 
 def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
