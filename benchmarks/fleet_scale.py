@@ -10,17 +10,20 @@ in lockstep, paced to so many simulated seconds a second. All stations play the 
 which takes in what they send and waits for more demonstrations than will come: it does not learn, so that the processor
 is the stations' alone.
 
-An episode counts when the trainer has it on its disk and in its journal. Once the first of each station has come, the time
-from its next one to the --episodes-th after that is taken; a fleet's rate is the sum of its stations'. "Efficiency" is that
-rate beside so many times that of the smallest fleet. "Cores" are the processor time that trainer and stations have used
-meanwhile, "trainer" that of the trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores
-are full, and more stations are slower ones. It does not cover machines of their own, whose stations share only the trainer
-and its line: for that, benchmarks/bridge.py --stations 200.
+An episode counts when the trainer has it on its disk and in its journal. Once the first of each station has come, the
+time from its next one to the --episodes-th after that is taken, between the moments in which their stations had closed
+them: how long they wait for the uplink, which gives way to all that controls, changes no rate; "lag" is the longest that
+one waited. A fleet's rate is the sum of its stations'. "Efficiency" is that rate beside so many times that of the
+smallest fleet. "Cores" are the processor time that trainer and stations have used meanwhile, "trainer" that of the
+trainer alone; "busy" is the whole machine, whatever else it does: near 100 %, the cores are full, and more stations are
+slower ones. It does not cover machines of their own, whose stations share only the trainer and its line: for that,
+benchmarks/bridge.py --stations 200.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -45,14 +48,23 @@ DOMAIN, FULL, ENDLESS = 120, 0.9, 100_000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-def arrivals(run_dir: Path) -> dict[str, list[float]]:
-    """Of each station, when its episodes were durable at the trainer."""
+def arrivals(run_dir: Path, folders: dict[str, Path]) -> dict[str, list[tuple[float, float]]]:
+    """Of each station's episodes that are durable at the trainer: when they were closed there, and how long they waited."""
     found, journal = defaultdict(list), run_dir / "journal.jsonl"
     lines = journal.read_bytes().split(b"\n")[:-1] if journal.exists() else ()
     for row in map(json.loads, lines):
         if row["status"] == ARRIVED:
-            found[row["station"]].append(row["time"])
-    return found
+            closed = _closed(folders[row["station"]] / "spool", row["id"])
+            found[row["station"]].append((closed, row["time"] - closed))
+    return {station: sorted(times) for station, times in found.items()}
+
+
+def _closed(spool: Path, episode_id: str) -> float:
+    """When: a folder keeps the time at which its last file was written, wherever it is moved to."""
+    for place in ("sent", "closed", "sent"):  # it is moved meanwhile
+        with contextlib.suppress(FileNotFoundError):
+            return (spool / place / episode_id).stat().st_mtime
+    raise SystemExit(f"{spool}: expected the episode {episode_id}, which has arrived")
 
 
 def rate(times: list[float]) -> float:
@@ -98,8 +110,8 @@ def play(run_dir: Path, count: int, episodes: int, overrides: list[str], limit_s
 def _measured(run_dir: Path, trainer: Supervisor, stations: list[Station], episodes: int, limit_s: float
               ) -> dict[str, float]:
     supervisors, began = [trainer, *(station.supervisor for station in stations)], time.monotonic()
-    since, before = 0.0, (0.0,) * 4
-    counted: dict[str, list[float]] = {}
+    since, before, folders = 0.0, (0.0,) * 4, {station.member.name: station.member.folder for station in stations}
+    counted: dict[str, list[tuple[float, float]]] = {}
     while time.monotonic() < began + limit_s and (
             not since or any(len(times) <= episodes for times in counted.values())):
         time.sleep(0.2)
@@ -109,17 +121,19 @@ def _measured(run_dir: Path, trainer: Supervisor, stations: list[Station], episo
                 raise SystemExit(station.words)
         if events := trainer.poll():
             raise SystemExit(str(events))
-        found = arrivals(run_dir)
+        found = arrivals(run_dir, folders)
         if not since and len(found) == len(stations):
             since, before = time.time(), (used_s(supervisors), used_s([trainer]), *machine_s())
-        counted = {name: [at for at in times if at > since][:episodes + 1] for name, times in found.items()}
+        counted = {name: [at for at in times if at[0] > since][:episodes + 1] for name, times in found.items()}
     if not since:
         raise SystemExit(f"expected an episode of each of {len(stations)} stations within {limit_s:.0f} s, got some of "
                          f"{', '.join(counted) or 'none'}. Take fewer, or a larger --limit-s")
     now, took = (used_s(supervisors), used_s([trainer]), *machine_s()), time.time() - since
     used, trainers, busy, every = (after - then for after, then in zip(now, before, strict=True))
-    return {"episodes_per_hour": sum(map(rate, counted.values())), "cores": used / took, "trainer_cores": trainers / took,
-            "busy": busy / every, "counted": float(sum(max(0, len(times) - 1) for times in counted.values()))}
+    return {"episodes_per_hour": sum(rate([at for at, _ in times]) for times in counted.values()),
+            "lag_s": max(lag for times in counted.values() for _, lag in times),
+            "cores": used / took, "trainer_cores": trainers / took, "busy": busy / every,
+            "counted": float(sum(max(0, len(times) - 1) for times in counted.values()))}
 
 
 def main() -> None:
@@ -134,7 +148,8 @@ def main() -> None:
     factor = options.real_time_factor
     overrides = [f"station.real_time_factor={factor}"] if factor else ["station.lockstep=false"]
     flat: dict[str, float] = {"cores_there": float(len(os.sched_getaffinity(0))), "real_time_factor": factor}
-    print(f"{'stations':>8}{'episodes/h':>12}{'efficiency':>12}{'cores':>8}{'trainer':>9}{'busy':>7}{'counted':>9}")
+    print(f"{'stations':>8}{'episodes/h':>12}{'efficiency':>12}{'lag':>8}{'cores':>8}{'trainer':>9}{'busy':>7}"
+          f"{'counted':>9}")
     for count in sorted(options.stations):
         with tempfile.TemporaryDirectory(prefix="rlinf-scale-") as folder:
             found = play(Path(folder) / "run", count, options.episodes, overrides, options.limit_s)
@@ -143,8 +158,8 @@ def main() -> None:
         efficiency = found["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)
         flat[f"efficiency_{count}"] = efficiency
         full = "   the cores are full" if found["busy"] > FULL else ""
-        print(f"{count:>8}{found['episodes_per_hour']:>12.0f}{efficiency:>12.1%}{found['cores']:>8.2f}"
-              f"{found['trainer_cores']:>9.2f}{found['busy']:>7.0%}"
+        print(f"{count:>8}{found['episodes_per_hour']:>12.0f}{efficiency:>12.1%}{found['lag_s']:>6.1f} s"
+              f"{found['cores']:>8.2f}{found['trainer_cores']:>9.2f}{found['busy']:>7.0%}"
               f"{found['counted']:>9.0f}{full}", flush=True)
     if options.json:
         options.json.write_text(json.dumps(flat, indent=1) + "\n")

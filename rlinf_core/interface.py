@@ -187,6 +187,9 @@ def of_arms(name: str, arms: Sequence[str]) -> list[str]:
     return [f"{arm}/{name}" for arm in arms] if arms and topic(name).per_arm else [name]
 
 
+VECTORS = ("geometry_msgs/msg/TwistStamped", "geometry_msgs/msg/WrenchStamped")  # whose numbers lie along a frame's axes
+
+
 def arm_of(name: str) -> str:
     """The arm that a topic's name says it is of; empty where it says none."""
     above, _, below = name.partition("/")

@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from rlinf_core import plugins
 from rlinf_core.cameras import CAMERA, CameraSettings, DeviceCamera
 from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
-from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.grippers import GRIPPER, GripperSettings
 from rlinf_core.hand_eye import check as check_hand_eye
-from rlinf_core.interface import TAKEN, topic
+from rlinf_core.interface import TAKEN, of_arms, topic
 from rlinf_core.paths import SOURCE, shared
 from rlinf_core.settings.base import Name, Positive, Settings
 from rlinf_core.settings.checking import checked
@@ -113,6 +113,9 @@ class Robot(Settings):
                                   "camera locate): on `/tf_static`")
     tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `/tf`: another name "
                             "where the driver's robot_state_publisher has this one, empty for none")
+    tool_axes: tuple[str, ...] = Field(
+        (), description="twists and wrenches that its driver says along the tool's axes, as CRISP does current_twist and "
+        "ur_robot_driver its wrench: turned by current_pose into the limits' frame, unless they are in that already")
     distance: bool = Field(
         False, description="whether `distance` (sensor_msgs/Range) tells how near the nearest obstacle is; silent, it "
         "stops the arm")
@@ -147,6 +150,13 @@ class Robot(Settings):
         for name in self.arms:
             if name in TAKEN:
                 raise ValueError(f"arms: '{name}' begins the names of other topics. Give the arm another name, e.g. left")
+        return self
+
+    @model_validator(mode="after")
+    def _axes_of_what_has_some(self) -> Robot:
+        known = of_arms("current_twist", list(self.arms)) + of_arms("wrench", list(self.arms))
+        if others := [name for name in self.tool_axes if name not in known]:
+            raise ValueError(f"tool_axes: expected {' or '.join(known)}, got '{others[0]}'{nearest(others[0], known)}")
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 NOT_OURS = {  # ROS's own, the drill's, and those of drivers, as their settings or their user name them
     '"/diagnostics"', '"/parameter_events"', '"/tf"', '"/tf_static"', '"inject"', '"injected"', '"drill/do"',
     '"drill/stalls"', 'controller.py: self.declare_parameter("topic", "").value', "fault_injector.py: source",
-    "fault_injector.py: target", 'franka.py: self.resolve_topic_name(f"{prefix}{STATE}")',
+    "fault_injector.py: target", 'arm_driver.py: self.resolve_topic_name(name)',
     'franka_hand.py: f"{prefix}franka_gripper/joint_states"', "gripper_command.py: self.settings.states",
     "universal_robots.py: prefix + topic"}
 ELSEWHERE = ("qos.py", "spinning.py")
@@ -138,7 +138,7 @@ def test_joints_are_read_by_name_and_what_others_say_on_their_topic_is_not_their
 
     latest = Latest.__new__(Latest)
     latest.channels, latest.messages, latest.stamps_ns = {}, {}, {}
-    latest.joints = {"joint_states": ["b", "a"]}
+    latest.joints, latest.axes = {"joint_states": ["b", "a"]}, {}
     latest._keep("joint_states", JointState(name=["a", "finger", "b"], position=[1.0, 9.0, 2.0]))
     latest._keep("joint_states", JointState(name=["finger"], position=[9.0]))
     assert latest.channels["joint_states"].tolist() == [2.0, 1.0]

@@ -43,6 +43,18 @@ def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):
     assert not any(process.parameters.get("lockstep") for process in twin.values())
 
 
+def test_the_environment_knows_along_whose_axes_a_real_arm_speaks(tmp_path):
+    def axes(*overrides):
+        found = {each.name: each for each in station_processes(load_recipe("demo", list(overrides)), tmp_path)}
+        return json.loads(found["environment"].parameters["axes"])
+
+    assert axes() == {}, "a simulator speaks the robot interface"
+    real = "station.operator.kind=keyboard"
+    assert axes("station.robot=franka_fr3", real) == {"current_twist": {"frame": "base_link", "tool": True},
+                                                      "wrench": {"frame": "base_link", "tool": False}}
+    assert axes("station.robot=ur5e", "station.task=ur5e_reach", real)["wrench"] == {"frame": "base", "tool": True}
+
+
 def test_a_driver_of_ones_own_is_run_for_each_arm(tmp_path, monkeypatch):
     (tmp_path / "my_arm.py").write_text(
         "from typing import ClassVar\nfrom rlinf_core.drivers import DriverSettings\n\n"

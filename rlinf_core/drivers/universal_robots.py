@@ -21,3 +21,6 @@ class Driver(DriverSettings):
                                                "resend, with headless_mode:=true, or play, a program with External Control")
     unlock_after_s: float = Field(5.0, ge=0, le=60, description="a protective stop is not unlocked sooner than that after "
                                   "it began, as the robot has it [s]")
+    frozen_s: float = Field(0.5, ge=0, le=60, description="joint_states that are the same for so long, to the last bit of "
+                            "their currents, are of a robot that the driver cannot hear; 0 where they are no measurements, "
+                            "as of mock hardware [s]")

@@ -14,7 +14,7 @@ Contacts = tuple[int, int]
 OTHER = "arm:"                   # begins the cause of a hold that is another arm's
 NEVER_S = 1e8                    # an enable this old was never heard
 RECOVERING = "recovering"         # of robot/fault: it is brought back
-FOLLOWS = ("gripper", "silent", "error")  # begin a robot's faults in which the arm may follow all the same
+FOLLOWS = ("gripper", "silent", "frozen", "error")  # begin a robot's faults in which the arm may follow all the same
 STOPPED = ("disarmed", "fault")  # what another arm says of itself while it is
 
 
@@ -33,8 +33,8 @@ def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[
 def follows_nothing(robot_fault: str) -> bool:
     """Whether a robot with this fault of its own follows no target, as S17 says of it.
 
-    A gripper's stops no arm; while the robot is brought back it may follow again; what is silent or cannot be read says
-    nothing; and an error alone, without a mode in which it stands, may be anything.
+    A gripper's stops no arm; while the robot is brought back it may follow again; what is silent, frozen or cannot be read
+    says nothing; and an error alone, without a mode in which it stands, may be anything.
     """
     return robot_fault not in ("", RECOVERING, "unreadable", "interlock") and not robot_fault.startswith(FOLLOWS)
 

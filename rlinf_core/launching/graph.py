@@ -101,7 +101,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
         _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
               lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
-              homes=bool(home(recipe)), joints=_joints(robot), **cameras),
+              homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **cameras),
         _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
               lockstep=lockstep, **cameras, **_remote(recipe)),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
@@ -152,6 +152,13 @@ def _joints(robot: Robot) -> str:
     names = {f"{arm}/joint_states" if arm else "joint_states": load_limits(path).joint_names
              for arm, path in robot.interlocks.items()}
     return json.dumps({topic: joints for topic, joints in names.items() if joints})
+
+
+def _axes(robot: Robot) -> str:
+    """Of each twist and wrench of a real arm: in which frame it is to be, and whether it comes along the tool's axes."""
+    frames = {f"{arm}/{name}" if arm else name: load_limits(path).frame for arm, path in robot.interlocks.items()
+              for name in ("current_twist", "wrench")} if robot.driver != SIMULATOR else {}
+    return json.dumps({name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()})
 
 
 def home(recipe: Recipe) -> str:

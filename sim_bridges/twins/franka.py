@@ -41,6 +41,7 @@ class Twin(SimBridge):
     def __init__(self) -> None:
         self.control = Control(Errors.get_fields_and_field_types())
         super().__init__("twin")
+        self.messages["current_twist"].header.frame_id = TOOL
         self.hand = Hand(self, self.inside.gripper_width, lambda: self.control.injected != HAND_SILENT,
                          lambda: self.control.injected != HAND_NOT_HOMED)
         self.state = FrankaRobotState(control_command_success_rate=1.0)

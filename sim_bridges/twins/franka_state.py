@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlinf_core.interlock.rotation import inverse, turned
+
 if TYPE_CHECKING:
     from sim_bridges.simulator import Faulting
 
@@ -138,6 +140,10 @@ class Controlled:
         self.control.last_errors |= self.control.errors
 
     def channels(self) -> dict[str, np.ndarray]:
-        """What others than the arm report: trackers, judges, and a controller that says how fast it is."""
+        """What others than the arm report: trackers, judges, and a controller that says the tool's twist along its axes."""
+        said = self.arm.channels()
+        back = inverse(tuple(said["current_pose"][3:]))
+        twist = said["current_twist"]
+        said["current_twist"] = np.array([*turned(back, twist[:3]), *turned(back, twist[3:])])
         silent = self.OWN if self.control.speaks(TWIST) else (*self.OWN, "current_twist")
-        return {name: value for name, value in self.arm.channels().items() if name not in silent}
+        return {name: value for name, value in said.items() if name not in silent}

@@ -28,10 +28,10 @@ from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 from rlinf.qos import publisher
 from rlinf.spinning import ControlNode, run
 from rlinf_core.errors import nearest
-from sim_bridges.twins.universal_robots_state import HOME, IDLE, KNOWN, RUNNING, SILENT, Control, tool_pose
+from sim_bridges.twins.universal_robots_state import FROZEN, HOME, IDLE, KNOWN, RUNNING, SILENT, Control, tool_pose
 
 TICK_S = 0.01  # 100 Hz, where the driver has 500
-NEAR_M = 0.02
+NEAR_M, NOISE_A = 0.02, 0.01
 ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
 FOLLOWS = "/scaled_joint_trajectory_controller/joint_trajectory"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -49,6 +49,7 @@ class Twin(ControlNode):
             floating_point_range=[FloatingPointRange(from_value=0.0, to_value=60.0)]))
         self.control, self.goal = Control(), tool_pose(np.array(HOME))
         self.told: dict[str, Any] = {}
+        self.random, self.currents = np.random.default_rng(0), [0.0] * len(ARM)
         self._make_interfaces()
         self.add_on_set_parameters_callback(self._inject)
         self.create_timer(TICK_S, self._tick)
@@ -117,7 +118,10 @@ class Twin(ControlNode):
         pose, now = tool_pose(control.joints), self.get_clock().now().to_msg()
         self.scaling.publish(Float64(data=control.scaling))
         names = sorted(ARM)  # the broadcaster has an order of its own
-        joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names])
+        if control.injected != FROZEN:  # of a robot that it cannot hear the driver goes on to say the last
+            self.currents = self.random.normal(0.0, NOISE_A, len(ARM)).tolist()
+        joints = JointState(name=names, position=[float(control.joints[ARM.index(name)]) for name in names],
+                            effort=self.currents)
         success = JointState(name=["success"], position=[float(np.linalg.norm(pose[:3] - self.goal[:3]) < NEAR_M)])
         for output, message, frame in (
                 (self.joints, joints, "base_link"), (self.poses, _posed(pose), "base"),

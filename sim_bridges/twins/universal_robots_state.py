@@ -8,9 +8,9 @@ import numpy as np
 
 NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7  # of SafetyMode
 POWER_OFF, IDLE, RUNNING = 3, 5, 7                                                    # of RobotMode
-PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT = (
-    "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent")
-KNOWN = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT)
+PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN = (
+    "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent", "frozen")
+KNOWN = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN)
 HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
 SPEED, TAU_S = 3.14, 0.02  # of a joint [rad/s]; how far it is behind its controller
 # Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], a row a joint
@@ -54,15 +54,17 @@ class Control:
     @property
     def follows(self) -> bool:
         """Whether a controller moves the arm."""
-        return self.safety in (NORMAL, REDUCED) and self.robot == RUNNING and self.program
+        return self.safety in (NORMAL, REDUCED) and self.robot == RUNNING and self.program and self.injected != FROZEN
 
     @property
     def scaling(self) -> float:
         """What speed_scaling says [%]."""
-        return 100.0 if self.follows else 0.0
+        return 100.0 if self.follows or self.injected == FROZEN else 0.0
 
     def inject(self, what: str, now: float) -> None:
         """One of KNOWN; empty lets go of what a person held, and unlocks and starts nothing."""
+        if self.injected == FROZEN and what != FROZEN:
+            self.program = False  # it ended when nobody answered it
         self.injected, self.since = what, now
         if what == PROTECTIVE_STOP:
             self.safety, self.program = PROTECTIVE, False

@@ -171,6 +171,7 @@ ROBOTS = [
     ("options: {pose_noise_m: -1.0}", "'options.pose_noise_m': expected at least 0, got float -1.0"),
     ("options: {start_height_m: 0.1}", "'options.start_height_m': expected a list, got float 0.1"),
     ("options: 3", "'options': expected a mapping, got int 3"),
+    ("tool_axes: [wrenchs]", "expected current_twist or wrench, got 'wrenchs' (did you mean 'wrench'?)"),
 ]
 
 

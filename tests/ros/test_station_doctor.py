@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import rclpy
@@ -60,8 +61,9 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
 
 
 @pytest.mark.domain(124)
-def test_another_clock_a_slow_rate_a_strange_frame_and_a_second_voice_are_found(peer):
+def test_another_clock_a_slow_rate_a_strange_frame_and_a_second_voice_are_found(peer, tmp_path):
     driver = Driver(peer)
+    driver.wrench_message.header.frame_id = "tool0_controller"
     driver.frame, driver.every, driver.ahead_s = "base_link", 40, -3.0
     second = peer.node.create_publisher(type(driver.wrench_message), "/force_torque_sensor_broadcaster/wrench", 10)
     found = doctor(peer)
@@ -70,7 +72,13 @@ def test_another_clock_a_slow_rate_a_strange_frame_and_a_second_voice_are_found(
     assert "expected one publisher" in found["wrench"][1] and "/station_a/peer" in found["wrench"][0]
     peer.node.destroy_publisher(second)
     driver.every, driver.ahead_s = 1, 0.0
-    assert doctor(peer)["current_pose"][1] == "frame of the limits: expected 'base'"
+    found = doctor(peer)
+    assert found["current_pose"][1] == "frame of the limits: expected 'base'"
+    assert not found["wrench"][1], "robots/ur5e says that it is along the tool's axes"
+    (tmp_path / "limits.yaml").write_text(f"extends: {load_robot('ur5e').limits}\n")
+    said = Path("robots/ur5e/robot.yaml").read_text().replace("tool_axes: [wrench]", "")
+    (tmp_path / "robot.yaml").write_text(said)
+    assert "tool_axes: [wrench] in robot.yaml" in doctor(peer, f"station.robot={tmp_path}")["wrench"][1]
 
 
 def _now(peer):

@@ -254,6 +254,19 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
     station.moves()
 
 
+def test_a_robot_that_its_driver_cannot_hear_is_a_fault_though_the_driver_goes_on_to_say_the_last_of_it(station):
+    station.moves()
+    station.inject("frozen")
+    station.peer.spin(lambda: station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
+    cause = station.states[-1].cause
+    assert cause.startswith("robot:frozen (joint_states never change")
+    assert not station.clear(cause).success and station.fault().startswith("frozen"), "a person mends the cable"
+    station.inject("")
+    station.peer.spin(lambda: station.fault() == "program_stopped", what=lambda: f"its program: {station.fault()}")
+    station.peer.spin(lambda: station.clear(cause).success, 90, lambda: f"the reset: {station.fault()}")
+    station.moves()
+
+
 @pytest.mark.slow
 def test_episodes_of_the_whole_station_by_the_scripted_operator_with_nobody_there(tmp_path):
     """In a ROS domain of its own: the command's processes are those of a real station, and the twin."""

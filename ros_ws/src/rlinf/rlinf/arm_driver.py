@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
+import rclpy
+from rclpy.subscription import Subscription
 from std_msgs.msg import String
 
-from rlinf.qos import publisher, subscription
+from rlinf.qos import OVERHEARD, publisher, subscription
 from rlinf.recovery import Steps
 from rlinf.spinning import ControlNode
 from rlinf.workarounds import run_routine
@@ -24,6 +27,12 @@ class ArmDriver(ControlNode):
         super().__init__("driver")
         self.said: str | None = None
         self.faults = publisher(self, "robot/fault")
+        self._inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
+                                         start_parameter_services=False, use_global_arguments=False)  # nobody spins it
+
+    def hear(self, kind: type, name: str) -> Subscription:
+        """A topic that may be fast, of which the newest message alone is wanted, when it is asked for: by ``newest``."""
+        return self._inputs.create_subscription(kind, self.resolve_topic_name(name), lambda _: None, OVERHEARD)
 
     def begin(self) -> None:
         """From now on."""
@@ -64,3 +73,10 @@ class ArmDriver(ControlNode):
             return
         self.get_logger().info(f"'{fault}' is to be recovered from, as a part of the reset of '{asked.data}'")
         run_routine(self.recovery.run(), lambda trouble: trouble and self.get_logger().error(f"not recovered: {trouble}"))
+
+
+def newest(heard: Subscription) -> Any:
+    """What came last since this was asked before, or None."""
+    with heard.handle:
+        taken = heard.handle.take_message(heard.msg_type, False)
+    return None if taken is None else taken[0]

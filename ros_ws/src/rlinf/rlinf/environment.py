@@ -58,8 +58,8 @@ class Environment(ControlNode):
             self.declare_parameter(name, False).value for name in ("person", "external", "homes"))
         self.period_ns = round(NS / self.task.spec.control_hz)
         seen = None if self.lockstep else lambda: self.timer.arrived()
-        joints = json.loads(self.declare_parameter("joints", "{}").value)
-        self.inputs = Latest(self, self.task.channels, self.lockstep, seen, joints)
+        joints, axes = (json.loads(self.declare_parameter(name, "{}").value) for name in ("joints", "axes"))
+        self.inputs = Latest(self, self.task.channels, self.lockstep, seen, joints, axes)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns, self.held_until = "", -1, 0, 0, 0.0
         self.done, self.closed, self.policy_tracker = Future(), dict[str, Future](), PolicyTracker()
         self.running, self.mode, self.judged = False, "", StepResult()  # the last time step

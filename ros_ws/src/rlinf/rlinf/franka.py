@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
-import rclpy
 from franka_msgs.msg import Errors, FrankaRobotState
 from geometry_msgs.msg import PoseStamped, WrenchStamped
-from rclpy.subscription import Subscription
 from sensor_msgs.msg import JointState
 
-from rlinf.arm_driver import RECOVERING, ArmDriver
+from rlinf.arm_driver import RECOVERING, ArmDriver, newest
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.franka_hand import Hand
 from rlinf.franka_recovery import Recovery
-from rlinf.qos import OVERHEARD, publisher
+from rlinf.qos import publisher
 from rlinf.spinning import run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.drivers.franka import Driver
@@ -66,13 +63,6 @@ def wrench_on_tool(state: FrankaRobotState) -> tuple[tuple[float, ...], tuple[fl
             turned(turn, (-felt.torque.x, -felt.torque.y, -felt.torque.z)))
 
 
-def _take(heard: Subscription) -> Any:
-    """Of depth 1: the newest message, or none."""
-    with heard.handle:
-        taken = heard.handle.take_message(heard.msg_type, False)
-    return None if taken is None else taken[0]
-
-
 class Franka(ArmDriver):
     """robot_state to ``robot/fault``, ``wrench`` and ``current_pose``; the hand; recovery with a reset."""
 
@@ -81,11 +71,8 @@ class Franka(ArmDriver):
         self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
         self.state, self.heard_at, self.offset_s = FrankaRobotState(), 0.0, 0.0
         prefix = f"{self.settings.namespace.rstrip('/')}/" if self.settings.namespace else ""
-        self.inputs = rclpy.create_node("driver_inputs", namespace=self.get_namespace(), enable_rosout=False,
-                                        start_parameter_services=False, use_global_arguments=False)  # nobody spins it
-        self.states, *self.targets = (self.inputs.create_subscription(kind, self.resolve_topic_name(name), lambda _: None,
-                                                                      OVERHEARD) for kind, name in (
-            (FrankaRobotState, f"{prefix}{STATE}"), (PoseStamped, "target_pose"), (JointState, "target_joints")))
+        self.states = self.hear(FrankaRobotState, f"{prefix}{STATE}")
+        self.targets = [self.hear(PoseStamped, "target_pose"), self.hear(JointState, "target_joints")]
         self.wrenches = publisher(self, "wrench")
         self.poses = publisher(self, "current_pose") if self.settings.current_pose else None
         self.hand = Hand(self, prefix, self.settings) if self.settings.hand else None
@@ -113,10 +100,10 @@ class Franka(ArmDriver):
 
     def take_targets(self) -> list[object]:
         """What the interlock has said since this was last asked, the newest alone."""
-        return [target for target in map(_take, self.targets) if target is not None]
+        return [target for target in map(newest, self.targets) if target is not None]
 
     def _tick(self) -> None:
-        if (state := _take(self.states)) is not None:
+        if (state := newest(self.states)) is not None:
             self.state, self.heard_at = state, time.monotonic()
             self.offset_s = (to_ns(self.state.header.stamp) - self.get_clock().now().nanoseconds) / NS
             self._publish(self.state)

@@ -11,10 +11,13 @@ from geometry_msgs.msg import PoseStamped, TwistStamped, Vector3, WrenchStamped
 from rclpy.node import Node
 from sensor_msgs.msg import Image, JointState
 
+from rlinf.arms import each
 from rlinf.conversions import from_image
 from rlinf.qos import SHARED, kind, received, subscription
 from rlinf.stamps import to_ns
 from rlinf_core.errors import SpecError
+from rlinf_core.interface import arm_of
+from rlinf_core.interlock.rotation import turned, unit
 
 
 class Latest:
@@ -23,18 +26,21 @@ class Latest:
     The subscriptions live on a node that no executor spins, so that the middleware keeps the newest messages and this
     process only pays for those it takes. With ``on_image``, images are received as they come, and that call says when
     there is one of every camera since the last pull. Of joints, those that ``joints`` names for a topic are taken, in that
-    order; a message that lacks one of them, as a gripper's on the same topic, says nothing.
+    order; a message that lacks one of them, as a gripper's on the same topic, says nothing. Twists and wrenches of ``axes``
+    come out along the axes of the frame that it names; those of another are refused, but for the tool's, where it says so.
     """
 
     def __init__(self, owner: Node, topics: set[str], lockstep: bool, on_image: Callable[[], None] | None = None,
-                 joints: Mapping[str, Collection[str]] | None = None) -> None:
+                 joints: Mapping[str, Collection[str]] | None = None,
+                 axes: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         for topic in topics:
             if kind(topic) not in CHANNELS:
                 raise SpecError(f"topic '{topic}': expected one that an observation takes numbers or an image from "
                                 f"(docs/reference.md, Topics), got {kind(topic).__name__}. Take it out of task and reward")
-        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), enable_rosout=False,
-                                 start_parameter_services=False, use_global_arguments=False)  # which name the owner
-        self.joints = joints or {}
+        node = rclpy.create_node(f"{owner.get_name()}_inputs", namespace=owner.get_namespace(), context=owner.context,
+                                 enable_rosout=False, start_parameter_services=False,
+                                 use_global_arguments=False)  # which name the owner
+        self.joints, self.axes = joints or {}, axes or {}
         self.channels: dict[str, np.ndarray] = {}
         self.messages: dict[str, Any] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
@@ -84,8 +90,27 @@ class Latest:
             if not all(name in angles for name in names):
                 return
             message.name, message.position = list(names), [angles[name] for name in names]
-        self.channels[topic], self.messages[topic] = CHANNELS[type(message)](message), message
+        values: np.ndarray | None = CHANNELS[type(message)](message)
+        if topic in self.axes:
+            values = self._along(topic, message.header.frame_id, values)
+        if values is None:
+            return
+        self.channels[topic], self.messages[topic] = values, message
         self.stamps_ns[topic] = to_ns(message.header.stamp)
+
+    def _along(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
+        """(6,) along the axes that are asked for; None while it is not known how the tool is turned."""
+        wanted, of_tool = self.axes[topic]["frame"], self.axes[topic]["tool"]
+        if frame == wanted or not (frame or of_tool):
+            return np.asarray(values)
+        if not of_tool:
+            raise SpecError(f"{topic}: expected it along the axes of the limits' frame '{wanted}', got '{frame}'. Where "
+                            f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in '{wanted}'")
+        pose = self.channels.get(each(arm_of(topic), "current_pose"))  # taken before: in the order of their names
+        if pose is None:
+            return None
+        turn = unit(tuple(pose[3:]))
+        return np.array([*turned(turn, values[:3]), *turned(turn, values[3:])])
 
     def older_than(self, stamp_ns: int) -> list[str]:
         """Topics whose newest message is older than that, or never came."""

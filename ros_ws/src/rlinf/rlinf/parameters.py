@@ -32,6 +32,7 @@ MEANINGS: dict[str, str] = {
     "host": "where the page is served",
     "image_size": "height and width of the cameras' images",
     "instruction": "what the policy is asked for from now on; empty for what scene or task say",
+    "axes": "by twist or wrench, the frame that it is to be in, and whether it comes along the tool's axes, as JSON",
     "joints": "by topic, the names of the joints that are read from it, in that order, as JSON",
     "kind": "which of its kinds it is",
     "latch_file": "where a stop outlives this process; empty for nowhere",

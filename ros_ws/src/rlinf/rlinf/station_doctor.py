@@ -30,7 +30,7 @@ from rlinf.stamps import NS
 from rlinf_core.cameras import DeviceCamera
 from rlinf_core.cli.doctor import Finding, show
 from rlinf_core.errors import RlinfError
-from rlinf_core.interface import arm_of, topic
+from rlinf_core.interface import VECTORS, arm_of, topic
 from rlinf_core.interlock import Limits, load_limits
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
 
@@ -42,8 +42,8 @@ STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image"
 class Heard:
     """One topic of the robot interface, as it comes."""
 
-    def __init__(self, node: Node, name: str, theirs: str) -> None:
-        self.name, self.full, self.type = name, theirs, topic(name).type
+    def __init__(self, node: Node, name: str, theirs: str, of_tool: bool = False) -> None:
+        self.name, self.full, self.type, self.of_tool = name, theirs, topic(name).type, of_tool
         self.times: list[float] = []
         self.offsets: list[float] = []
         self.newest = b""
@@ -69,7 +69,8 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     wanted = {*task.channels, *(f"estop/{name}" for name in robot.estops), *(["distance"] if robot.distance else [])}
     seen = {f"camera/{name}/image" for name in robot.cameras} - wanted
     wanted |= {each(arm, name) for arm, limits in every.items() for name in needs(limits) | {"current_pose"}}
-    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}")) for name in sorted(wanted | seen)]
+    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}"), name in robot.tool_axes)
+             for name in sorted(wanted | seen)]
     until = time.monotonic() + LISTEN_S
     while time.monotonic() < until:
         spin()
@@ -149,6 +150,9 @@ def _content(heard: Heard, limits: Limits, said: str) -> Finding:
     if topic(heard.name).name == "current_pose" and message.header.frame_id != limits.frame:
         return Finding(heard.name, f"{said}, in '{message.header.frame_id}'",
                        f"frame of the limits: expected '{limits.frame}'")
+    if heard.type in VECTORS and message.header.frame_id not in ("", limits.frame) and not heard.of_tool:
+        return Finding(heard.name, f"{said}, in '{message.header.frame_id}'", f"expected it along the axes of "
+                       f"'{limits.frame}'; where those are the tool's own: tool_axes: [{heard.name}] in robot.yaml")
     return Finding(heard.name, said)
 
 

@@ -10,11 +10,12 @@ import time
 from typing import Any
 
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64
 from std_srvs.srv import Trigger
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
-from rlinf.arm_driver import ArmDriver
+from rlinf.arm_driver import ArmDriver, newest
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.qos import OVERHEARD
 from rlinf.recovery import BACK_S, Steps
@@ -23,7 +24,9 @@ from rlinf.spinning import run
 from rlinf_core.drivers.universal_robots import Driver
 
 LOOK_S, SILENT_S = 0.02, 0.5  # speed_scaling comes with 100 Hz; as S3 has it
+JOINTS = 6
 PROTECTIVE, STOPPED = "protective_stop", "program_stopped"
+FROZEN = "frozen (joint_states never change: is the robot's cable there?)"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 RESTARTS = {"resend": "io_and_status_controller/resend_robot_program", "play": "dashboard_client/play"}
 MOVES = (SafetyMode.NORMAL, SafetyMode.REDUCED)
@@ -54,7 +57,9 @@ class UniversalRobots(ArmDriver):
         super().__init__()
         self.settings = Driver.model_validate_json(self.declare_parameter("settings", "{}").value)
         self.safety, self.robot, self.program, self.scaling = SafetyMode.NORMAL, RobotMode.DISCONNECTED, False, 0.0
-        self.heard_at, self.since = 0.0, time.monotonic()
+        self.heard_at = self.changed_at = self.asked_at = 0.0
+        self.since, self.measured = time.monotonic(), tuple[Any, ...]()
+        self.joints = self.hear(JointState, "joint_states")
         prefix = f"{self.settings.namespace.rstrip('/')}/"
         for kind, topic, take, quality in (
                 (SafetyMode, "io_and_status_controller/safety_mode", self._on_safety, LATCHED),
@@ -63,7 +68,7 @@ class UniversalRobots(ArmDriver):
                 (Float64, "speed_scaling_state_broadcaster/speed_scaling", self._on_scaling, OVERHEARD)):
             self.create_subscription(kind, prefix + topic, take, quality)
         self.recovery = Recovery(self, prefix, self.settings)
-        self.create_timer(LOOK_S, self.tell)
+        self.create_timer(LOOK_S, self._look)
         self.diagnostics = Diagnostics(self, self._health)
         self.begin()
 
@@ -83,11 +88,27 @@ class UniversalRobots(ArmDriver):
     def _on_scaling(self, scaling: Float64) -> None:
         self.scaling, self.heard_at = scaling.data, time.monotonic()
 
+    def _look(self) -> None:
+        """Whether what is measured changes: the driver goes on to say the last of a robot that it cannot hear."""
+        said = newest(self.joints)
+        if said is not None and len(said.name) >= JOINTS:  # not a gripper's, on the same topic
+            now, measured = time.monotonic(), (said.position, said.velocity, said.effort)
+            if measured != self.measured or now - self.asked_at > SILENT_S:  # or nothing was said meanwhile
+                self.measured, self.changed_at = measured, now
+            self.asked_at = now
+        self.tell()
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is said again and again, and is the same each time."""
+        return 0.0 < self.settings.frozen_s < self.asked_at - self.changed_at
+
     @property
     def arm_fault(self) -> str:
         if time.monotonic() - self.heard_at > SILENT_S:
             return "silent (no speed_scaling from ur_robot_driver)"
-        return fault_of(self.safety, self.robot, self.program)
+        stands = fault_of(self.safety, self.robot, self.program)
+        return stands or (FROZEN if self.frozen else "")
 
     def ends_at_the_robot(self, fault: str) -> bool:
         """Everything but a protective stop and a stopped program."""

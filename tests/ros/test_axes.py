@@ -1,0 +1,69 @@
+"""Twists and wrenches that a driver says along the tool's axes, or along others, and what the environment makes of them."""
+
+import pytest
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+
+from rlinf.latest import Latest
+from rlinf.qos import publisher
+from rlinf_core.errors import SpecError
+
+pytestmark = [pytest.mark.ros, pytest.mark.domain(9)]
+SAID = {"current_twist": TwistStamped, "wrench": WrenchStamped, "current_pose": PoseStamped}
+
+
+@pytest.fixture
+def heard(peer):
+    axes = {"current_twist": {"frame": "base_link", "tool": True}, "wrench": {"frame": "base_link", "tool": False}}
+    return Latest(peer.node, set(SAID), True, axes=axes), {name: publisher(peer.node, name) for name in SAID}
+
+
+def say(say, name, frame, first, second=(0.0, 0.0, 0.0)):
+    message = SAID[name]()
+    message.header.frame_id, message.header.stamp.sec = frame, 7
+    inside = message.twist if name == "current_twist" else message.wrench
+    parts = (inside.linear, inside.angular) if name == "current_twist" else (inside.force, inside.torque)
+    for part, values in zip(parts, (first, second), strict=True):
+        part.x, part.y, part.z = values
+    say[name].publish(message)
+
+
+def test_what_is_along_the_tools_axes_is_turned_by_its_pose_and_what_is_in_the_base_frame_stays(peer, heard):
+    inputs, told = heard
+    peer.spin(lambda: all(each.get_subscription_count() for each in told.values()), what="who hears")
+    say(told, "current_twist", "fr3_hand_tcp", (0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    peer.for_s(0.3)
+    inputs.pull()
+    assert "current_twist" not in inputs.channels, "nobody knows how the tool is turned"
+    pose = PoseStamped()
+    pose.header.stamp.sec, pose.pose.orientation.x, pose.pose.orientation.w = 7, 1.0, 0.0  # it looks down, x forward
+    told["current_pose"].publish(pose)
+    say(told, "current_twist", "fr3_hand_tcp", (0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    say(told, "wrench", "base_link", (1.0, 2.0, 3.0))
+
+    def pulled():
+        inputs.pull()
+        return set(inputs.channels) == set(SAID)
+
+    peer.spin(pulled, what=lambda: f"all of them: {list(inputs.channels)}")
+    assert inputs.channels["current_twist"] == pytest.approx([0.1, -0.2, -0.3, 1.0, -2.0, -3.0])
+    assert inputs.channels["wrench"] == pytest.approx([1.0, 2.0, 3.0, 0.0, 0.0, 0.0])
+    say(told, "current_twist", "base_link", (0.1, 0.2, 0.3))
+    peer.spin(lambda: pulled() and inputs.channels["current_twist"][1] == pytest.approx(0.2), what="that in the base frame")
+
+
+def test_what_is_along_the_axes_of_another_frame_is_refused_with_what_to_write(peer, heard):
+    inputs, told = heard
+    peer.spin(lambda: all(each.get_subscription_count() for each in told.values()), what="who hears")
+    say(told, "wrench", "tool0_controller", (1.0, 2.0, 3.0))
+
+    def refused():
+        try:
+            inputs.pull()
+        except SpecError as error:
+            return str(error)
+        return ""
+
+    words = []
+    peer.spin(lambda: words.append(refused()) or words[-1], what="the refusal")
+    assert "wrench: expected it along the axes of the limits' frame 'base_link', got 'tool0_controller'" in words[-1]
+    assert "tool_axes: [wrench] in robot.yaml" in words[-1] and "wrench" not in inputs.channels
