@@ -131,7 +131,7 @@ def _measured(run_dir: Path, trainer: Supervisor, stations: list[Station], episo
     now, took = (used_s(supervisors), used_s([trainer]), *machine_s()), time.time() - since
     used, trainers, busy, every = (after - then for after, then in zip(now, before, strict=True))
     return {"episodes_per_hour": sum(rate([at for at, _ in times]) for times in counted.values()),
-            "lag_s": max(lag for times in counted.values() for _, lag in times),
+            "lag_s": max((lag for times in counted.values() for _, lag in times), default=0.0),
             "cores": used / took, "trainer_cores": trainers / took, "busy": busy / every,
             "counted": float(sum(max(0, len(times) - 1) for times in counted.values()))}
 
