@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -15,65 +15,11 @@ from rlinf_core.grippers import GRIPPER, GripperSettings
 from rlinf_core.hand_eye import check as check_hand_eye
 from rlinf_core.interface import TAKEN, of_arms, topic
 from rlinf_core.paths import SOURCE, shared
-from rlinf_core.settings.base import Name, Positive, Settings
+from rlinf_core.robot_parts import Arm, Controller, Home, Twin
+from rlinf_core.settings.base import Name, Settings
 from rlinf_core.settings.checking import checked
 from rlinf_core.settings.reading import Document, read
 from rlinf_core.settings.signature import values
-
-
-class Home(Settings):
-    """Where an arm waits for the next scene: in the words of the task's actions."""
-
-    position: tuple[float, float, float] | None = Field(
-        None, description="of the tool, x y z in the base frame [m], within the limits' box; for a task in tcp_delta")
-    orientation: tuple[float, float, float, float] | tuple[()] = Field(
-        (), description="of the tool, quaternion x y z w, where the task turns it; without, it stays turned as it is")
-    joints: dict[str, float] = Field({}, description="each joint's angle by name [rad]; for a task in joint_delta")
-
-    @model_validator(mode="after")
-    def _somewhere(self) -> Home:
-        if self.position is None and not self.joints:
-            raise ValueError("expected 'position', of the tool, or 'joints', got neither")
-        if self.orientation and abs(sum(value * value for value in self.orientation) - 1.0) > 0.02:
-            raise ValueError(f"orientation: expected a quaternion of length 1, got {list(self.orientation)}")
-        return self
-
-
-class Arm(Settings):
-    """One of several arms of a robot."""
-
-    limits: Path = Field(strict=False, description="those of its interlock, beside it")
-    home: Home | None = Field(None, description="where it waits for the next scene")
-    gripper: Annotated[GripperSettings | None, GRIPPER] = Field(None, description="its gripper, likewise")
-
-
-class Controller(Settings):
-    """A controller of the robot side that does not follow the interlock's own topics: what it is told is made of them."""
-
-    kind: Literal["joint_trajectory", "forward_position", "twist"] = Field(
-        description="joint_trajectory (trajectory_msgs/JointTrajectory) and forward_position (std_msgs/Float64MultiArray) "
-        "follow target_joints, of a task in joint_delta; twist (geometry_msgs/TwistStamped, as MoveIt Servo takes it) "
-        "follows target_pose")
-    topic: str = Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$", description="where it listens, e.g. "
-                       "/scaled_joint_trajectory_controller/joint_trajectory")
-    horizon_s: Positive = Field(0.05, description="joint_trajectory: the first target, and one that comes later than that "
-                                "after the one before, is reached in that time; else in the time between the two [s]")
-    gain: Positive = Field(5.0, description="twist: speed for each metre, and radian, to the target [1/s]")
-
-
-class Twin(Settings):
-    """A process that stands in for the hardware: it speaks what the vendor's driver speaks, around a simulator."""
-
-    node: str = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)+$",
-                      description="the module whose main runs it: sim_bridges.twins.franka")
-    simulator: str = Field("", description="which one is inside, where there is one")
-    options: dict[str, Any] = Field({}, description="of that simulator, by its signature")
-
-    @model_validator(mode="after")
-    def _options_of_something(self) -> Twin:
-        if self.options and not self.simulator:
-            raise ValueError("options: expected 'simulator', whose they are, or none")
-        return self
 
 
 class Robot(Settings):
@@ -113,6 +59,9 @@ class Robot(Settings):
                                   "camera locate): on `/tf_static`")
     tool_frame: str = Field("tool0", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the tool's on `/tf`: another name "
                             "where the driver's robot_state_publisher has this one, empty for none")
+    root_frame: str = Field("", pattern="^([A-Za-z][A-Za-z0-9_]*)?$", description="the root of what its driver says on "
+                            "`/tf`, where that is the limits' `frame` by another name: it becomes that frame's child, so "
+                            "that arm, tool and cameras are one tree; of a robot with one arm")
     tool_axes: tuple[str, ...] = Field(
         (), description="twists and wrenches that its driver says along the tool's axes, as CRISP does current_twist and "
         "ur_robot_driver its wrench: turned by current_pose into the limits' frame, unless they are in that already")
@@ -174,6 +123,8 @@ class Robot(Settings):
             raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
         if self.arms and self.home:
             raise ValueError("'home' is of a robot with one arm; of several, each says its own: arms: {left: {home: ...}}")
+        if self.arms and self.root_frame:
+            raise ValueError("'root_frame' is of a robot with one arm; of several, say the frame of each in its limits")
         if self.arms and self.controller:
             raise ValueError("'controller' is of a robot with one arm; give each arm a driver that follows its target_pose")
         for name in self.topics:

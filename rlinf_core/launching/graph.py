@@ -223,15 +223,15 @@ def _remote(recipe: Recipe) -> dict[str, Any]:
 
 
 def _mounts(robot: Robot) -> str:
-    """Where the cameras are, as the transforms have it."""
-    if robot.hand_eye is None:
-        return ""
+    """Where the cameras are, and the root of the driver's own tree, as the transforms have it: by the child's frame."""
     found: dict[str, Any] = {}
-    for name, mount in load_hand_eye(robot.hand_eye).cameras.items():
+    if robot.root_frame and robot.limits and robot.root_frame != (base := load_limits(robot.limits).frame):
+        found[robot.root_frame] = {"frame": base, "position": (0.0, 0.0, 0.0), "orientation": (0.0, 0.0, 0.0, 1.0)}
+    for name, mount in load_hand_eye(robot.hand_eye).cameras.items() if robot.hand_eye else ():
         tool = f"{mount.arm}_{robot.tool_frame}" if mount.arm else robot.tool_frame
         frame = tool if mount.on == TOOL else load_limits(robot.interlocks[mount.arm]).frame
-        found[name] = {"frame": frame, "position": mount.position, "orientation": mount.orientation}
-    return json.dumps(found)
+        found[f"{name}_optical_frame"] = {"frame": frame, "position": mount.position, "orientation": mount.orientation}
+    return json.dumps(found) if found else ""
 
 
 def _cameras(recipe: Recipe, robot: Robot) -> Iterator[Process]:

@@ -12,7 +12,8 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Limits
 from rlinf_core.interlock.limits_file import load_limits
 from rlinf_core.interlock.rotation import angle, inverse, product, to_vector, unit
-from rlinf_core.robot import Home, Robot
+from rlinf_core.robot import Robot
+from rlinf_core.robot_parts import Home
 from rlinf_core.specs import ActionSpec
 
 GAIN = 2.0                        # [1/s] of what is left

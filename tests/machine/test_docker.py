@@ -39,6 +39,12 @@ def test_no_key_and_nothing_that_is_built_anew_goes_into_an_image():
     assert len(keys) >= 3 and {line.strip("/") for line in keys} | {".git", ".venv", "runs"} <= ignored
 
 
+def test_a_stations_container_sees_the_devices_that_its_image_can_read():
+    station = COMPOSED["station"]
+    assert "/dev:/dev" in station["volumes"] and station["device_cgroup_rules"] == ["c *:* rmw"]
+    assert {"plugdev", "dialout", "video"} <= {*station["group_add"]}
+
+
 @pytest.mark.parametrize("name", COMPOSED)
 def test_what_a_service_runs_is_there(name):
     service = COMPOSED[name]

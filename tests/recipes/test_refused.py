@@ -161,7 +161,7 @@ ROBOTS = [
      "'driver': expected one of external, franka, simulator, universal_robots, or package.module:name"),
     ("driver: frnka", "did you mean 'franka'"),
     ("driver: franka", "'simulator': expected none with driver: franka"),
-    ("driver: rlinf_core.robot:Arm", "expected a class that extends rlinf_core.drivers.DriverSettings"),
+    ("driver: rlinf_core.robot_parts:Arm", "expected a class that extends rlinf_core.drivers.DriverSettings"),
     ("twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}", "'twin': expected none with driver: simulator"),
     ("twin: {node: franka, simulator: franka_mujoco}", "'twin.node': expected"),
     ("simulator: ''", "'driver': simulator needs 'simulator'"),

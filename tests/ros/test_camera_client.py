@@ -20,10 +20,13 @@ pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(120), py
 class Lab:
     """A camera on an arm that a person tilts, and the command beside it."""
 
+    camera = "[480, 640]"
+
     def __init__(self, peer, folder, *words):
         self.peer, self.folder, self.out = peer, folder, folder / "said.txt"
         (folder / "limits.yaml").write_text(f"extends: {os.getcwd()}/robots/franka_fr3/limits.yaml\n")
-        (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\ncameras: {wrist: [480, 640]}\n")
+        (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\n"
+                                           f"cameras: {{wrist: {self.camera}}}\n")
         self.speak = {topic: publisher(peer.node, topic) for topic in ("current_pose", "camera/wrist/image")}
         blank = to_image("wrist", np.zeros((480, 640, 3), np.uint8), peer.node.get_clock().now().to_msg())
         self.info = camera_info(blank, LENS)
@@ -70,6 +73,35 @@ def lab(peer, tmp_path, request):
     yield lab
     lab.command.kill()
     lab.command.wait(10)
+
+
+class Shrunk(Lab):
+    """Whose camera publishes a smaller picture than it takes."""
+
+    camera = "{kind: uvc, device: /dev/video0, size: [480, 640], published: [120, 160]}"
+
+    def say(self):
+        if self.pixels.shape[0] == 480:
+            self.pixels = cv2.resize(self.pixels, (160, 120), interpolation=cv2.INTER_AREA)
+            lens = [each / 4.0 for each in LENS[:4]]
+            self.info = camera_info(to_image("wrist", self.pixels, self.pose.header.stamp), (*lens, *LENS[4:]))
+        super().say()
+
+
+@pytest.fixture
+def shrunk(peer, tmp_path):
+    lab = Shrunk(peer, tmp_path, "locate", "demo", "wrist", "--on", "tool")
+    yield lab
+    lab.command.kill()
+    lab.command.wait(10)
+
+
+def test_a_picture_that_was_made_small_gives_no_view_and_says_what_makes_it_larger(shrunk):
+    shrunk.told("inner corners must be seen whole")
+    shrunk.peer.for_s(1.2)
+    shrunk.type()
+    shrunk.told("The picture is made 120 x 160: take 'published' out of robot.yaml meanwhile")
+    assert "1 views" not in shrunk.out.read_text()
 
 
 @pytest.mark.parametrize("lab", [("locate", "demo", "wrist", "--on", "tool", "--write")], indirect=True)

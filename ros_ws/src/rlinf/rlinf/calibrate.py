@@ -31,7 +31,8 @@ from rlinf_core.interlock import Limits, Mode
 from rlinf_core.interlock.limits_file import load_limits, loosest, with_values
 from rlinf_core.operators.homing import goal_of
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
-from rlinf_core.robot import Home, Robot, robot_folder
+from rlinf_core.robot import Robot, robot_folder
+from rlinf_core.robot_parts import Home
 
 WORDS = ("guide the tool by hand to each end of where it may be. Then, each with Enter: h here is its home, d done, n from "
          "the beginning, q leave it as it is")

@@ -35,6 +35,7 @@ from rlinf_core.robot import robot_folder
 
 PATIENCE_S, SAY_S, STILL_M, STILL_S = 8.0, 0.5, 0.0005, 0.5
 FILE = "hand_eye.yaml"
+LEAST_PIXELS = 15  # of a square of the board: corners are refined within 11
 
 
 class Looker:
@@ -143,9 +144,21 @@ def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: 
     if not looker.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
     if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:
-        return f"no view: the board is not seen whole in this picture (expected {columns} x {rows} inner corners)"
+        return (f"no view: the board is not seen whole in this picture (expected {columns} x {rows} inner corners)"
+                f"{_larger(looker)}")
+    away = float(np.linalg.norm(board[:3, 3]))
+    if (wide := looker.lens[0] * square_m / away) < LEAST_PIXELS:
+        return (f"no view: a square of the board is {wide:.0f} pixels wide, expected {LEAST_PIXELS} for its corners to be "
+                f"found well. Go nearer, or take a board of larger squares{_larger(looker)}")
     views.append(View(looker.poses[-1][1], board))
-    return f"{len(views)} views; the board is {np.linalg.norm(board[:3, 3]):.3f} m away"
+    return f"{len(views)} views; the board is {away:.3f} m away"
+
+
+def _larger(looker: Looker) -> str:
+    """Where there is a larger picture than the one that is published."""
+    device = looker.robot.devices.get(looker.camera)
+    size = getattr(device, "published", None)
+    return f". The picture is made {size[0]} x {size[1]}: take 'published' out of robot.yaml meanwhile" if size else ""
 
 
 def align(looker: Looker, said: argparse.Namespace) -> None:

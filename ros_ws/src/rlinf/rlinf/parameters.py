@@ -43,7 +43,7 @@ MEANINGS: dict[str, str] = {
     "lockstep_guard_s": "lockstep: after so long without a chunk it ticks on [s]",
     "min_free_mb": "below that, nothing is recorded [MB]",
     "module": "what is run",
-    "mounts": "where the cameras are, as JSON: in which frame, position and orientation",
+    "mounts": "what stands still, by its frame, as JSON: in which frame, position and orientation",
     "noise": "of the script's demonstrations, as a fraction of the largest action",
     "options": "of the simulator, as JSON",
     "others": "names of the other arms",

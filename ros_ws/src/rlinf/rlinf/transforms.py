@@ -1,4 +1,4 @@
-"""tf2's view of a station while it runs: each arm's tool on /tf, and where the cameras are on /tf_static."""
+"""tf2's view of a station while it runs: each arm's tool on /tf, and what stands still on /tf_static: cameras."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Transforms:
         node: whose arms they are.
         arms: their names, or none.
         tool: the child frame, below the arm's name where there are several; empty for no /tf.
-        mounts: of each camera by its name: frame, position [m], orientation (xyzw), as JSON.
+        mounts: of each frame that stands still in another: that one, position [m], orientation (xyzw), as JSON.
     """
 
     def __init__(self, node: StationNode, arms: Sequence[str], tool: str, mounts: str) -> None:
@@ -49,11 +49,11 @@ class Transforms:
             for arm, topic in zip(arms or ("",), topics, strict=True)}
         node.create_timer(EVERY_S, self._say)
 
-    def _mount(self, cameras: dict[str, Any]) -> None:
+    def _mount(self, mounts: dict[str, Any]) -> None:
         """Said once, to whoever comes."""
         placed = []
-        for name, mount in cameras.items():
-            each = TransformStamped(child_frame_id=f"{name}_optical_frame")
+        for child, mount in mounts.items():
+            each = TransformStamped(child_frame_id=child)
             each.header.frame_id, each.header.stamp = mount["frame"], self.node.get_clock().now().to_msg()
             p, q = each.transform.translation, each.transform.rotation
             (p.x, p.y, p.z), (q.x, q.y, q.z, q.w) = mount["position"], mount["orientation"]
