@@ -145,6 +145,8 @@ class _Stages(Tick):
             return f"{chunk.source}:operator_commands"
         reason = [*self.obstacles, "enable" if self.needs_enable(chunk) else self.unknown()][0]
         if reason:
+            if reason in self.obstacles and self.mode is Mode.ARMED:
+                self.hold(reason)  # somebody would move it: what is in the way is said
             return reason
         if self.mode is Mode.HOLD and self.cause == "new_session":
             return self.cause

@@ -98,8 +98,9 @@ class Twin(ControlNode):
             self.control.command(np.array([said[name] for name in ARM]))
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
-        """The goal is elsewhere, within reach; the arm stays where it is."""
+        """The goal is elsewhere, within reach, and the arm at once at its home, to which a lab would bring it."""
         random = np.random.default_rng(handle.request.seed)
+        self.control.place(np.array(HOME))
         self.goal = tool_pose(np.array(HOME) + random.uniform(-0.3, 0.3, 6))
         handle.succeed()
         return ResetScene.Result(success=True, stamp=self.get_clock().now().to_msg())

@@ -106,6 +106,10 @@ class Control:
         if self.follows:
             self.target = np.array(joints)
 
+    def place(self, joints: np.ndarray) -> None:
+        """It is there at once (6,) [rad]."""
+        self.joints, self.target = joints.copy(), joints.copy()
+
     def advance(self, seconds: float) -> None:
         """Each joint towards its target, no faster than it can."""
         if self.follows:

@@ -234,6 +234,10 @@ def test_the_cone_holds_for_the_tool_of_an_arm_that_is_told_by_joints():
     rig.tick(pose=tilted)
     assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation")
     assert rig.tick(pose=(*HOME[:3], 0.0, 0.0, 0.0, 0.0)).cause == "outside_rotation", "nor is it known to be inside"
+    rig.tick(pose=tilted, end_episode=True)
+    assert rig.state.mode is Mode.ARMED
+    rig.tick(chunk(2, rig.now, ((0.01,) * 7,), mode="joint_delta"), pose=tilted)
+    assert (rig.state.mode, rig.state.cause) == (Mode.HOLD, "outside_rotation"), "in the next episode, too, that is said"
 
 
 @pytest.mark.parametrize("value, dt_s, said", [(1e308, 0.01, "not_finite"), (-1e308, 0.5, "not_finite"), (1e300, 0.1, "")])

@@ -131,9 +131,13 @@ def test_s16_an_operator_takes_over_at_once_and_the_one_before_is_accounted_for(
     (dict(pose_age_ns=60_000_000), "stale_state"), (dict(frame="camera"), "state_frame"),
     (dict(pose=(0.6, *HOME[1:])), "state_jump"), (dict(silent=("x",), pose_age_ns=60_000_000), "silent:x")])
 def test_what_keeps_a_chunk_from_commanding_while_armed(inputs, cause):
+    """What is in the way is said: armed with no cause, nobody would know why nothing moves."""
     rig = Rig().arm()
     command = chunk(1, rig.now)
-    assert tick(rig, command, **inputs) == [about("dropped", cause, command)] and rig.state.mode is Mode.ARMED
+    said = [mode(f"HOLD:{cause}")] if cause in ("silent:x", "obstacle") else []
+    assert tick(rig, command, **inputs) == [*said, about("dropped", cause, command)]
+    assert rig.state.mode is (Mode.HOLD if said else Mode.ARMED) and tick(rig) == []
+    assert tick(rig, chunk(2, rig.now))[-1] == mode("ACTIVE"), "it ends by itself"
 
 
 # From where the arm is
