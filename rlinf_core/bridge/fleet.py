@@ -97,7 +97,7 @@ class Fleet:
         """(name, enrolled, renewed, expired or revoked, until when) of all there ever were."""
         rows = []
         for folder, state in (("stations", "enrolled"), ("renewed", "renewed"), ("revoked", "revoked")):
-            for path in sorted((self.folder / folder).glob("*.crt*")):
+            for path in sorted((self.folder / folder).glob("[!.]*.crt*")):  # not what a full disk has left half written
                 certificate = read_certificate(path)
                 expired = state != "revoked" and days_left(certificate) <= 0
                 rows.append((common_name(certificate), "expired" if expired else state, expiry(certificate)))

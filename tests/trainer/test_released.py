@@ -94,6 +94,15 @@ def test_one_that_turns_out_worse_is_rolled_back_for_all_and_never_tried_again(t
     assert fleet.look(2) == [1, 1] and fleet.look(3) == [3, 1], "the next one is"
 
 
+def test_stations_that_have_played_nothing_leave_the_others_all_that_is_compared(tmp_path):
+    fleet = Fleet(tmp_path, WATCHED, "abcdefghij")
+    fleet.look(1)
+    fleet.play(1, [1] * WATCHED.watch)
+    fleet.look(1)
+    fleet.releases.promote(2, "by hand")
+    assert {name: len(old) for name, old in fleet.record.watched.old.items()} == {"a": WATCHED.watch}
+
+
 def test_as_good_as_before_it_stays_and_then_there_is_nothing_left_to_compare_with(tmp_path):
     fleet = released(tmp_path, old=[1, 0] * 16)
     for station in "ab":

@@ -98,8 +98,9 @@ class Orders:
 
     def _obey(self, order: Order, heard: Heard) -> str:
         releases = self.releases
+        known = {*heard, *{"unpin": releases.record.pins, "undrain": releases.record.drained}.get(order.action, ())}
         for station in order.stations:
-            if station not in heard:
+            if station not in known:  # one that is no more can be let go all the same
                 raise BridgeError(f"station '{station}': expected one that this trainer has heard of: "
                                   f"{', '.join(sorted(heard)) or 'none so far'}")
         if order.version is not None and not (releases.policies / policy_name(order.version)).is_file():

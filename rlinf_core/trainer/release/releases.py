@@ -43,7 +43,7 @@ class Releases(Choice):
         self.last: dict[str, deque[Outcome]] = defaultdict(lambda: deque(maxlen=LAST))  # of each station
         self.recent: dict[str, deque[Outcome]] = defaultdict(  # of current
             lambda: deque(maxlen=settings.episodes + settings.watch))
-        self._unwritten, self._next_write = False, 0.0
+        self._unwritten, self._next_write, self._kept = False, 0.0, self.record.current
 
     # What the bridge asks
     def version_for(self, station: str, newest: int) -> int:
@@ -84,7 +84,8 @@ class Releases(Choice):
         record, self.newest = self.record, newest
         if not self.settings.staged or record.current < 0:
             return
-        if not self.path.exists():
+        if not self.path.exists() or record.current != self._kept:  # or a trainer that begins anew would not know of all's
+            self._kept = record.current
             self.changed()
         if record.trial is None:
             self._begin(heard)
@@ -102,7 +103,7 @@ class Releases(Choice):
 
     def _try(self, version: int, station: str, why: str) -> None:
         self.record.trial = Trial(version=version, station=station,
-                                  old=list(self.recent[station])[-self.settings.episodes:])
+                                  old=list(self.recent.get(station, ()))[-self.settings.episodes:])
         self.changed(f"version {version} is on trial at station '{station}'{why}")
 
     def _watch(self, trial: Trial, heard: Heard) -> None:
@@ -120,7 +121,7 @@ class Releases(Choice):
         record, wanted, now = self.record, self.settings.canary, time.time()
         free = [name for name, (when, _) in heard.items() if now - when < SILENT_S and name not in record.pins
                 and name not in record.drained and wanted in ("", name)]
-        able = [name for name in free if len(self.recent[name]) >= self.settings.episodes]
+        able = [name for name in free if len(self.recent.get(name, ())) >= self.settings.episodes]
         return present if present in free else min(able, default="")
 
     def needed(self) -> set[int]:
@@ -189,9 +190,10 @@ class Releases(Choice):
         """What the next version of all is compared with: each station's last of this one that no trial has used."""
         record = self.record
         used = {old.id for _, old in record.trial.pairs} if record.trial else set()
-        share = math.ceil(self.settings.watch / max(len(self.recent), 1))
-        old = {station: left[-share:] for station, recent in self.recent.items()
-               if (left := [outcome for outcome in recent if outcome.id not in used])}
+        left = {station: unused for station, recent in self.recent.items()
+                if (unused := [outcome for outcome in recent if outcome.id not in used])}
+        share = math.ceil(self.settings.watch / max(len(left), 1))
+        old = {station: unused[-share:] for station, unused in left.items()}
         return Watched(before=record.current, old=old) if self.settings.watch and old and record.current >= 0 else None
 
     def roll_back(self, why: str) -> str:
