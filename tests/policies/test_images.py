@@ -87,7 +87,7 @@ def pictures(size, random):
             "action": ((places[:, ::-1] - 13.5) / 15.0).astype(np.float32)}
 
 
-@pytest.mark.parametrize("kind, steps, rate", [("cnn", 250, 1e-3), pytest.param(
+@pytest.mark.parametrize("kind, steps, rate", [("cnn", 500, 1e-3), pytest.param(
     "resnet", 160, 3e-4, marks=pytest.mark.slow)])
 def test_it_learns_where_the_square_is_and_stays_so_in_its_file(kind, steps, rate, tmp_path):
     """Mean error of the place at most a third of what not looking gives, on pictures that it has not seen; seed 0."""

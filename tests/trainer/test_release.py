@@ -13,7 +13,6 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.release import Release
 from rlinf_core.recipes.sources import check_source
-from rlinf_core.trainer.release.orders import Order, Orders
 from rlinf_core.trainer.release.record import ALL, Outcome
 from rlinf_core.trainer.release.releases import FILE, SILENT_S, Releases
 from rlinf_core.trainer.release.sequential import NOT_WORSE, OPEN, WORSE, judged
@@ -240,17 +239,6 @@ def test_the_first_policy_of_all_outlives_a_trainer_that_was_told_something_befo
     fleet.look(1)
     fleet.again()
     assert fleet.versions(12) == [1, 1]
-
-
-def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_nothing_else_be_asked_of_it(tmp_path):
-    fleet = Fleet(tmp_path)
-    fleet.record.pins, fleet.record.drained = {"gone": 1}, ["gone"]
-    orders = Orders(fleet.releases, tmp_path)
-    for action in ("unpin", "undrain"):
-        assert orders._obey(Order(action=action, stations=["gone"]), fleet.heard).endswith(": 'gone'")
-    assert (fleet.record.pins, fleet.record.drained) == ({}, [])
-    with pytest.raises(RlinfError, match="station 'gone': expected one that this trainer has heard of: a, b"):
-        orders._obey(Order(action="drain", stations=["gone"]), fleet.heard)
 
 
 def test_the_canary_is_one_that_is_there_and_another_takes_over_when_it_is_not(tmp_path):

@@ -7,7 +7,9 @@ import pytest
 from rich.console import Console
 
 from rlinf_core.cli.fleet_status import table
+from rlinf_core.errors import RlinfError
 from rlinf_core.recipes.release import Release
+from rlinf_core.trainer.release.orders import Order, Orders
 from rlinf_core.trainer.release.overview import overview
 from rlinf_core.trainer.release.record import Outcome
 from rlinf_core.trainer.release.sequential import Evidence
@@ -195,3 +197,14 @@ def test_people_see_what_is_compared_and_when_it_would_be_rolled_back(tmp_path):
             "succeeded, interlock 0.0%. p: success 0.35; rolled back at 0.1.") in shown()
     fleet.record.watched.old.clear()
     assert "Nothing is left to compare it with: it stays." in shown()
+
+
+def test_a_pin_and_a_drain_of_a_station_that_is_no_more_can_be_taken_off_and_nothing_else_be_asked_of_it(tmp_path):
+    fleet = Fleet(tmp_path)
+    fleet.record.pins, fleet.record.drained = {"gone": 1}, ["gone"]
+    orders = Orders(fleet.releases, tmp_path)
+    for action in ("unpin", "undrain"):
+        assert orders._obey(Order(action=action, stations=["gone"]), fleet.heard).endswith(": 'gone'")
+    assert (fleet.record.pins, fleet.record.drained) == ({}, [])
+    with pytest.raises(RlinfError, match="station 'gone': expected one that this trainer has heard of: a, b"):
+        orders._obey(Order(action="drain", stations=["gone"]), fleet.heard)
