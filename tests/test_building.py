@@ -15,7 +15,7 @@ def test_a_build_that_takes_its_time_says_that_it_goes_on(capsys):
         time.sleep(0.35)
         yield "[1/1] done\n"
 
-    assert list(progress(slow(), "generating", silence_s=0.1)) == ["[1/1] done\n"]
+    assert list(progress(slow(), "generating", silence_s=0.02)) == ["[1/1] done\n"]
     said = capsys.readouterr().out.splitlines()
     assert said[-1] == "  100 % compiled" and 2 <= len(said) - 1 < 50, said
     assert all(line.startswith("  still generating, ") for line in said[:-1])

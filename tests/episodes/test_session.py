@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -161,13 +160,14 @@ def test_bytes_lost_in_the_middle_cost_what_they_hit(session, tmp_path, capsys):
 def test_a_disk_that_refuses_is_told_and_it_goes_on_once_it_takes_it(tmp_path, troubles, monkeypatch):
     (tmp_path / "sessions").write_text("a file")
     session = Session(tmp_path / "sessions", "s", 1.0, dict, troubles.append)
-    monkeypatch.setattr(module, "AGAIN_S", 0.2)
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     session.take("prompt", message("prompt", 0, data="set the scene"))
     for _ in range(20):
         session.take("label", message("label", 1, data="ready"))
     assert len(troubles) == 1 and "cannot be created" in str(troubles[0])
     (tmp_path / "sessions").unlink()
-    time.sleep(0.25)
+    now[0] += module.AGAIN_S + 0.1
     session.take("label", message("label", 2, data="success"))
     session.close()
     assert [(name, at) for name, at, _ in kept(session.root)] == [("/s/prompt", 2), ("/s/label", 2)]

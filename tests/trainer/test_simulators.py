@@ -1,6 +1,7 @@
 """A run on simulators, on the points of the algorithms' tests and on the simulated arm."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -89,8 +90,9 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
     pytest.param("sac", ["placement={workers: 2, mode: pipelined}"], marks=pytest.mark.slow),
     ("ppo", ["algorithm.name=async_ppo", "placement={workers: 2, mode: pipelined}"]),
 ], ids=["ppo", "sac", "sac, pipelined workers", "async ppo, pipelined workers"])
-def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path):
+def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path, monkeypatch):
     """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # the disk's time is nobody's part, and others write beside it
     last = simulation.train(recipe_of(name, "simulation.evaluate_episodes=64", *changes), tmp_path, points)
     entries = read_evaluations(tmp_path)
     assert entries[0]["success"] <= 0.20 and last["success"] >= 0.90, entries

@@ -36,7 +36,7 @@ from rlinf_core.interrupts import end_with_parent
 from rlinf_core.qos_overrides import check_parameters
 
 BACKGROUND = -1
-FINISH_S = 2.0   # whoever stops a station asks again, less kindly, after 5
+FINISH_S = 4.0   # whoever stops a station asks again, less kindly, after 5
 ARRIVES_S = 0.1
 STEADY = Clock(clock_type=ClockType.STEADY_TIME)
 
