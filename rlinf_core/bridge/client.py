@@ -27,6 +27,7 @@ LONGEST_FILE_S = 3600.0  # in which a policy, or the file that it stands on, mus
 OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
+LINE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)  # may be the line's fault alone
 NO_TLS = ("andshake", "Socket closed")  # what gRPC says where TLS fails; neither side is told why
 THIS_PROCESS = f"i{uuid.uuid4().hex}"
 
@@ -52,6 +53,7 @@ class BridgeClient:
         next_policy = f"/{SERVICE}/NextPolicy"
         self._next_policy = self._channel.unary_stream(next_policy, pb.PolicyRequest.SerializeToString, decoded)
         self._who = ((STATION, station), (INSTANCE, instance))
+        self._had = dict[str, int]()  # bytes that the trainer had of an episode, when it was offered last
 
     def upload(self, folder: Path, timeout_s: float = 60.0) -> bool:
         """Send a closed episode; returns whether the trainer already had it. Returns only once it is durable there.
@@ -59,15 +61,20 @@ class BridgeClient:
         Raises:
             EpisodeError: it is not what was closed.
             RefusedError: the trainer will never take it.
-            AwayError: there is no trainer now.
+            AwayError: there is no trainer now, or the line was cut and more had arrived than the time before.
             BridgeError: not now; try again, and what was sent need not be sent again.
         """
         episode = described(folder)
         reply = self._answer(self._call(self._stub.Offer, episode, timeout_s, away=AwayError), episode)
         if not reply.stored:
-            left = sum(file.size for file in episode.files) - sum(reply.have)
+            have = sum(reply.have)
+            left = sum(file.size for file in episode.files) - have
+            cut = AwayError if have > self._had.get(episode.id, -1) else BridgeError  # a bad line, on which it gets on
+            self._had[episode.id] = have
             missing = parts(folder, episode, list(reply.have))
-            reply = self._answer(self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S), episode)
+            upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, cut)
+            reply = self._answer(upload, episode)
+        self._had.pop(episode.id, None)
         return reply.duplicate
 
     def next_policy(self, have_version: int, folder: Path, wait_s: float = 10.0, base: Fetched | None = None
@@ -156,7 +163,7 @@ class BridgeClient:
         if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
             details += "; " + (self.credentials.advice() if self.credentials else (
                 "if it listens with bridge.fleet, this station needs bridge.credentials (docs/fleet.md)"))
-        kind = away if code == grpc.StatusCode.UNAVAILABLE else BridgeError
+        kind = away if code in LINE else BridgeError
         return kind(f"trainer at {self.address}: {code.name.lower()}: {details}")
 
 

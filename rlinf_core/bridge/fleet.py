@@ -86,7 +86,8 @@ class Fleet:
 
     def revoke(self, station: str) -> Path:
         """From its next call on the station gets nothing; returns where its certificate went."""
-        if station not in (known := self.days_left()):
+        known = sorted(path.stem for path in (self.folder / "stations").glob("[!.]*.crt"))  # one that cannot be read, too
+        if station not in known:
             raise BridgeError(f"station '{station[:200]}': expected one that is enrolled in {self.folder}, of which there "
                               f"are {', '.join(known) or 'none'}")
         for path in (*self._renewed(station), self._enrolled(station)):

@@ -55,6 +55,13 @@ def test_old_and_new_files_hold_until_the_old_ones_end_and_revoking_ends_both(fl
         phase("old")
 
 
+def test_a_certificate_that_cannot_be_read_keeps_no_other_from_being_revoked_nor_itself(fleet, tmp_path):
+    fleet.enroll("b", tmp_path / "b")
+    (fleet.folder / "stations/b.crt").write_text("-----BEGIN")
+    assert fleet.revoke("a").name == "a.crt" and fleet.revoke("b").name == "b.crt"
+    assert not list((fleet.folder / "stations").glob("[!.]*"))
+
+
 def test_an_old_certificate_ends_though_it_was_renewed(tmp_path, phase, fleet):
     fleet.revoke("a")
     fleet.enroll("a", tmp_path / "short", days=-0.5)

@@ -15,8 +15,10 @@ import pytest
 from rlinf_core.bridge import PART_BYTES, server
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.client import BridgeClient, described, parts
+from rlinf_core.bridge.sending import Sender
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.journal import Journal
+from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import BridgeError
 from tests.bridge.conftest import Stalled, serve, until
 
@@ -38,10 +40,10 @@ def folder(tmp_path):
 
 
 class Relay:
-    """TCP between a client and a trainer, which is cut after so many bytes; counts what goes up."""
+    """TCP between a client and a trainer, which is cut after so many bytes, once or ``again``; counts what goes up."""
 
-    def __init__(self, port, cut_after):
-        self.port_behind, self.cut_after, self.sent, self.ends = port, cut_after, 0, []
+    def __init__(self, port, cut_after, again=0):
+        self.port_behind, self.cut_after, self.sent, self.ends, self.again = port, cut_after, 0, [], again
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -62,7 +64,7 @@ class Relay:
             while data := source.recv(1 << 14):
                 self.sent += len(data) * up
                 if up and self.cut_after and self.sent > self.cut_after:
-                    self.cut_after = 0
+                    self.cut_after = self.sent + self.again if self.again else 0
                     self.cut()
                     return
                 target.sendall(data)
@@ -106,6 +108,24 @@ def test_an_upload_that_the_network_cuts_goes_on_where_it_was(trainer, tmp_path,
     assert trainer.journal.ids() == ["e"]
     for file in folder.iterdir():
         assert (trainer.inbox.folder / "e" / file.name).read_bytes() == file.read_bytes()
+    client.close()
+    relay.close()
+
+
+def test_on_a_line_that_is_cut_in_the_middle_of_every_episode_all_of_many_arrive(trainer, tmp_path):
+    """However many wait: of those that are begun the trainer keeps a few."""
+    spool = Spool(tmp_path / "spool")
+    for name in "abcdefg":
+        made = tmp_path / "spool/closed" / name
+        made.mkdir(parents=True)
+        (made / "x.mcap").write_bytes(os.urandom(6 * PART_BYTES))
+        seal(made)
+        os.utime(made, (100 + ord(name),) * 2)
+    relay = Relay(trainer.port, cut_after=4 * PART_BYTES, again=4 * PART_BYTES)
+    sender = Sender(spool, client := BridgeClient(f"127.0.0.1:{relay.port}", "a"), print)
+    until(lambda: sender.send_all() == "" and not spool.closed(), "all of them to arrive")
+    assert sorted(trainer.journal.ids()) == list("abcdefg")
+    assert relay.sent > 8 * 4 * PART_BYTES, "it was cut, again and again"
     client.close()
     relay.close()
 
