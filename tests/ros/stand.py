@@ -22,6 +22,8 @@ def start(peer, name, *overrides, **parameters):
              "interlock": {"lockstep_guard_s": 5.0,  # a busy machine may keep an answer from coming for a second
                            "driver": "driver" in peer.supervisor.children}  # or the test is the robot side
              }.get(name, {})
+    if name.startswith("interlock_"):  # of one of several arms
+        asked = {"lockstep_guard_s": 5.0}
     process.parameters.update(asked | parameters)
     peer.supervisor.start(process)
     return station_task(recipe).spec

@@ -48,7 +48,7 @@ def test_it_holds_from_the_next_time_step_on_and_a_chunk_is_cut_for_it(station):
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate", first_seed=3))
     peer.spin(sent.done, what="the goal")
     answer = sent.result().get_result_async()
-    peer.spin(lambda: peer.steps and peer.steps[-1].step_index == 3, what="time steps")  # a first one may be abandoned
+    peer.spin(lambda: peer.steps and peer.steps[-1].step_index >= 3, what="time steps")  # a first one may be abandoned
     own, chunks = peer.spec.instruction, len(peer.chunks)
     assert {step.instruction for step in peer.steps} == {own}
     said = Parameter("instruction", value="  to the left ").to_parameter_msg()

@@ -21,7 +21,7 @@ def station(tmp_path_factory):
         f"extends: {Path('robots/franka_fr3/limits.yaml').resolve()}\ngripper_width: 0.08\ngripper_speed: 0.2\n")
     robot = Path("robots/franka_fci_twin/robot.yaml").read_text()
     (folder / "robot.yaml").write_text("options: {hand_timeout_s: 1.0}\n" + robot)
-    with peer_in(folder, 209) as peer:
+    with peer_in(folder, 10) as peer:
         bench = Bench(peer)
         for name in ("twin", "driver", "interlock"):
             start(peer, name, f"station.robot={folder}", "station.lockstep=false")

@@ -150,7 +150,7 @@ def test_one_version_plays_all_episodes_of_one_evaluation(peer, tmp_path):
     assert [played("a"), played("b"), played("b")] == [[54, 54], [56, 56], [56, 56]], "nor within a request to evaluate"
     announced(57, in_time=False)
     assert played("c", "train", lambda: announced(58, in_time=False)) == [57, 57]
-    assert statuses[-1].version == 58, "while it trains, between any two episodes"
+    peer.spin(lambda: statuses[-1].version == 58, what="the next, between any two episodes while it trains")
 
 
 @pytest.mark.domain(86)

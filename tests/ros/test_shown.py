@@ -37,7 +37,8 @@ def episode(tmp_path_factory):
     (robot / "limits.yaml").write_text((ours / "limits.yaml").read_text())
     (robot / "arm.urdf").write_text(URDF)
     (robot / "robot.yaml").write_text((ours / "robot.yaml").read_text() + "urdf: arm.urdf\n")
-    recipe = load_recipe("demo", [f"station.robot={robot}", "station.observe_cameras=[wrist]", "station.task=reach"])
+    recipe = load_recipe("demo", [f"station.robot={robot}", "station.observe_cameras=[wrist]", "station.task=reach",
+                                  "station.real_time_factor=0.3"])  # of a topic the recorder keeps five time steps
     with peer_in(folder, 117) as peer:
         for process in station_processes(recipe, folder):
             if process.name not in ("policy", "uplink"):

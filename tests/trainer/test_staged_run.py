@@ -13,6 +13,8 @@ from rlinf_core.recipes import load_recipe
 from tests.messages import record
 from tests.trainer.test_stations import SMALL, Station, port  # noqa: F401 (a fixture)
 
+pytestmark = pytest.mark.timed
+
 STAGED = ("release.staged=true", "release.episodes=2", "release.interlock=false", "release.odds_ratio=100.0",
           "release.alpha=0.4", "online.max_staleness=50", "online.updates_per_step=3")
 
