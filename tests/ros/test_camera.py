@@ -21,6 +21,7 @@ ROBOT = f"""
 driver: franka
 limits: {LIMITS}
 twin: {{node: sim_bridges.twins.franka, simulator: franka_mujoco}}
+tool_axes: [current_twist]
 cameras:
   wrist: {{kind: uvc, device: ./wrist.avi, size: [48, 64], published: [24, 32], jpeg: 80, lens: [60.0, 60.0, 32.0, 24.0]}}
   side: {{kind: realsense, serial: '001', size: [48, 64], depth: true, twin: true}}

@@ -117,7 +117,7 @@ def station(tmp_path_factory):
         f"extends: {Path('robots/franka_fr3/limits.yaml').resolve()}\ngripper_width: 0.08\ngripper_speed: 0.2\n")
     (folder / "robot.yaml").write_text(
         "driver: franka\nlimits: limits.yaml\noptions: {hand_timeout_s: 1.0}\n"
-        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\n")
+        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\ntool_axes: [current_twist]\n")
     with peer_in(folder, 175) as peer:
         bench = Bench(peer)
         for name in ("twin", "driver", "interlock"):

@@ -116,7 +116,7 @@ def person(peer, tmp_path):
     (tmp_path / "limits.yaml").write_text(f"extends: {limits}\nstale_state: 0.3\nlost_state: 2.0\nstale_input: 0.5\n")
     (tmp_path / "robot.yaml").write_text(
         f"driver: franka\nlimits: limits.yaml\nhome: {{position: {list(HOME)}}}\n"
-        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\n")
+        "twin: {node: sim_bridges.twins.franka, simulator: franka_mujoco}\ntool_axes: [current_twist]\n")
     return Person(peer, tmp_path)
 
 
