@@ -27,7 +27,6 @@ LONGEST_FILE_S = 3600.0  # in which a policy, or the file that it stands on, mus
 OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]
-LINE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)  # may be the line's fault alone
 NO_TLS = ("andshake", "Socket closed")  # what gRPC says where TLS fails; neither side is told why
 THIS_PROCESS = f"i{uuid.uuid4().hex}"
 
@@ -72,7 +71,7 @@ class BridgeClient:
             cut = AwayError if have > self._had.get(episode.id, -1) else BridgeError  # a bad line, on which it gets on
             self._had[episode.id] = have
             missing = parts(folder, episode, list(reply.have))
-            upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, cut)
+            upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, cut, cut)
             reply = self._answer(upload, episode)
         self._had.pop(episode.id, None)
         return reply.duplicate
@@ -141,11 +140,11 @@ class BridgeClient:
         self._channel.close()
 
     def _call(self, method: Callable[..., Any], request: Any, timeout_s: float,
-              away: type[BridgeError] = BridgeError) -> Any:
+              away: type[BridgeError] = BridgeError, late: type[BridgeError] = BridgeError) -> Any:
         try:
             return method(request, timeout=timeout_s, metadata=self._who)
         except grpc.RpcError as error:
-            raise self._error(error, away) from error
+            raise self._error(error, away, late) from error
 
     def _answer(self, reply: pb.EpisodeReply, episode: pb.Episode) -> pb.EpisodeReply:
         """A reply, unless it says no."""
@@ -154,8 +153,9 @@ class BridgeClient:
         kind = RefusedError if reply.refused else BridgeError
         raise kind(f"trainer at {self.address} refused episode {episode.id}: {reply.error}")
 
-    def _error(self, error: grpc.RpcError, away: type[BridgeError] = BridgeError) -> BridgeError:
-        """A call that did not come through, with what may help; ``away`` where nobody answered."""
+    def _error(self, error: grpc.RpcError, away: type[BridgeError] = BridgeError,
+               late: type[BridgeError] = BridgeError) -> BridgeError:
+        """A call that did not come through, with what may help; ``away`` where nobody answered, ``late`` not in time."""
         code, details = error.code(), error.details() or ""
         if code == grpc.StatusCode.UNIMPLEMENTED:
             details = (f"expected version {VERSION} of the bridge's protocol, which this station speaks, got a trainer "
@@ -163,7 +163,7 @@ class BridgeClient:
         if code == grpc.StatusCode.UNAVAILABLE and any(sign in details for sign in NO_TLS):
             details += "; " + (self.credentials.advice() if self.credentials else (
                 "if it listens with bridge.fleet, this station needs bridge.credentials (docs/fleet.md)"))
-        kind = away if code in LINE else BridgeError
+        kind = {grpc.StatusCode.UNAVAILABLE: away, grpc.StatusCode.DEADLINE_EXCEEDED: late}.get(code, BridgeError)
         return kind(f"trainer at {self.address}: {code.name.lower()}: {details}")
 
 

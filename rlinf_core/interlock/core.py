@@ -145,8 +145,8 @@ class _Stages(Tick):
             return f"{chunk.source}:operator_commands"
         reason = [*self.obstacles, "enable" if self.needs_enable(chunk) else self.unknown()][0]
         if reason:
-            if reason in self.obstacles and self.mode is Mode.ARMED:
-                self.hold(reason)  # somebody would move it: what is in the way is said
+            if reason in self.obstacles and reason != "contact" and self.mode is Mode.ARMED:
+                self.hold(reason)  # somebody would move it: what is in the way is said; but it may go back from a contact
             return reason
         if self.mode is Mode.HOLD and self.cause == "new_session":
             return self.cause

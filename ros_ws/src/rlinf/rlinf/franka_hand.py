@@ -56,10 +56,11 @@ class Hand(Orders):
 
     def look(self) -> None:
         if self.failed and self.wanted is not None and time.monotonic() - self.failed_at > AGAIN_S:
-            since, how = self.since, self.failed
+            since, how, before = self.since, self.failed, self.ordered
             self.ordered = self.verb(self.wanted), self.wanted
             self.give()
-            self.since, self.failed, self.failed_at = since, how, time.monotonic()
+            if self.ordered == before:
+                self.since, self.failed, self.failed_at = since, how, time.monotonic()
         super().look()
         if self.failed and self.fault:
             self.fault = f"gripper ({self.words()} {self.failed})"
@@ -82,7 +83,8 @@ class Hand(Orders):
         super().forget(why)
 
     def stop(self) -> Future:
-        """Part of a reset: what is under way is given up."""
+        """Part of a reset: what is under way is given up, and its result gives no new order."""
+        self.order, self.failed, self.wanted = self.order + 1, "", None
         return self.stopping.call_async(Trigger.Request())
 
     def stopped(self) -> None:

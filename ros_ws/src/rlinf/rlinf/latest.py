@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -52,7 +53,8 @@ class Latest:
             def take(message: Image) -> None:
                 self._images[topic] = message
                 if len(self._images) < images:
-                    self._take(self._pulled)  # what is here by now need not be read when the last image is
+                    with contextlib.suppress(SpecError):  # the next pull says so, of the next one
+                        self._take(self._pulled)  # what is here by now need not be read when the last image is
                 elif on_image:
                     on_image()
 
@@ -107,7 +109,7 @@ class Latest:
             raise SpecError(f"{topic}: expected it along the axes of the limits' frame '{wanted}', got '{frame}'. Where "
                             f"those are the tool's: tool_axes: [{topic}] in robot.yaml; else have it said in '{wanted}'")
         pose = self.channels.get(each(arm_of(topic), "current_pose"))  # taken before: in the order of their names
-        if pose is None:
+        if pose is None or not abs(np.linalg.norm(pose[3:]) - 1.0) < 0.01:
             return None
         turn = unit(tuple(pose[3:]))
         return np.array([*turned(turn, values[:3]), *turned(turn, values[3:])])
