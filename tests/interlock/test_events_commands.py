@@ -140,15 +140,6 @@ def test_what_keeps_a_chunk_from_commanding_while_armed(inputs, cause):
     assert tick(rig, chunk(2, rig.now))[-1] == mode("ACTIVE"), "it ends by itself"
 
 
-def test_an_armed_arm_that_touches_may_go_back_from_it_whatever_is_asked_for():
-    rig = Rig().arm()
-    for _ in range(10):
-        tick(rig, wrench=(30.0, 0.0))
-    command = chunk(1, rig.now)
-    assert tick(rig, command, wrench=(30.0, 0.0)) == [about("dropped", "contact", command)]
-    assert rig.state.mode is Mode.ARMED
-
-
 # From where the arm is
 def test_trap03_the_set_point_goes_to_a_resting_arm_before_it_commands():
     rig = Rig(follow=False).arm()

@@ -213,3 +213,12 @@ def test_s21_an_arm_that_is_near_again_ends_the_count():
     for y in (0.02, 0.04, 0.06, 0.06, 0.04, 0.02):
         tick(rig, pose=(HOME[0], y, *HOME[2:]))
     assert rig.state.adrift == 0 and rig.state.mode is Mode.HOLD
+
+
+def test_an_armed_arm_that_touches_may_go_back_from_it_whatever_is_asked_for():
+    rig = Rig().arm()
+    for _ in range(10):
+        tick(rig, wrench=(30.0, 0.0))
+    command = chunk(1, rig.now)
+    assert tick(rig, command, wrench=(30.0, 0.0)) == [about("dropped", "contact", command)]
+    assert rig.state.mode is Mode.ARMED
