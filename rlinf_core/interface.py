@@ -187,7 +187,7 @@ def of_arms(name: str, arms: Sequence[str]) -> list[str]:
     return [f"{arm}/{name}" for arm in arms] if arms and topic(name).per_arm else [name]
 
 
-VECTORS = ("geometry_msgs/msg/TwistStamped", "geometry_msgs/msg/WrenchStamped")  # whose numbers lie along a frame's axes
+VECTORS = ("current_twist", "wrench")  # topics whose numbers lie along the axes of a frame
 
 
 def arm_of(name: str) -> str:

@@ -13,7 +13,7 @@ from rlinf_core.drivers import EXTERNAL, SIMULATOR, DriverSettings, driver
 from rlinf_core.errors import RecipeError, RlinfError, nearest
 from rlinf_core.grippers import GRIPPER, GripperSettings
 from rlinf_core.hand_eye import check as check_hand_eye
-from rlinf_core.interface import TAKEN, of_arms, topic
+from rlinf_core.interface import TAKEN, VECTORS, of_arms, topic
 from rlinf_core.paths import SOURCE, shared
 from rlinf_core.robot_parts import Arm, Controller, Home, Twin
 from rlinf_core.settings.base import Name, Settings
@@ -103,7 +103,7 @@ class Robot(Settings):
 
     @model_validator(mode="after")
     def _axes_of_what_has_some(self) -> Robot:
-        known = of_arms("current_twist", list(self.arms)) + of_arms("wrench", list(self.arms))
+        known = [each for name in VECTORS for each in of_arms(name, list(self.arms))]
         if others := [name for name in self.tool_axes if name not in known]:
             raise ValueError(f"tool_axes: expected {' or '.join(known)}, got '{others[0]}'{nearest(others[0], known)}")
         return self

@@ -46,8 +46,9 @@ class Controller(Settings):
         "follows target_pose")
     topic: str = Field(pattern="^/?[A-Za-z][A-Za-z0-9_/]*$", description="where it listens, e.g. "
                        "/scaled_joint_trajectory_controller/joint_trajectory")
-    horizon_s: Positive = Field(0.05, description="joint_trajectory: the first target, and one that comes later than that "
-                                "after the one before, is reached in that time; else in the time between the two [s]")
+    horizon_s: Positive = Field(0.05, description="joint_trajectory: the first target, and one that comes later than that, "
+                                "and than three ticks, after the one before, is reached in that time; else in the time "
+                                "between the two [s]")
     gain: Positive = Field(5.0, description="twist: speed for each metre, and radian, to the target [1/s]")
 
 

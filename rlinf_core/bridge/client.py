@@ -71,7 +71,7 @@ class BridgeClient:
             cut = AwayError if have > self._had.get(episode.id, -1) else BridgeError  # a bad line, on which it gets on
             self._had[episode.id] = have
             missing = parts(folder, episode, list(reply.have))
-            upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, cut, cut)
+            upload = self._call(self._stub.Upload, missing, timeout_s + left / SLOWEST_BYTES_PER_S, away=cut, late=cut)
             reply = self._answer(upload, episode)
         self._had.pop(episode.id, None)
         return reply.duplicate

@@ -51,6 +51,11 @@ def loosest(path: str | Path) -> Limits:
         maximum[name] for maximum in maxima if name in maximum]) for name in names})
 
 
+def bound(path: str | Path) -> set[str]:
+    """The names of the limits that the robot's own maxima say."""
+    return {name for maximum in _load(path)[1] for name in maximum}
+
+
 def schema() -> dict[str, Any]:
     """The JSON schema of a limits YAML, for editors."""
     properties: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
 from rlinf_core.hand_eye import TOOL
 from rlinf_core.hand_eye import load as load_hand_eye
+from rlinf_core.interface import VECTORS
 from rlinf_core.interlock import load_limits
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
 from rlinf_core.operators.homing import homes_of
@@ -157,7 +158,7 @@ def _joints(robot: Robot) -> str:
 def _axes(robot: Robot) -> str:
     """Of each twist and wrench of a real arm: in which frame it is to be, and whether it comes along the tool's axes."""
     frames = {f"{arm}/{name}" if arm else name: load_limits(path).frame for arm, path in robot.interlocks.items()
-              for name in ("current_twist", "wrench")} if robot.driver != SIMULATOR else {}
+              for name in VECTORS} if robot.driver != SIMULATOR else {}
     return json.dumps({name: {"frame": frame, "tool": name in robot.tool_axes} for name, frame in frames.items()})
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from sensor_msgs.msg import Image
 
 from rlinf.latest import Latest
 from rlinf.qos import publisher
@@ -49,6 +50,37 @@ def test_what_is_along_the_tools_axes_is_turned_by_its_pose_and_what_is_in_the_b
     assert inputs.channels["wrench"] == pytest.approx([1.0, 2.0, 3.0, 0.0, 0.0, 0.0])
     say(told, "current_twist", "base_link", (0.1, 0.2, 0.3))
     peer.spin(lambda: pulled() and inputs.channels["current_twist"][1] == pytest.approx(0.2), what="that in the base frame")
+
+
+def test_a_pose_that_is_no_rotation_turns_nothing(peer, heard):
+    inputs, told = heard
+    peer.spin(lambda: all(each.get_subscription_count() for each in told.values()), what="who hears")
+    pose = PoseStamped()
+    pose.header.stamp.sec, pose.pose.orientation.w = 7, 0.0
+    told["current_pose"].publish(pose)
+    say(told, "current_twist", "fr3_hand_tcp", (0.1, 0.2, 0.3))
+    peer.for_s(0.3)
+    inputs.pull()
+    assert set(inputs.channels) == {"current_pose"}
+
+
+def test_a_refused_frame_ends_nobody_who_looks_through_two_cameras(peer):
+    """The first image takes what is here by then: what it refuses is said by whoever pulls, and not by the executor."""
+    cameras = ("camera/front/image", "camera/wrist/image")
+    frames = {"wrench": {"frame": "base_link", "tool": False}}
+    inputs = Latest(peer.node, {"wrench", *cameras}, False, on_image=lambda: None, axes=frames)
+    told = {name: publisher(peer.node, name) for name in ("wrench", *cameras)}
+    peer.spin(lambda: all(each.get_subscription_count() for each in told.values()), what="who hears")
+    for _ in range(20):
+        say(told, "wrench", "tool0_controller", (1.0, 2.0, 3.0))
+        for name in cameras:
+            told[name].publish(Image(height=1, width=1, step=3, encoding="rgb8", data=bytes(3)))
+        peer.for_s(0.02)
+    assert "wrench" not in inputs.channels
+    say(told, "wrench", "tool0_controller", (1.0, 2.0, 3.0))
+    peer.for_s(0.3)
+    with pytest.raises(SpecError, match="tool0_controller"):
+        inputs.pull()
 
 
 def test_what_is_along_the_axes_of_another_frame_is_refused_with_what_to_write(peer, heard):

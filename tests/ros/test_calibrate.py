@@ -101,6 +101,18 @@ def test_a_tool_that_is_mounted_turned_is_the_limits_orientation_from_then_on(ha
     assert limits["orientation"] == [0.0, 1.0, 0.0, 0.0] and limits["box_low"] == [0.36, -0.19, 0.06]
 
 
+@pytest.mark.parametrize("hand", [["--write"]], indirect=True)
+def test_an_orientation_that_the_robots_own_maxima_say_stays_and_nothing_is_written(hand, tmp_path):
+    (tmp_path / "maximum.yaml").write_text("orientation: [1.0, 0.0, 0.0, 0.0]\n")
+    hand.turned = (0.0, 1.0, 0.0, 0.0)
+    hand.guide()
+    hand.type("h")
+    hand.told("home [0.5, 0.05, 0.3]")
+    hand.type("d")
+    assert hand.end() == 1 and "'orientation'" in hand.out.read_text()
+    assert (tmp_path / "limits.yaml").read_text() == FR3.read_text()
+
+
 def test_without_write_and_when_left_nothing_is_written(hand, tmp_path):
     hand.guide()
     hand.type("d")

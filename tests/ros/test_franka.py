@@ -251,9 +251,12 @@ def test_a_hand_that_refuses_to_open_is_told_again_and_is_a_fault_until_it_does(
     cause = station.states[-1].cause
     assert cause.startswith("robot:gripper (move ") and "failed: libfranka gripper: Command failed!" in cause
     station.inject("")
-    station.peer.spin(lambda: width(station) > 0.05, what=lambda: f"the hand, without a reset, at {width(station)}")
-    station.open = 0.0
+    station.peer.for_s(2.5)
+    assert width(station) < 0.04 and station.states[-1].state == FAULT, "a person may be at the fingers"
     station.peer.spin(lambda: station.clear(cause).success, what=lambda: f"the reset: {station.fault()}")
+    station.arm()
+    station.peer.spin(lambda: width(station) > 0.05, what=lambda: f"the hand, after it, at {width(station)}")
+    station.open = 0.0
     station.moves()
 
 

@@ -60,7 +60,7 @@ def ours():
     before = [JointState()]
 
     def message(target):
-        said, before[0] = trajectory(before[0], target, HORIZON_S), target
+        said, before[0] = trajectory(before[0], target, HORIZON_S, HORIZON_S), target
         return said
 
     return message
@@ -96,8 +96,10 @@ def test_one_that_comes_late_or_first_or_of_other_joints_begins_where_the_arm_is
 
     for before, target in ((JointState(), said(1.0)), (said(1.0), said(1.06)), (said(1.0), said(1.01, "other")),
                            (said(1.01), said(1.01)), (said(1.02), said(1.01))):
-        [point] = trajectory(before, target, HORIZON_S).points
+        [point] = trajectory(before, target, HORIZON_S, HORIZON_S).points
         assert point.time_from_start.nanosec == 50_000_000
-    first, last = trajectory(said(1.0), said(1.01), HORIZON_S).points
+    slow = trajectory(said(1.0), said(1.07), HORIZON_S, 0.15).points
+    assert len(slow) == 2 and slow[1].time_from_start.nanosec == 70_000_000, "of ticks that are that far apart"
+    first, last = trajectory(said(1.0), said(1.01), HORIZON_S, HORIZON_S).points
     assert (first.positions[0], first.time_from_start.nanosec) == (1.0, 0)
     assert (last.positions[0], last.time_from_start.nanosec) == (1.01, 10_000_000)

@@ -28,7 +28,7 @@ from rlinf.whereabouts import nothing_heard
 from rlinf_core.calibration import AXES, Guided, draw, flow, mounted, publish, rewritten
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode
-from rlinf_core.interlock.limits_file import load_limits, loosest, with_values
+from rlinf_core.interlock.limits_file import bound, load_limits, loosest, with_values
 from rlinf_core.operators.homing import goal_of
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
 from rlinf_core.robot import Robot, robot_folder
@@ -158,7 +158,8 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
     limits, most = load_limits(path), loosest(path)
     apart, own = mounted(limits, at_home["pose"][3:]) if at_home else (0.0, [])
     if own:
-        box, most = box | {"orientation": own}, replace(most, orientation=tuple(own))
+        box = box | {"orientation": own}
+        most = most if "orientation" in bound(path) else replace(most, orientation=tuple(own))
         print(f"the tool at its home is {math.degrees(apart):.0f} degrees from the limits' orientation "
               f"{list(limits.orientation)}, more than half of their cone: the orientation becomes the tool's own")
     limits = with_values(limits, box, str(path), most)

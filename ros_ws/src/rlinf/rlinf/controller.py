@@ -46,13 +46,12 @@ class Controller(ControlNode):
         self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
-        limits_file = self.declare_parameter("limits_file", "").value
+        self.limits = load_limits(self.declare_parameter("limits_file", "").value)
+        self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
         self.pose, self.pose_at = PoseStamped(), -math.inf
         self.state, self.state_at, self.sent_at = SafetyState.DISARMED, -math.inf, -math.inf
         self.linear, self.angular = STILL, STILL  # as sent last
         if self.kind == "twist":
-            self.limits = load_limits(limits_file)
-            self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
             subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
@@ -63,7 +62,7 @@ class Controller(ControlNode):
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        self.output.publish(trajectory(self.before, target, self.horizon_s))
+        self.output.publish(trajectory(self.before, target, self.horizon_s, max(self.horizon_s, 3.0 * self.limits.tick)))
         self.before = target
 
     def _on_pose(self, pose: PoseStamped) -> None:
@@ -109,15 +108,15 @@ class Controller(ControlNode):
         self.output.publish(twist)
 
 
-def trajectory(before: JointState, target: JointState, horizon_s: float) -> JointTrajectory:
+def trajectory(before: JointState, target: JointState, horizon_s: float, apart_s: float) -> JointTrajectory:
     """To ``target``, from the one before, in the time that lies between the two; its stamp is 0: from now on.
 
     As it is set up by default, ros2_control's controller begins each message where the arm is measured, unless the message
     says where. The arm lags: what it is told would fall back there a hundred times a second, and hardly get ahead of it.
-    Where none came within ``horizon_s`` before, from where the arm is, in that time.
+    Where none came within ``apart_s`` before, from where the arm is, in ``horizon_s``.
     """
     since_s = (to_ns(target.header.stamp) - to_ns(before.header.stamp)) / NS
-    goes_on = 0.0 < since_s <= horizon_s and list(before.name) == list(target.name)
+    goes_on = 0.0 < since_s <= apart_s and list(before.name) == list(target.name)
     points = [JointTrajectoryPoint(positions=before.position)] if goes_on else []
     reached = Duration(seconds=since_s if goes_on else horizon_s).to_msg()
     return JointTrajectory(joint_names=target.name,

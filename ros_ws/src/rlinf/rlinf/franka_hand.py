@@ -25,8 +25,8 @@ ANY = GraspEpsilon(inner=WIDEST_M, outer=WIDEST_M)  # whatever is between the fi
 class Hand(Orders):
     """``gripper/command`` to Move where it opens, and to Grasp where it closes; joint_states to ``gripper/state``.
 
-    Fingers that were to open and did not, as of a hand that was not homed, are told again, and are a fault in time. That
-    nothing was grasped is a result.
+    Fingers that were to open and did not, as of a hand that was not homed, are told again, until that is a fault: from then
+    on, when a person may be at them, they are told nothing before a reset. That nothing was grasped is a result.
     """
 
     def __init__(self, node: Node, prefix: str, settings: Driver) -> None:
@@ -55,7 +55,7 @@ class Hand(Orders):
         return "done" if result.success else f"failed: {result.error or 'no reason'}"
 
     def look(self) -> None:
-        if self.failed and self.wanted is not None and time.monotonic() - self.failed_at > AGAIN_S:
+        if self.failed and not self.fault and self.wanted is not None and time.monotonic() - self.failed_at > AGAIN_S:
             since, how, before = self.since, self.failed, self.ordered
             self.ordered = self.verb(self.wanted), self.wanted
             self.give()

@@ -150,7 +150,7 @@ def _content(heard: Heard, limits: Limits, said: str) -> Finding:
     if topic(heard.name).name == "current_pose" and message.header.frame_id != limits.frame:
         return Finding(heard.name, f"{said}, in '{message.header.frame_id}'",
                        f"frame of the limits: expected '{limits.frame}'")
-    if heard.type in VECTORS and message.header.frame_id not in ("", limits.frame) and not heard.of_tool:
+    if topic(heard.name).name in VECTORS and message.header.frame_id not in ("", limits.frame) and not heard.of_tool:
         return Finding(heard.name, f"{said}, in '{message.header.frame_id}'", f"expected it along the axes of "
                        f"'{limits.frame}'; where those are the tool's own: tool_axes: [{heard.name}] in robot.yaml")
     return Finding(heard.name, said)
