@@ -78,3 +78,5 @@ def test_the_poster_goes_near_to_what_differs():
     left, right = near[30:, :320, 0], near[30:, 320:, 0]
     assert (left > 100).sum() == pytest.approx(4 * 400, rel=0.1), "twice as large, and none of it cut off"
     assert right.max() == 0, "what differs little is out of the picture"
+    frame[30:30 + 20, 40:60] = 255  # an arm's shoulder, at the top, more different than the tool below
+    assert np.array_equal(report._nearer(frame), near)

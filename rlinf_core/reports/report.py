@@ -157,12 +157,16 @@ def _poster(run_dir: Path) -> None:
 
 
 def _nearer(frame: np.ndarray) -> np.ndarray:
-    """Of each side the half in width and height where they differ most and below, where a tool is; as large as before."""
+    """Of each side the half in width and height where they differ most and below, where a tool is; as large as before.
+
+    What is lower in the picture counts more: an arm's shoulder may differ more than the tool that it carries.
+    """
     import cv2
 
     sides = np.hsplit(frame[CAPTION:], 2)
     height, width = sides[0].shape[:2]
-    differs = cv2.blur(np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8))
+    low = np.linspace(0.0, 1.0, height, dtype=np.float32)[:, None]
+    differs = cv2.blur(low * np.abs(sides[0].astype(np.float32) - sides[1]).sum(axis=2), (width // 8, width // 8))
     row, column = np.unravel_index(differs.argmax(), differs.shape)
     top, left = (int(np.clip(at - size // share, 0, size - size // 2))
                  for at, size, share in ((row, height, 6), (column, width, 4)))
