@@ -143,17 +143,18 @@ def station(only_one):
 
 def test_a_disarming_stands_until_a_person_arms_again(station):
     peer = station.peer
+    said, died = station.log("operator").count("disarmed; arm it again"), len(peer.supervisor.events)
     station.arm(False)
     station.reach(SafetyState.DISARMED)
     station.stays(SafetyState.DISARMED, 3.0)
     told = "disarmed; arm it again: rlinf arm --set station.domain_id=65, or e in `rlinf teleop`"
-    assert station.log("operator").count(told) == 1
+    assert station.log("operator").count(told) == said + 1
     operator = peer.supervisor.children["operator"].popen
     operator.kill()  # nor does the one that comes after it
-    peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == 2, 90, "another operator to say it")
-    assert peer.supervisor.events == ["operator ended (killed by SIGKILL) and was started again"]
+    peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == said + 2, 90, "another operator to say it")
+    assert peer.supervisor.events[died:] == ["operator ended (killed by SIGKILL) and was started again"]
     station.stays(SafetyState.DISARMED, 3.0)
-    assert station.log("operator").count("disarmed; arm it again") == 2
+    assert station.log("operator").count("disarmed; arm it again") == said + 2
     station.arm(True)
     station.reach(SafetyState.ARMED)
     station.arm(False)

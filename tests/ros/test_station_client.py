@@ -30,7 +30,7 @@ def test_where_no_station_is_it_says_so_and_what_to_do(peer):
         assert "heard no interlock for 2 s; " in said
         assert "there is no other. Start it (rlinf up <recipe>)" in said
     start(peer, "interlock", "station.name=station_b")
-    code, said = rlinf(peer, "status", "--timeout", "4", domain=51)
+    code, said = rlinf(peer, "status", "--timeout", "15", domain=51)
     assert code == 1 and "there are: station_b" in said
 
 

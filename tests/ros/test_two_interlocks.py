@@ -265,7 +265,7 @@ def test_whoever_asks_a_station_with_two_arms_asks_both(station):
     station.pressed = True
     station.reach((FAULT, "estop:pendant"), (FAULT, "estop:pendant"))
     station.pressed = False
-    station.peer.for_s(0.3)
+    station.peer.for_s(1.0)
     code, said = ask("fault", "reset", "--cause", "estop:pendant")
     assert code == 0 and "is cleared: the interlock is DISARMED" in said
     station.reach((DISARMED, ""), (DISARMED, ""))
