@@ -37,14 +37,14 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.errors import REFUSED
     from rlinf_core.launching.fleet import members
     from rlinf_core.launching.graph import trainer_process
-    from rlinf_core.recipes import resolved
     from rlinf_core.settings.overrides import split
+    from rlinf_core.trainer.folder import keep_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     run_dir = Path(value["run_dir"]).resolve()
     recipe, found = members(value["recipe"], split(value["set"]), value["stations"].split(), run_dir)
+    keep_recipe(recipe, run_dir)
     prepared = [(member, member.prepare()) for member in found]
-    (run_dir / "recipe.yaml").write_text(resolved(recipe))
     trains = trainer_process(run_dir)
     trainer = ExecuteProcess(cmd=[python, *trains.parameters["command"][1:]], name=trains.name, respawn=True,
                              respawn_delay=1.0, output="screen", sigterm_timeout=str(trains.stop_s))

@@ -72,8 +72,9 @@ def _start(context: LaunchContext) -> list:
         write_plan,
     )
     from rlinf_core.launching.next_steps import next_steps
-    from rlinf_core.recipes import load_recipe, resolved, station_robot
+    from rlinf_core.recipes import load_recipe, station_robot
     from rlinf_core.ros import of_every_process
+    from rlinf_core.trainer.folder import keep_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     overrides = _overrides(value)
@@ -90,8 +91,7 @@ def _start(context: LaunchContext) -> list:
         recipe, before = collecting(value["recipe"], overrides, run_dir, wanted)
         if before.succeeded >= wanted:
             return [LogInfo(msg=f"{before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "recipe.yaml").write_text(resolved(recipe))
+        keep_recipe(recipe, run_dir)
         processes = collecting_processes(recipe, run_dir, before, terminal=False)
     else:
         processes = station_processes(recipe, run_dir)

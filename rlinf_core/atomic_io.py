@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 REASON = ".reason.txt"
@@ -33,6 +35,33 @@ def publish_file(aside: Path, path: Path) -> Path:
     os.replace(aside, path)
     fsync(path.parent)
     return path
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
+    """Have a file written aside, then rename it to ``path``, durably: what is there stays until all of this is on the disk.
+
+    OSError where it cannot be, safetensors' own errors too; nothing is left of it then.
+    """
+    aside = path.with_name(f".{path.name}.part")
+    try:
+        with disk_errors():
+            write(aside)
+        return publish_file(aside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """What safetensors raises where it cannot write, as the OSError that everybody else raises."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":  # which only those have who write tensors
+            raise
+        raise OSError(f"{error}") from error
 
 
 def append_line(path: Path, line: str) -> None:

@@ -1,6 +1,7 @@
 """Errors a user can act on: what was expected, what came, what to do."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
@@ -68,6 +69,14 @@ class DeviceError(RlinfError):
     def __init__(self, text: str, gone: bool = False) -> None:
         super().__init__(text)
         self.gone = gone
+
+
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT)
+
+
+def passing(error: BaseException) -> bool:
+    """Whether it is of the machine, as it is now: no word on what was read, which may be tried again."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
 
 
 def printable(text: object) -> str:

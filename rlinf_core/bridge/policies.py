@@ -18,7 +18,7 @@ from rlinf_core.bridge.by_hand import Bytes, encoded
 from rlinf_core.bridge.differences import Tensor, base_of, ranges, tensors
 from rlinf_core.episodes.checksums import file_sha256
 from rlinf_core.policies.adapters import base_name
-from rlinf_core.policies.files import policy_files, policy_name, policy_version
+from rlinf_core.policies.files import newest_version, policy_name, policy_version
 
 POLL_S = 0.02
 SETTLED_NS = 200_000_000  # a folder that was changed longer ago than that shows each later change in its time
@@ -142,8 +142,7 @@ class Policies:
         if stamp == self._stamp and self._settled:
             return self.newest
         self._stamp, self._settled = stamp, time.time_ns() - stamp > SETTLED_NS
-        files = policy_files(self.folder)
-        return policy_version(files[-1]) if files else -1
+        return newest_version(self.folder)
 
     async def meant_for(self, station: str, request: pb.PolicyRequest, wait_s: float) -> Policy | None:
         """What the station is meant to have, as soon as that is another one than it has; None if it is not in time."""

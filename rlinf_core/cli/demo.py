@@ -28,9 +28,10 @@ from rlinf_core.launching.preflight import check_page, check_policy_device, chec
 from rlinf_core.launching.supervisor import Supervisor, command_line, only_station, ros_environment
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.page.access import token_of
-from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe
 from rlinf_core.reports.curves import read_events
 from rlinf_core.reports.report import write_report
+from rlinf_core.trainer.folder import keep_recipe
 
 
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None) -> int:
@@ -183,6 +184,5 @@ def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
         token_of(recipe.station.web)
     if starts:
         check_page(recipe.station.web)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    keep_recipe(recipe, run_dir)
     write_plan(recipe, run_dir)

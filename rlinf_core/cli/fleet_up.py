@@ -17,8 +17,9 @@ from rlinf_core.errors import BridgeError, RlinfError, printable
 from rlinf_core.launching.fleet import FOLDER, Member, members
 from rlinf_core.launching.graph import trainer_process
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, ending, only_station
-from rlinf_core.recipes import Recipe, resolved
+from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
+from rlinf_core.trainer.folder import keep_recipe
 from rlinf_core.trainer.release.overview import read
 
 PLAYING, THROUGH, GONE = "playing", "through", "gone"
@@ -33,8 +34,7 @@ def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], resp
     with contextlib.ExitStack() as locks:
         for member in found:
             locks.enter_context(only_station(member.name, member.recipe.station.domain))
-        run_dir.mkdir(parents=True, exist_ok=True)
-        (run_dir / "recipe.yaml").write_text(resolved(recipe))
+        keep_recipe(recipe, run_dir)
         display = FleetDisplay(recipe, run_dir, quiet)
         display.stations = [Station(member, respawn, display.note) for member in found]
         print(f"run folder: {run_dir}; each station's: {run_dir / FOLDER}/<name>. Ctrl-C stops all", flush=True)

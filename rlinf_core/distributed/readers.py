@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.distributed.ray_cluster import connect, lost
-from rlinf_core.errors import EpisodeError, IngestError, SpecError
+from rlinf_core.errors import EpisodeError, IngestError, SpecError, passing
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import Trajectory
 from rlinf_core.specs import StationSpec
@@ -79,7 +79,7 @@ class Readers:
                 read: Trajectory = self.ray.get(answer)
                 return read
             except self.ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, EpisodeError | SpecError):
+                if isinstance(error.cause, EpisodeError | SpecError) or passing(error.cause):
                     raise error.cause from None
                 raise
             except lost() as error:

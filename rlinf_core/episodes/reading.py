@@ -16,7 +16,7 @@ from rlinf_core.episodes.checksums import SUMS, verify
 from rlinf_core.episodes.chunks import arm_of, played_chunks, steps_of
 from rlinf_core.episodes.messages import LIBRARY, PACKAGE, store_for, to_ns
 from rlinf_core.episodes.types import Episode
-from rlinf_core.errors import EpisodeError
+from rlinf_core.errors import EpisodeError, passing
 
 if TYPE_CHECKING:
     from mcap.records import Chunk, McapRecord
@@ -55,7 +55,8 @@ Messages = dict[str, list[Any]]
 
 
 def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
-    """Read one closed episode; EpisodeError names the folder, what is wrong with it and what to do.
+    """Read one closed episode; EpisodeError names the folder, what is wrong with it and what to do, OSError or MemoryError
+    what the machine lacks now.
 
     Args:
         folder: the recording. If it has a seal (``sums``), it is compared with it.
@@ -69,6 +70,8 @@ def read_episode(folder: str | Path, sealed: bool = False) -> Episode:
     except EpisodeError:
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
+        if passing(error):
+            raise
         raise EpisodeError(f"episode {folder}: expected a whole rosbag2 recording, got: {type(error).__name__}: {error}. "
                            "Leave it out of training, or repair it with `mcap recover`") from error
 

@@ -15,12 +15,13 @@ from rlinf_core.errors import BridgeError, RecipeError
 from rlinf_core.launching.graph import Process, director_process, station_processes, write_plan
 from rlinf_core.launching.preflight import check_policy_device, check_trainer
 from rlinf_core.operators import SCRIPTED
-from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved, station_robot
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_robot
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.schema import Bridge
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.recipes.station import robots_of
 from rlinf_core.ros import MAX_DOMAIN
+from rlinf_core.trainer.folder import keep_recipe
 
 TRAINER_MB, STATION_MB = 700, 1100  # of the demo, as docs/fleet.md says
 FOLDER = "stations"                # of the run's folder
@@ -45,8 +46,7 @@ class Member:
     def prepare(self) -> list[Process]:
         """Write down what it plays; returns its processes, the director last. Demonstrations that are there count."""
         before, wanted = takes_of(self.folder, self.recipe), self.recipe.collect.episodes
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "recipe.yaml").write_text(resolved(self.recipe))
+        keep_recipe(self.recipe, self.folder)
         write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded),
                    **({} if before.next_seed is None else {"first_seed": before.next_seed}))
         return [*station_processes(self.recipe, self.folder), director_process(self.recipe, self.folder)]

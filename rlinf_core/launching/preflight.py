@@ -18,6 +18,7 @@ from rlinf_core.recipes.placement import check_placement, check_shards
 from rlinf_core.recipes.schema import Bridge, Web
 from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.trainer.checkpoint import checkpoints
+from rlinf_core.trainer.folder import check_same
 from rlinf_core.trainer.sources.recordings import recorded
 
 
@@ -26,11 +27,12 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
 
     Args:
         recipe: what it trains.
-        run_dir: one that goes on there has read its recordings.
+        run_dir: one that goes on there has read its recordings, and is of the same recipe.
 
     Raises:
         RlinfError: what is missing, by the recipe's key. What a Ray cluster elsewhere has, the trainer will find out.
     """
+    check_same(recipe, run_dir)
     check_device("device", recipe.device)
     if recipe.placement.on_ray and not recipe.placement.ray:
         check_placement(recipe.placement, {"CPU": os.cpu_count() or 1, "GPU": gpus()})

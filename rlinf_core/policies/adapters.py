@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.atomic_io import publish_file
+from rlinf_core.atomic_io import write_whole
 from rlinf_core.errors import PolicyFileError
 from rlinf_core.extras import require
 from rlinf_core.policies.settings import Lora
@@ -50,9 +50,7 @@ def keep_base(frozen: Weights, said: dict[str, str], folder: Path) -> str:
     digest = _digest(frozen, said)
     path = _path(folder, digest)
     if not path.exists():
-        aside = path.with_name(f".{path.name}.part")
-        save_file(frozen, aside, said)
-        publish_file(aside, path)
+        write_whole(path, lambda aside: save_file(frozen, aside, said))
     return digest
 
 

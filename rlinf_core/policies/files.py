@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlinf_core.atomic_io import publish_file
+from rlinf_core.atomic_io import write_whole
 from rlinf_core.embodiments import spec_of
 from rlinf_core.errors import PolicyFileError, SpecError
 from rlinf_core.policies import adapters
@@ -38,21 +38,24 @@ def policy_files(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("policy-*") if NAMED.fullmatch(path.name)), key=policy_version)
 
 
+def newest_version(folder: Path) -> int:
+    """Of the policies in a folder; -1 where there is none."""
+    return max(map(policy_version, policy_files(folder)), default=-1)
+
+
 def save_policy(actor: NetworkPolicy, path: str | Path, **info: Any) -> Path:
-    """Write ``actor`` durably: aside, fsync, rename. ``info`` (version, updates, ...) is kept as JSON."""
+    """Write ``actor`` durably; OSError, and no file, where it cannot be. ``info`` (version, ...) is kept as JSON."""
     from safetensors.torch import save_file
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.part")
     metadata = {"format": FORMAT, "info": json.dumps(info)}
     metadata |= {key: json.dumps(value) for key, value in actor.describe().items()}
     weights = {name: tensor.detach().contiguous() for name, tensor in actor.state_dict().items()}
     if frozen := {name: weights.pop(name) for name in [*weights] if actor.stays(name)}:
         said = {key: metadata.pop(key) for key in [*metadata] if key not in ITS_OWN and len(metadata[key]) > LONG}
         metadata["base"] = adapters.keep_base(frozen, said, path.parent)
-    save_file(weights, aside, metadata)
-    return publish_file(aside, path)
+    return write_whole(path, lambda aside: save_file(weights, aside, metadata))
 
 
 def load_policy(path: str | Path, station: StationSpec | None = None) -> NetworkPolicy:

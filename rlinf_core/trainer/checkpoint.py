@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.atomic_io import flush_folder, make_folder, move
+from rlinf_core.atomic_io import disk_errors, flush_folder, make_folder, move
 from rlinf_core.errors import RlinfError
 
 DIGITS = 8
@@ -47,7 +47,8 @@ def join(arrays: dict[str, np.ndarray], rest: dict[str, Any]) -> State:
 def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     """Write ``root/<number>-name`` durably (write aside, fsync, rename) and keep only the newest ``keep``.
 
-    Numbers count on, so that the newest is known whatever the names are.
+    Numbers count on, so that the newest is known whatever the names are. OSError where the disk does not take it: nothing
+    is left of it then, and those before it stay.
     """
     from safetensors.numpy import save_file
 
@@ -57,9 +58,14 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
         shutil.rmtree(left)
     aside.mkdir()
     arrays, rest = split(state)
-    save_file(arrays, aside / "arrays.safetensors")
-    (aside / "state.json").write_text(json.dumps(rest))
-    flush_folder(aside)
+    try:
+        with disk_errors():
+            save_file(arrays, aside / "arrays.safetensors")
+        (aside / "state.json").write_text(json.dumps(rest))
+        flush_folder(aside)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)  # or a full disk stays so
+        raise
     move(aside, folder)
     for old in checkpoints(root)[:-keep]:
         shutil.rmtree(move(old, root / f".{old.name}.old"))  # out of the way first, so that none is ever half there

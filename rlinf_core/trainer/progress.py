@@ -6,17 +6,21 @@ import json
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlinf_core.atomic_io import append_line, publish_file
 from rlinf_core.errors import RlinfError
 from rlinf_core.reports.curves import read_events
 
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
 SLOWEST = 0.02  # weight of the newest value in a metric's mean
 WRITE_S = 2.0  # between two times that scalars are written
+AGAIN_S = 10.0  # after which a disk that took nothing is tried again
 
 
 class Clock:
@@ -40,6 +44,30 @@ class Clock:
             self.seconds[part] += time.perf_counter() - started
 
 
+class Disk:
+    """What it does not take is said, and tried again a little later: the run goes on.
+
+    Args:
+        run_dir: what is written.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir, self.again_at = run_dir, -math.inf
+
+    def keep(self, write: Callable[[], None]) -> None:
+        """Have it written, unless the disk took nothing just now."""
+        if time.monotonic() < self.again_at:
+            return
+        try:
+            write()
+        except OSError as error:
+            if isinstance(error, ConnectionError | TimeoutError):
+                raise  # of another machine
+            self.again_at = time.monotonic() + AGAIN_S
+            print(f"{self.run_dir}: cannot be written: {error}. Training goes on, and it is tried again every "
+                  f"{AGAIN_S:.0f} s. Free the disk", flush=True)
+
+
 class Progress:
     """Means of what learners say, and the files of a run folder.
 
@@ -47,14 +75,22 @@ class Progress:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.run_dir, self.writer = run_dir, SummaryWriter(str(run_dir / "tensorboard"))
+        self.run_dir = run_dir
+        self._writer: SummaryWriter | None = None
         self.file = run_dir / "progress.jsonl"
         self.metrics: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
         self.written_at = -math.inf
         self.last: dict[str, float] = {}  # evaluation; none yet
+
+    @property
+    def writer(self) -> SummaryWriter:
+        """Of TensorBoard's; another one after what a disk did not take, since that takes nothing more."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        if self._writer is None:
+            self._writer = SummaryWriter(str(self.run_dir / "tensorboard"))
+        return self._writer
 
     def note(self, metrics: dict[str, float], updates: int) -> None:
         """Take in what an update said; RlinfError if it is not finite."""
@@ -67,11 +103,15 @@ class Progress:
             self.metrics[name] = (1.0 - weight) * self.metrics.get(name, 0.0) + weight * value
 
     def write(self, step: int, counts: dict[str, float]) -> None:
-        """The scalars as they are now."""
+        """The scalars as they are now; OSError where the disk does not take them."""
         self.written_at = time.monotonic()
-        for group, values in (("train", self.metrics), ("data", counts)):
-            for name, value in values.items():
-                self.writer.add_scalar(f"{group}/{name}", value, step)
+        try:
+            for group, values in (("train", self.metrics), ("data", counts)):
+                for name, value in values.items():
+                    self.writer.add_scalar(f"{group}/{name}", value, step)
+        except OSError:
+            self.close()
+            raise
 
     def evaluated(self, entry: dict[str, float]) -> None:
         """An evaluation: a line in progress.jsonl."""
@@ -101,4 +141,7 @@ class Progress:
 
     def close(self) -> None:
         """Write what is left."""
-        self.writer.close()
+        if self._writer is not None:
+            with suppress(OSError):
+                self._writer.close()
+        self._writer = None

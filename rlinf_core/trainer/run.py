@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
-from rlinf_core.policies.files import policy_files, policy_name, policy_version, save_policy
+from rlinf_core.policies.files import newest_version, policy_name, save_policy
 from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.station import longest_episode
 from rlinf_core.reports.evaluations import Outcome, evaluation
@@ -29,7 +29,7 @@ from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.prefetch import prefetch_for
-from rlinf_core.trainer.progress import WRITE_S, Clock, Progress
+from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import read_recordings
 
@@ -62,7 +62,7 @@ class Run:
                              recipe.policy if recipe.algorithm.learns_from == ROLLOUTS else None)
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
-        self.progress = Progress(run_dir)
+        self.progress, self.disk = Progress(run_dir), Disk(run_dir)
         self.version, self.published_at, self.fitted, self.stopping = 0, -1, bool(self.before), False
         self.saved, self.next_evaluation, self.seconds = (-1,) * 4, 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
@@ -121,6 +121,7 @@ class Run:
 
     def _begin(self, source: Source) -> None:
         self._enter(0)
+        self.version = max(0, newest_version(self.run_dir / "policies"))  # by a run that died before its first checkpoint
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
             if self.recipe.simulation.environments:
@@ -213,15 +214,15 @@ class Run:
             self._enter(self.stage + 1)
             self.next_evaluation, self.saved_at = self.steps, -math.inf
         if self.source.asynchronous:
-            self._publish_if_due()
+            self.disk.keep(self._publish_if_due)
             if time.monotonic() - self.reported_at > REPORT_S:
                 self.source.report, self.reported_at = self.report(), time.monotonic()
             if not worked:
                 time.sleep(0.02)
         if time.monotonic() - self.saved_at > 60.0 * self.recipe.checkpoint.every_minutes:
-            self.save()
+            self.disk.keep(self.save)
         if time.monotonic() - self.progress.written_at > WRITE_S:
-            self.progress.write(self.steps, self.counts())
+            self.disk.keep(partial(self.progress.write, self.steps, self.counts()))
         self.tell(self, None)
 
     # What it leaves
@@ -237,10 +238,11 @@ class Run:
         """Write the policy as the next version."""
         self.learner.sync()
         self.learner.ship(self.shipped)
-        self.version, self.published_at = self.version + 1, self.updates
-        self.data.versions[self.version] = self.updates
-        save_policy(self.shipped, self.run_dir / "policies" / policy_name(self.version), version=self.version,
-                    updates=self.updates, env_steps=self.steps)
+        version = self.version + 1
+        save_policy(self.shipped, self.run_dir / "policies" / policy_name(version), version=version, updates=self.updates,
+                    env_steps=self.steps)
+        self.version, self.published_at = version, self.updates
+        self.data.versions[version] = self.updates
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
@@ -277,13 +279,13 @@ class Run:
         now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation
         if now == self.saved:
             return
-        self.saved = now
         checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
             "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
             "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
             "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted,
                     "published_at": self.published_at, "next_evaluation": self.next_evaluation,
                     "seconds": self.seconds + time.perf_counter() - self.started}})
+        self.saved = now
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._enter((run := state["run"])["stage"])
@@ -294,6 +296,5 @@ class Run:
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
         self.progress.load_state_dict(state["progress"], before=self.next_evaluation)
         self.clock.seconds.update(state["clock"][0])
-        written = [policy_version(path) for path in policy_files(self.run_dir / "policies")]
-        self.version = max([run["version"], 0, *written])  # stations only take newer ones
+        self.version = max(run["version"], newest_version(self.run_dir / "policies"))  # stations only take newer ones
         self.fitted, self.published_at = run["fitted"], run["published_at"]

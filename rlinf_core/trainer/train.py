@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-import yaml
 
 from rlinf_core import prometheus
 from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
@@ -17,7 +16,7 @@ from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.embodiments import joined
 from rlinf_core.errors import RecipeError
 from rlinf_core.interrupts import answered, held_back
-from rlinf_core.recipes import Recipe, resolved, station_robot
+from rlinf_core.recipes import Recipe, station_robot
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
@@ -27,7 +26,7 @@ from rlinf_core.rollouts.experience import Source
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.rollouts.tensors import InArrays
 from rlinf_core.rollouts.vector_env import VectorEnv
-from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
 from rlinf_core.trainer.run import Run, Tell
 from rlinf_core.trainer.sources.intake import Intake
 from rlinf_core.trainer.sources.recordings import Recordings
@@ -37,8 +36,6 @@ from rlinf_core.trainer.sources.stations import Stations
 
 if TYPE_CHECKING:
     from rlinf_core.distributed.readers import Readers
-
-SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot", "station.task", "replay.capacity")
 
 
 def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lambda run, entry: None) -> dict[str, float]:
@@ -51,12 +48,14 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
         tell: hears of every turn, and of each evaluation.
 
     Raises:
-        RecipeError: what of the recipe does not go together.
-        RlinfError: training diverged, or it could not go on; the last checkpoint is good.
+        RecipeError: what of the recipe does not go together, with itself or with the run that is there.
+        RlinfError: another trainer is at work there, training diverged, or it could not go on; the last checkpoint is good.
     """
     check_source(recipe)
     torch.set_num_threads(1)
     with ExitStack() as ending:
+        ending.enter_context(only_trainer(run_dir))
+        check_same(recipe, run_dir)
         with held_back():
             run = _begun(recipe, run_dir, make, tell, ending)
         with answered(lambda _: setattr(run, "stopping", True)):  # to its end, with a checkpoint
@@ -97,24 +96,10 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         source = several = Robots(recipe, robots, judged, run.policy, make, run.clock)
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     ending.callback(source.close)
-    _same_run(recipe, run_dir)
-    (run_dir / "recipe.yaml").write_text(resolved(recipe))
+    keep_recipe(recipe, run_dir)
     run.start(source)
     ending.callback(lambda: run.learner.close())
     return run
-
-
-def _same_run(recipe: Recipe, run_dir: Path) -> None:
-    """A run that goes on is of the recipe that it was begun with, in all that its figures are of; RecipeError if not."""
-    before = run_dir / "recipe.yaml"
-    if not before.exists() or not checkpoint.checkpoints(run_dir / "checkpoints"):
-        return
-    was, now = (yaml.safe_load(text) for text in (before.read_text(), resolved(recipe)))
-    for key in SAME:
-        old, new = (reduce(lambda found, part: found.get(part, {}), key.split("."), said) for said in (was, now))
-        if old != new:
-            raise RecipeError(f"{key}: expected {old}, with which the run in {run_dir} was begun and goes on, got {new}. "
-                              "Choose another --out, or leave it as it was")
 
 
 def _simulated(recipe: Recipe) -> bool:

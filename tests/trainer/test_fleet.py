@@ -1,6 +1,7 @@
 """Stations of one trainer, over its real bridge: what they are sent in stages, and what people see and say."""
 
 import json
+import os
 import threading
 import time
 
@@ -238,11 +239,15 @@ def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed
     thief.join()
     left = tmp_path / "run/orders/1-x.json"
     left.write_text(Order(action="pin", version=1).model_dump_json())
+    os.utime(left, (1.0, 1.0))
+    waits = left.with_name("2-y.json")  # of one who has given it while the trainer starts
+    waits.write_text(Order(action="undrain", stations=["nobody"]).model_dump_json())
     trainer = start(QUICK)
     trainer.publish(1)
     trainer.publish(2)
     trainer.wait("a", 2)
     assert not left.exists() and not left.with_suffix(".answer").exists()
+    assert "station 'nobody': expected one that" in json.loads(waits.with_suffix(".answer").read_text())["error"]
     huge = '{"action": "pin", "version": 1%s}' % ("0" * 300)
     for number, text in enumerate((huge, '{"action": "destroy"}', "no JSON", "\udcff", '{"action": "pin", "version": "1"}',
                                    '{"action": "pin"}', '{"action": "drain"}')):

@@ -134,13 +134,13 @@ def test_a_damaged_folder_is_refused_whatever_it_raises_and_the_next_one_is_take
     (folders[3] / "e3.mcap").unlink()
     seal(folders[3])
     monkeypatch.setattr("rlinf_core.trainer.sources.intake.read_episode", lambda folder, sealed: (
-        read_episode(folder, sealed) if folder.name != "e4" else exec("raise MemoryError('of another kind')")))
+        read_episode(folder, sealed) if folder.name != "e4" else exec("raise RecursionError('of another kind')")))
     run = intake(tmp_path / "run", task.spec)
     for folder in (*folders, tmp_path / "absent"):
         run.take(folder, Taken())
     statuses = [json.loads(line)["status"] for line in (tmp_path / "run/journal.jsonl").read_text().splitlines()]
     assert [status.split(":")[0] for status in statuses] == ["refused"] * 5 + ["online"] + ["refused"]
-    assert "MemoryError: of another kind" in statuses[4] and run.counts()["refused"] == 6
+    assert "RecursionError: of another kind" in statuses[4] and run.counts()["refused"] == 6
     assert sorted(path.name for path in (tmp_path / "run/refused").glob("*/")) == [f"e{n}" for n in range(5)]
 
 

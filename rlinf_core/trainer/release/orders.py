@@ -41,11 +41,15 @@ def give(run_dir: Path, order: Order, patience_s: float = PATIENCE_S) -> str:
     path = folder / f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
     _put(path, order.model_dump_json())
     answer, deadline = path.with_suffix(".answer"), time.monotonic() + patience_s
-    while not answer.exists():
-        if time.monotonic() > deadline:
-            raise BridgeError(f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, got none; "
-                              f"{_end(path)}")
-        time.sleep(0.05)
+    try:
+        while not answer.exists():
+            if time.monotonic() > deadline:
+                raise BridgeError(f"the trainer of {run_dir}: expected an answer within {patience_s:.0f} s, got none; "
+                                  f"{_end(path)}")
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        path.unlink(missing_ok=True)  # it is withdrawn
+        raise
     said = json.loads(answer.read_text())
     answer.unlink()
     if said["error"]:
@@ -67,13 +71,15 @@ class Orders:
 
     Args:
         releases: what obeys.
-        run_dir: of the trainer; what was left there before its start is nobody's any more.
+        run_dir: of the trainer. What is left there of the one before is nobody's any more; who has just given an order
+            still waits for it to be obeyed.
     """
 
     def __init__(self, releases: Releases, run_dir: Path) -> None:
         self.releases, self.folder = releases, run_dir / ORDERS
         for left in self.folder.glob("*"):
-            left.unlink()
+            if left.suffix == ".taken" or time.time() - left.stat().st_mtime > PATIENCE_S:
+                left.unlink(missing_ok=True)
 
     def obey(self, heard: Heard) -> None:
         """Every order that has come, oldest first."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
-from rlinf_core.atomic_io import publish_file
+from rlinf_core.atomic_io import write_whole
 from rlinf_core.errors import RlinfError
 from rlinf_core.trainer.release.sequential import Evidence
 
@@ -138,10 +138,8 @@ class Record(Model):
 
     def write(self, path: Path) -> None:
         """Durably; what cannot be written is said, and the run goes on."""
-        aside = path.with_name(f".{path.name}.part")
         try:
-            aside.write_text(self.model_dump_json(indent=1))
-            publish_file(aside, path)
+            write_whole(path, lambda aside: aside.write_text(self.model_dump_json(indent=1)))
         except OSError as error:
             print(f"{path}: cannot be written: {error}. A trainer that is started again goes on from what it says",
                   flush=True)

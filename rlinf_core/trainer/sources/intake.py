@@ -13,7 +13,7 @@ from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.validation import check_episode
-from rlinf_core.errors import EpisodeError, IngestError, SpecError, printable
+from rlinf_core.errors import EpisodeError, IngestError, SpecError, passing, printable
 from rlinf_core.policies import instructions
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import TRAIN, Trajectory
@@ -22,7 +22,7 @@ from rlinf_core.specs import StationSpec
 if TYPE_CHECKING:
     from rlinf_core.distributed.readers import Readers
 
-REFUSED = "refused"
+REFUSED, LATER = "refused", "cannot be read now"
 
 
 class Intake:
@@ -53,10 +53,16 @@ class Intake:
     def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
         """Insert one episode; returns what became of it, and never raises for its sake. A second time changes nothing.
 
-        What is refused is set aside where the folder is ``ours``.
+        What is refused is set aside where the folder is ``ours``. What cannot be read for now (memory, open files, a disk's
+        error) stays as if it had not been asked for; what is returned then begins with LATER.
         """
         status = "duplicate" if folder.name in self.ids else self._inserted(folder, insert)
-        self.journal.taken(folder.name, status)
+        if status.startswith(LATER):
+            return status
+        try:
+            self.journal.taken(folder.name, status)
+        except OSError as error:  # what became of it follows from checkpoint and inbox
+            print(f"episode {folder.name}: {status}, which cannot be noted down: {error}. Free the disk", flush=True)
         if status.startswith(REFUSED):
             print(status, flush=True)
             if ours:
@@ -73,7 +79,10 @@ class Intake:
         except IngestError:
             raise
         except Exception as error:  # no recording may stop a trainer, now and at every restart
-            status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
+            why = f"{type(error).__name__}: {error}"
+            if passing(error):
+                return printable(f"{LATER}: episode {folder.name}: {why}")
+            status = f"{REFUSED}: episode {folder.name}: cannot be read: {why}"
         self.ids[folder.name] = status = printable(status)
         return status
 

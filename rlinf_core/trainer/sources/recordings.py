@@ -9,10 +9,10 @@ from typing import Any
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.episodes.checksums import SUMS
 from rlinf_core.episodes.storage import kind_of
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import EPISODE
 from rlinf_core.rollouts.experience import Experience, Source, Trajectory
-from rlinf_core.trainer.sources.intake import REFUSED, Intake
+from rlinf_core.trainer.sources.intake import LATER, REFUSED, Intake
 
 NEVER_CLOSED = ("open", "broken")  # of a run's folders: interrupted, or discarded
 
@@ -45,11 +45,13 @@ def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
 
 
 def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[Trajectory], str]) -> None:
-    """Insert them all; RecipeError if none may be learned from. They stay where they are."""
+    """Insert them all, where they lie. RecipeError if none may be learned from, RlinfError if one cannot be read now."""
     from rich.progress import track
 
     statuses = [intake.take(folder, insert, ours=False) for folder in track(
         list(recorded(folders)), description="reading recordings", transient=True)]
+    if waiting := [status for status in statuses if status.startswith(LATER)]:
+        raise RlinfError(f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again: without them it would learn less")
     if all(status.startswith(REFUSED) for status in statuses):
         raise RecipeError(f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
                           f"{len(statuses)} were refused, the last because: {statuses[-1]}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -19,12 +20,13 @@ from rlinf_core.trainer.release import metrics as release_metrics
 from rlinf_core.trainer.release.overview import Watch, rates
 from rlinf_core.trainer.release.record import Outcome
 from rlinf_core.trainer.release.releases import Releases
-from rlinf_core.trainer.sources.intake import Intake
+from rlinf_core.trainer.sources.intake import LATER, Intake
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 AT_ONCE = 8  # episodes between two looks at the world
+AGAIN_S = 60.0
 REPORTED = ("backlog", "policy_version", "set_aside", "spool_full")
 
 
@@ -53,6 +55,7 @@ class Stations(Source):
         arrived: deque[Path] = deque()
         self.known = deque(run_dir / "inbox" / name for name in intake.journal.ids())
         self.arrived = arrived
+        self.later, self.tries = list[tuple[float, Path]](), Counter[str]()  # what could not be read, and when it may be
         self.server = BridgeServer(address, run_dir / "inbox", run_dir / "policies", arrived.append, lambda: self.report,
                                    intake.journal, fleet, choice=self.releases, specs=intake.spec)
 
@@ -60,15 +63,26 @@ class Stations(Source):
         """Insert a few of those that arrived; how much is asked for, stations decide."""
         while self.known and self.known[0].name in self.intake.ids:  # the checkpoint has it
             self.known.popleft()
+        due = [each for each in self.later if time.monotonic() > each[0]]
+        self.later = [each for each in self.later if each not in due]
+        self.arrived.extend(folder for _, folder in due)
         for queue in (self.known, self.arrived):
             self.intake.ahead(list(islice(queue, AT_ONCE * 4)))
             for _ in range(min(AT_ONCE, len(queue))):
-                self.intake.take(queue.popleft(), self._insert)
+                self._read(queue.popleft())
         self.watch.turn(self.server.newest, dict(self.server.stations))
         if self.looked_at != self.server.newest:
             self.looked_at = self.server.newest
             forget(self.server.policies, self.policies_gb, self.looked_at, *self.releases.needed())
         return Experience()
+
+    def _read(self, folder: Path) -> None:
+        status = self.intake.take(folder, self._insert)
+        if status.startswith(LATER):
+            self.tries[folder.name] += 1
+            wait_s = AGAIN_S * self.tries[folder.name]
+            print(f"{status}. It stays in the inbox, and is read again in {wait_s:.0f} s", flush=True)
+            self.later.append((time.monotonic() + wait_s, folder))
 
     def _insert(self, trajectory: Trajectory) -> str:
         if trajectory.mode == TRAIN:

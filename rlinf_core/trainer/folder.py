@@ -1,0 +1,63 @@
+"""The folder of a run: one recipe in all that its figures are of, and one trainer at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+
+import yaml
+
+from rlinf_core.atomic_io import write_whole
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.recipes import Recipe, resolved
+from rlinf_core.trainer.checkpoint import checkpoints
+
+SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot", "station.task", "replay.capacity")
+FILE, LOCK = "recipe.yaml", ".trainer.lock"
+
+
+def keep_recipe(recipe: Recipe, run_dir: Path) -> None:
+    """Write down what runs there; RecipeError, and what is there stays, where another recipe's run would go on."""
+    check_same(recipe, run_dir)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_whole(run_dir / FILE, lambda aside: aside.write_text(resolved(recipe)))
+
+
+def check_same(recipe: Recipe, run_dir: Path) -> None:
+    """A run that goes on is of the recipe that it was begun with, in all that its figures are of; RecipeError if not."""
+    path = run_dir / FILE
+    if not path.exists() or not checkpoints(run_dir / "checkpoints"):
+        return
+    now = yaml.safe_load(resolved(recipe))
+    try:
+        was = yaml.safe_load(path.read_text())
+        pairs = [(key, *(reduce(lambda found, part: found.get(part, {}), key.split("."), said) for said in (was, now)))
+                 for key in SAME]
+    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: expected the recipe with which this run was begun, got a damaged file: {error}. "
+                          "Mend it; or remove it, and the run goes on by the recipe that is given") from error
+    for key, old, new in pairs:
+        if old != new:
+            raise RecipeError(f"{key}: expected {old}, with which the run in {run_dir} was begun and goes on, got {new}. "
+                              "Choose another --out, or leave it as it was")
+
+
+@contextlib.contextmanager
+def only_trainer(run_dir: Path) -> Iterator[None]:
+    """Hold the right to train there: two trainers would each write the other's policies, checkpoints and journal.
+
+    The lock is this process's alone: none that it has started holds it after its death.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with open(run_dir / LOCK, "a") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RlinfError(f"{run_dir}: another trainer is at work in this folder. Stop it, or choose another --out"
+                             ) from error
+        except OSError:  # a file system that knows no locks
+            pass
+        yield

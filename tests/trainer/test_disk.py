@@ -1,0 +1,156 @@
+"""What a machine lacks for a while, room or memory, ends no run and refuses no episode; a folder has one run."""
+
+import contextlib
+import errno
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from rlinf_core.cli.demo import prepare
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.launching.fleet import members
+from rlinf_core.policies.files import newest_version, policy_files
+from rlinf_core.recipes import load_recipe
+from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
+from rlinf_core.trainer.sources import stations
+from rlinf_core.trainer.sources.intake import LATER, Intake
+from rlinf_core.trainer.sources.recordings import read_recordings
+from rlinf_core.trainer.sources.stations import Stations
+from rlinf_core.trainer.train import train
+from tests.messages import record
+from tests.trainer.test_run import run_of, shown, turn
+
+READ = "rlinf_core.trainer.sources.intake.read_episode"
+
+
+@pytest.fixture
+def spool(tmp_path):
+    return Spool(tmp_path / "spool")
+
+
+@contextlib.contextmanager
+def full_disk():
+    """No file of this process grows beyond a few bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of TensorBoard's own thread
+def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_is_room(spool, task, tmp_path, capsys):
+    run, two = run_of(task, tmp_path / "run"), record(spool, task.spec, "two").close()
+    shown(run, spool, "one", mode="demonstration")
+    turn(run, 3)
+    assert run.last_stage and run.version == 1
+
+    def kept():
+        return policy_files(run.run_dir / "policies"), checkpoint.checkpoints(run.run_dir / "checkpoints")
+
+    run.save()
+    before, _ = kept(), capsys.readouterr()
+    with full_disk():
+        run.published_at, run.saved, run.saved_at, run.progress.written_at = -1, (), -1e9, -1e9
+        turn(run, 5)
+        assert run.intake.take(two, run.insert) == "online"
+    said = capsys.readouterr().out
+    assert said.count("Training goes on, and it is tried again every 10 s. Free the disk") == 1 and "File too large" in said
+    assert "episode two: online, which cannot be noted down" in said
+    assert kept() == before and run.version == 1
+    assert not [*run.run_dir.glob("policies/.*"), *run.run_dir.glob("checkpoints/.*")], "half a file keeps a full disk full"
+    for _ in range(3):  # one of three is written in each
+        run.disk.again_at = -1.0
+        turn(run)
+    assert newest_version(run.run_dir / "policies") == run.version == 2
+    assert len(kept()[1]) == len(before[1]) + 1
+    run.progress.write(7, {"steps": 3.0})
+    run.progress.close()
+
+
+def test_a_trainer_that_dies_before_its_first_checkpoint_uses_no_version_again(spool, task, tmp_path):
+    run_of(task, tmp_path / "run").publish()
+    again = run_of(task, tmp_path / "run")
+    assert again.version == 1
+    again.publish()
+    assert again.version == 2
+
+
+def lacking(monkeypatch, error):
+    def read(folder, sealed):
+        raise error
+
+    monkeypatch.setattr(READ, read)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "Too many open files"), OSError(errno.EIO, "of it")])
+def test_an_episode_that_cannot_be_read_now_is_read_again(error, spool, task, tmp_path, monkeypatch, capsys):
+    taken, run_dir = [], tmp_path / "run"
+    folder = record(spool, task.spec, "one").close()
+    intake = Intake(run_dir, task.spec, 100)
+    bridge = Stations("127.0.0.1:0", run_dir, intake, lambda trajectory: taken.append(trajectory) or "online")
+    try:
+        bridge.arrived.append(folder)
+        with monkeypatch.context() as less:
+            lacking(less, error)
+            less.setattr(stations, "AGAIN_S", 0.0)
+            bridge.take(0, {})
+        said = capsys.readouterr().out
+        assert said.startswith(f"{LATER}: episode one: {type(error).__name__}") and "stays in the inbox" in said
+        assert folder.exists() and not taken and not intake.ids and not intake.counts()["refused"]
+        bridge.take(0, {})
+        assert [trajectory.id for trajectory in taken] == ["one"] and intake.ids == {"one": "online"}
+    finally:
+        bridge.close()
+
+
+def test_recordings_that_cannot_be_read_now_are_not_left_out_without_a_word(spool, task, tmp_path, monkeypatch):
+    record(spool, task.spec, "one").close()
+    lacking(monkeypatch, MemoryError())
+    with pytest.raises(RlinfError, match="collect.recordings: 1 cannot be read now: episode one: MemoryError"):
+        read_recordings((str(spool.root),), Intake(tmp_path / "run", task.spec, 100), lambda trajectory: "online")
+
+
+def begun(folder, *overrides):
+    """A folder of a run that has a checkpoint; what its recipe says."""
+    keep_recipe(load_recipe("demo", [*overrides]), folder)
+    checkpoint.save(folder / "checkpoints", "updates-0", {"n": [0]})
+    return (folder / "recipe.yaml").read_text()
+
+
+def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there(tmp_path):
+    before = begun(tmp_path / "run")
+    other = load_recipe("demo", ["seed=3"])
+    for begin in (lambda: prepare(other, tmp_path / "run"), lambda: train(other, tmp_path / "run"),
+                  lambda: keep_recipe(other, tmp_path / "run"),
+                  lambda: members("demo", ["seed=3"], ["2"], tmp_path / "run")):
+        with pytest.raises(RecipeError, match="seed: expected 0, with which the run in .*run was begun and goes on, got 3"):
+            begin()
+        assert (tmp_path / "run/recipe.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("text", ["", "a: [", "- 1", "seed: 0\nalgorithm: 3\n", "\udcff"])
+def test_a_recipe_that_is_damaged_is_said(text, tmp_path):
+    begun(tmp_path / "run")
+    (tmp_path / "run/recipe.yaml").write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(RecipeError, match="recipe.yaml: expected the recipe with which this run was begun, got a damaged"):
+        check_same(load_recipe("demo"), tmp_path / "run")
+
+
+def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
+    hold = ("import sys, time; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
+            "with only_trainer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)")
+    with subprocess.Popen([sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RlinfError, match="another trainer is at work in this folder. Stop it, or choose another --out"):
+            train(load_recipe("demo", ["bridge.port=50999"]), tmp_path)
+        assert not (tmp_path / "recipe.yaml").exists()
+        other.kill()
+        other.wait()
+    with only_trainer(tmp_path):
+        assert not checkpoint.checkpoints(tmp_path)
