@@ -5,5 +5,6 @@ VERSION = 2   # of the protocol: the number in bridge.proto's package
 SERVICE = f"rlinf.bridge.v{VERSION}.Bridge"
 PART_BYTES = 1 << 19
 MAX_MESSAGE_BYTES = 1 << 20
+LONGEST_FILE_S = 3600.0  # in which a policy, or the file that it stands on, must have come
 SERVED_AS = "trainer.rlinf"  # whom a trainer's certificate is for, whatever its address
 STATION, INSTANCE = "rlinf-station", "rlinf-instance"  # metadata of each call

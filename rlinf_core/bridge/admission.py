@@ -58,13 +58,14 @@ class Admission:
             if not NAME.fullmatch(value):
                 raise Refusal(grpc.StatusCode.INVALID_ARGUMENT, f"{field}: expected a letter, then up to 63 letters, "
                               f"digits and _, in the call's metadata, got {value[:100]!r}")
-        self._check_certificate(station, context)
+        self.check_certificate(station, context)
         lease = self._lease(station, instance, context.peer())
         lease.calls += 1
         context.add_done_callback(lambda _: _end(lease))
         return station
 
-    def _check_certificate(self, station: str, context: grpc.aio.ServicerContext) -> None:
+    def check_certificate(self, station: str, context: grpc.aio.ServicerContext) -> None:
+        """Refusal where the caller's certificate is not that of the station, or is no longer good."""
         if self.fleet is None:
             return
         certificate = parsed(context.auth_context()["x509_pem_cert"][0])

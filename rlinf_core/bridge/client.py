@@ -13,7 +13,16 @@ import grpc
 
 from rlinf_core import __version__
 from rlinf_core.atomic_io import publish_file
-from rlinf_core.bridge import INSTANCE, PART_BYTES, SERVED_AS, SERVICE, STATION, VERSION, bridge_pb2_grpc
+from rlinf_core.bridge import (
+    INSTANCE,
+    LONGEST_FILE_S,
+    PART_BYTES,
+    SERVED_AS,
+    SERVICE,
+    STATION,
+    VERSION,
+    bridge_pb2_grpc,
+)
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.by_hand import decoded
 from rlinf_core.bridge.fetching import Fetched, Got, aside, begun, is_here, put_together
@@ -23,7 +32,6 @@ from rlinf_core.errors import AwayError, BridgeError, RefusedError
 from rlinf_core.policies.files import policy_name
 
 SLOWEST_BYTES_PER_S = 1e6
-LONGEST_FILE_S = 3600.0  # in which a policy, or the file that it stands on, must have come
 OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2000), ("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.use_local_subchannel_pool", 1), ("grpc.ssl_target_name_override", SERVED_AS)]

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from rlinf_core.atomic_io import make_folder
-from rlinf_core.bridge import MAX_MESSAGE_BYTES, SERVICE, bridge_pb2_grpc
+from rlinf_core.bridge import LONGEST_FILE_S, MAX_MESSAGE_BYTES, SERVICE, bridge_pb2_grpc
 from rlinf_core.bridge import bridge_pb2 as pb
 from rlinf_core.bridge.admission import MOST, Admission, OtherVersions, Refusal
 from rlinf_core.bridge.event_loop import run, to_its_end
@@ -26,6 +26,7 @@ from rlinf_core.bridge.inbox import MIN_FREE_MB, Inbox
 from rlinf_core.bridge.policies import Choice, NewestForAll, Policies
 from rlinf_core.bridge.receiving import Receiving
 from rlinf_core.bridge.registered import Registered
+from rlinf_core.bridge.turns import Turns
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.errors import BridgeError, EpisodeError, RefusedError
 from rlinf_core.prometheus import Durations
@@ -77,7 +78,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         self._sending: set[str] = set()
         self.answers: Counter[str] = Counter()  # about episodes: stored, duplicate, refused or later
         self.uploads_s = Durations()
-        self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), asyncio.Semaphore(FETCHES)
+        self._uploads, self._fetches = asyncio.Semaphore(UPLOADS), Turns(FETCHES, LONGEST_FILE_S)
         self.port = run(self._start(address))
 
     async def _start(self, address: str) -> int:
@@ -116,6 +117,13 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         raise AssertionError("abort raises")
 
+    async def _still(self, context: grpc.aio.ServicerContext, station: str) -> None:
+        """A station that was withdrawn while it waited, or sent, gets and leaves nothing."""
+        try:
+            self._admission.check_certificate(station, context)
+        except Refusal as refusal:
+            await context.abort(refusal.code, refusal.why)
+
     # Episodes up
     async def Offer(self, request: pb.Episode, context: grpc.aio.ServicerContext) -> pb.EpisodeReply:  # noqa: N802
         station = await self._admit(context)
@@ -124,7 +132,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
     async def Upload(self, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext  # noqa: N802
                      ) -> pb.EpisodeReply:
         station, began = await self._admit(context), time.monotonic()
-        reply = self._counted(await _replied(self._upload(station, parts)))
+        reply = self._counted(await _replied(self._upload(station, parts, context)))
         if reply.stored:
             self.uploads_s.note(time.monotonic() - began)
         return reply
@@ -136,20 +144,22 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             self.answers[outcome] += 1
         return reply
 
-    async def _upload(self, station: str, parts: AsyncIterator[pb.UploadPart]) -> pb.EpisodeReply:
+    async def _upload(self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
+                      ) -> pb.EpisodeReply:
         if station in self._sending:
             raise BridgeError(f"station '{station}': expected one upload at a time, got another; it is offered again")
         self._sending.add(station)
         try:
             await asyncio.wait_for(self._uploads.acquire(), WAIT_S)
             try:
-                return await self._receive(station, parts)
+                return await self._receive(station, parts, context)
             finally:
                 self._uploads.release()
         finally:
             self._sending.discard(station)
 
-    async def _receive(self, station: str, parts: AsyncIterator[pb.UploadPart]) -> pb.EpisodeReply:
+    async def _receive(self, station: str, parts: AsyncIterator[pb.UploadPart], context: grpc.aio.ServicerContext
+                       ) -> pb.EpisodeReply:
         """Take one episode, or the rest of it."""
         first = await asyncio.wait_for(anext(parts, pb.UploadPart()), WAIT_S)
         if not first.HasField("episode"):
@@ -160,6 +170,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             return pb.EpisodeReply(stored=True, duplicate=True)
         try:
             await _take_all(receiving, parts)
+            await self._still(context, station)
             return pb.EpisodeReply(stored=True, duplicate=await to_its_end(self.inbox.store, receiving))
         finally:
             receiving.close()
@@ -170,7 +181,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         station = await self._admit(context)
         link = request.may_link and context.peer().startswith(HERE)
         if request.file:
-            async with self._fetches:
+            async with self._fetches.turn(station, context):
                 async for part in self._policies.file(request.file, link, request.begun):
                     yield part
             return
@@ -179,10 +190,11 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             await asyncio.sleep(wait_s)
             return
         policy = await self._policies.meant_for(station, request, wait_s)
+        await self._still(context, station)
         if policy is not None and link:
             yield policy.link()
         elif policy is not None:
-            async with self._fetches:
+            async with self._fetches.turn(station, context):
                 begun = request.begun if request.begun_version == policy.version else 0
                 for part in policy.parts(await self._policies.base(request, policy), begun):
                     yield part

@@ -88,7 +88,7 @@ def lacking(monkeypatch, error):
     monkeypatch.setattr(READ, read)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "Too many open files"), OSError(errno.EIO, "of it")])
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "Too many open files"), OSError(errno.EIO, "")])
 def test_an_episode_that_cannot_be_read_now_is_read_again(error, spool, task, tmp_path, monkeypatch, capsys):
     taken, run_dir = [], tmp_path / "run"
     folder = record(spool, task.spec, "one").close()

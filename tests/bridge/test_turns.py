@@ -1,0 +1,101 @@
+"""Who reads a policy slowly, or not at all, keeps nobody else from theirs; who is withdrawn gets nothing any more."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+
+from rlinf_core.bridge import bridge_pb2 as pb
+from rlinf_core.bridge.client import BridgeClient, described, parts
+from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.bridge.server import BridgeServer
+from rlinf_core.bridge.turns import Turns
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import BridgeError
+from rlinf_core.policies.files import policy_name
+from tests.messages import record
+
+BYTES = 32 << 20  # more than lies between two sockets
+
+
+def ask(client, have=-1, wait_s=5.0):
+    return client._next_policy(pb.PolicyRequest(have_version=have, wait_s=wait_s), timeout=120, metadata=client._who)
+
+
+@pytest.fixture
+def clients(trainer):
+    (trainer.policies / policy_name(1)).write_bytes(bytes(BYTES))
+    made = {name: BridgeClient(f"127.0.0.1:{trainer.port}", name, links=False) for name in "ab"}
+    yield made
+    for client in made.values():
+        client.close()
+
+
+def test_a_station_that_does_not_read_is_cut_off_and_the_next_has_its_turn(trainer, clients, tmp_path):
+    trainer._fetches = Turns(1, 2.0)
+    stuck = ask(clients["a"])
+    next(stuck)
+    trainer._fetches.longest_s = 60.0
+    assert clients["b"].next_policy(-1, tmp_path / "b").path.stat().st_size == BYTES
+    with pytest.raises(grpc.RpcError) as ended:
+        list(stuck)
+    assert ended.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert ended.value.details() == "station 'a': expected a policy to be read within 2 s"
+    assert clients["a"].next_policy(-1, tmp_path / "a").version == 1 and not trainer._fetches._calls
+
+
+def test_a_station_has_one_call_for_a_policy_at_a_time_the_newest(trainer, clients, tmp_path):
+    trainer._fetches = Turns(2, 60.0)
+    stuck = []
+    for _ in range(4):
+        stuck.append(ask(clients["a"]))
+        _, first = next(stuck[-1])
+    assert clients["b"].next_policy(-1, tmp_path / "b").version == 1
+    for older in stuck[:-1]:
+        with pytest.raises(grpc.RpcError, match="station 'a': another call for a policy has come since"):
+            list(older)
+    assert sum(len(sent) for _, sent in stuck[-1]) + len(first) == BYTES
+
+
+@pytest.fixture
+def withdrawn(tmp_path):
+    """A trainer, its fleet, and an enrolled station."""
+    fleet = Fleet(tmp_path / "fleet")
+    fleet.enroll("a", tmp_path / "of_a")
+    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict,
+                          fleet=fleet.folder)
+    client = BridgeClient(f"127.0.0.1:{server.port}", "a", tmp_path / "of_a", links=False)
+    yield server, fleet, client
+    client.close()
+    server.stop()
+
+
+def test_who_is_withdrawn_while_they_wait_for_a_policy_get_none(withdrawn, tmp_path):
+    server, fleet, client = withdrawn
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(client.next_policy, -1, tmp_path / "a", 20.0)
+        end = time.monotonic() + 30
+        while not any(lease.calls for lease in server._admission._leases.values()):
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        fleet.revoke("a")
+        (server.policies / policy_name(1)).write_bytes(b"secret")
+        with pytest.raises(BridgeError, match="its certificate was revoked"):
+            waits.result(30)
+    assert not list((tmp_path / "a").iterdir())
+
+
+def test_who_is_withdrawn_while_they_send_an_episode_leave_none(withdrawn, tmp_path, task):
+    server, fleet, client = withdrawn
+    folder = record(Spool(tmp_path / "spool"), task.spec, "one").close()
+
+    def revoked_on_the_way():
+        sent = parts(folder, described(folder), [0] * len(described(folder).files))
+        yield next(sent)
+        fleet.revoke("a")
+        yield from sent
+
+    with pytest.raises(grpc.RpcError, match="its certificate was revoked"):
+        client._stub.Upload(revoked_on_the_way(), metadata=client._who)
+    assert server.journal.ids() == [] and not (tmp_path / "run/inbox/one").exists()
