@@ -153,6 +153,10 @@ def main() -> None:
     for count in sorted(options.stations):
         with tempfile.TemporaryDirectory(prefix="rlinf-scale-") as folder:
             found = play(Path(folder) / "run", count, options.episodes, overrides, options.limit_s)
+        if not found["episodes_per_hour"]:
+            raise SystemExit(f"{count} stations: expected two episodes or more, whose times can be compared, got "
+                             f"{found['counted']:.0f} within {options.limit_s:.0f} s. Give them longer (--limit-s), or a "
+                             "smaller --real-time-factor")
         flat |= {f"{name}_{count}": value for name, value in found.items()}
         least = min(options.stations)
         efficiency = found["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)

@@ -25,7 +25,7 @@ TRAINING = {  # fields of a TrainerReport
 
 def families(server: BridgeServer) -> Iterator[Metric]:
     """All of them, as they stand now."""
-    heard = {name: (time.time() - at, told) for name, (at, told) in sorted(dict(server.stations).items())}
+    heard = {name: (time.monotonic() - at, told) for name, (at, told) in sorted(dict(server.stations).items())}
     yield family("rlinf_fleet_uploads", "counter", "answers about episodes, by what became of them",
                  [({"outcome": outcome}, count) for outcome, count in sorted(server.answers.items())])
     yield server.uploads_s.family("rlinf_fleet_upload_seconds", "from the first part of an upload to its acknowledgment")

@@ -206,7 +206,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
 
     async def Report(self, request: pb.StationReport, context: grpc.aio.ServicerContext) -> pb.TrainerReport:  # noqa: N802
         station = await self._admit(context)
-        self.stations[station] = time.time(), request
+        self.stations[station] = time.monotonic(), request
         if len(self.stations) > MOST:  # without the one of whom nothing was heard for longest
             del self.stations[min(self.stations, key=lambda name: self.stations[name][0])]
         report = self.report()

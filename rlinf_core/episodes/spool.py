@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.atomic_io import REASON, flush_folder, free_name, make_folder, move, set_aside
+from rlinf_core.atomic_io import flush_folder, free_name, make_folder, move, set_aside
 from rlinf_core.episodes.checksums import MAX_BYTES, is_plain, seal
 from rlinf_core.episodes.messages import typestore
 from rlinf_core.episodes.standard import offered_qos
@@ -115,8 +115,8 @@ class Spool:
         return self._bytes(*KEPT) / (self.max_gb * 1e9)
 
     def set_aside(self) -> int:
-        """How many episodes the trainer has refused."""
-        return sum(1 for _ in (self.root / "refused").glob(f"*{REASON}"))
+        """How many episodes the trainer has refused; what a person has removed counts no more, its reason or not."""
+        return sum(1 for path in (self.root / "refused").iterdir() if path.is_dir())
 
     def refuse(self, name: str, reason: str) -> Path:
         """Take it out of ``closed/`` for good, and keep it with the reason."""

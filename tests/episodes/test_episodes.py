@@ -170,6 +170,9 @@ def test_a_spool_is_bounded_sent_episodes_go_first_and_nothing_else_ever_does(sp
     record(small, task.spec, "e").abort()
     before, writer = small.full(), record(small, task.spec, "f")
     assert before < small.full() and small.set_aside() == 1, "refused, broken and open ones do"
+    moved = (spool.root / "refused/c").rename(spool.root / "moved")
+    assert small.set_aside() == 0, "though the reason still lies there"
+    moved.rename(spool.root / "refused/c")
     writer.close()
     with pytest.raises(SpoolError, match="nothing is recorded until some are sent.*station.spool_gb; closed"):
         small.open_episode("g")

@@ -76,6 +76,11 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     peer.for_s(1.5)
     assert statuses[-1].held, "until a trainer says otherwise"
     assert statuses[-1].backlog == 1 and len(spool.closed()) == 1 and "four" not in server.journal.ids()
+    peer.supervisor.children["uplink"].popen.kill()
+    peer.spin(lambda: peer.supervisor.events, what="its death")
+    statuses.clear()
+    peer.spin(lambda: statuses, what="the one that comes after it")
+    assert all(status.held for status in statuses), "which no trainer has told anything"
     server.stop()
 
 

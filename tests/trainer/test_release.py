@@ -66,7 +66,7 @@ class Fleet:
     def __init__(self, run_dir, settings=STAGED, stations="ab"):
         self.run_dir, self.settings = run_dir, settings
         run_dir.mkdir(exist_ok=True)
-        self.heard = {name: (time.time(), pb.StationReport()) for name in stations}
+        self.heard = {name: (time.monotonic(), pb.StationReport()) for name in stations}
         self.releases, self.count = Releases(settings, run_dir), 0
 
     def look(self, newest):
@@ -250,14 +250,14 @@ def test_the_canary_is_one_that_is_there_and_another_takes_over_when_it_is_not(t
     assert fleet.look(2) == [1, 1, 2], "it stays where it is"
     fleet.play(2, [0, 0], station="c")
     fleet.releases.recent["a"].clear()
-    fleet.heard["c"] = (time.time() - SILENT_S - 1, pb.StationReport())
+    fleet.heard["c"] = (time.monotonic() - SILENT_S - 1, pb.StationReport())
     assert fleet.look(2) == [1, 2, 1], "where there is something to compare it with"
     assert fleet.record.trial.new == [] and {old.id for old in fleet.record.trial.old} == {f"e{n}" for n in range(9, 17)}
-    fleet.heard = {name: (time.time() - SILENT_S - 1, said) for name, (_, said) in fleet.heard.items()}
+    fleet.heard = {name: (time.monotonic() - SILENT_S - 1, said) for name, (_, said) in fleet.heard.items()}
     assert fleet.look(2) == [1, 2, 1], "nobody is there to take over"
     named = Fleet(tmp_path / "named", STAGED.but(canary="z")).on_trial(stations="az")
     assert named.record.trial is None
-    named.heard["z"] = (time.time(), pb.StationReport())
+    named.heard["z"] = (time.monotonic(), pb.StationReport())
     assert named.look(2) == [1, 1, 2]
     named.record.drained = ["z"]
     assert named.look(2) == [1, 1, 2] and named.record.trial.station == "z"
@@ -274,7 +274,7 @@ def test_a_policy_that_its_station_cannot_load_is_rolled_back(tmp_path):
     fleet = Fleet(tmp_path).on_trial()
     for version, left in ((1, True), (2, False)):
         error = f"policy /there/policy-{version:08d}.safetensors does not fit this station"
-        fleet.heard["a"] = (time.time(), pb.StationReport(policy_error=error))
+        fleet.heard["a"] = (time.monotonic(), pb.StationReport(policy_error=error))
         fleet.look(2)
         assert (fleet.record.trial is not None) == left, "an error of another version says nothing of this one"
     assert "station 'a' cannot load it" in fleet.record.refused[2] and fleet.versions(2) == [1, 1]

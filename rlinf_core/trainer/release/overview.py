@@ -71,7 +71,7 @@ def _station(releases: Releases, name: str, when: float, said: Any) -> dict[str,
     record, last = releases.record, releases.last.get(name, ())
     notes = {"on trial": record.trial is not None and record.trial.station == name, "drained": name in record.drained,
              "pinned": name in record.pins or ALL in record.pins}
-    return {"heard_s": time.time() - when, "meant": releases.version_for(name, releases.newest),
+    return {"heard_s": time.monotonic() - when, "meant": releases.version_for(name, releases.newest),
             "fetched": said.policy_version, "playing": said.playing if said.HasField("playing") else said.policy_version,
             "policy_error": said.policy_error, "backlog": said.backlog, "set_aside": said.set_aside,
             "spool_full": said.spool_full, **rates(releases, name), "software": said.software,

@@ -118,7 +118,7 @@ class Releases(Choice):
 
     def _canary(self, heard: Heard, present: str = "") -> str:
         """The station that is to try a policy: the present one, if it may, or one that has enough to compare it with."""
-        record, wanted, now = self.record, self.settings.canary, time.time()
+        record, wanted, now = self.record, self.settings.canary, time.monotonic()
         free = [name for name, (when, _) in heard.items() if now - when < SILENT_S and name not in record.pins
                 and name not in record.drained and wanted in ("", name)]
         able = [name for name in free if len(self.recent.get(name, ())) >= self.settings.episodes]

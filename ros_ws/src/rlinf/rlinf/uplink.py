@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rlinf_core.errors import BridgeError
 
 RETRY_S = 1.0
 DAY_S = 86_400.0
+HELD = ".held"  # of the spool: the trainer has said that no episode is to begin
 PAUSE_S = 0.5  # a trainer with very many stations answers at once
 
 
@@ -38,7 +40,8 @@ class Uplink(StationNode):
         self.specs, self.limits_hash = (self.declare_parameter(name, "").value for name in ("specs", "limits_hash"))
         self.version, self.stopping = -1, threading.Event()
         self.troubles = {"up": "", "down": ""}  # of either worker
-        self.said = self.held = False  # what this station is; what was last told
+        self.said, self.holding = False, self.spool.root / HELD  # what this station is; whether it is held
+        self.held = self.holding.exists()
         self.policy = PolicyStatus(version=-1)
         subscription(self, "policy/status", self._on_policy)
         self.updates = publisher(self, "policy/update")
@@ -105,14 +108,14 @@ class Uplink(StationNode):
         try:
             told = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
                                         policy_error=self.policy.error, **room)
-            self.held = told.held
+            why = self._register() if self.specs and not (self.said and told.registered) else ""
+            self._hold(told.held or bool(why))
             status = TrainerStatus(
-                connected=True, backlog=backlog, held=told.held, phase=told.phase, policy_version=told.policy_version,
+                connected=True, backlog=backlog, held=self.held, phase=told.phase, policy_version=told.policy_version,
                 updates=told.updates, episodes=told.episodes, transitions=told.transitions,
-                update_ratio=told.update_ratio, accepting=told.accepting and not full, names=list(told.metrics),
-                values=list(told.metrics.values()), message=told.message or self.trouble, **room)
-            if self.specs and not (self.said and told.registered):
-                self._register()
+                update_ratio=told.update_ratio, accepting=told.accepting and not (full or self.held),
+                names=list(told.metrics),
+                values=list(told.metrics.values()), message=told.message or why or self.trouble, **room)
         except BridgeError as error:
             status.message = str(error)
         level = ERROR if full else OK if status.connected and not self.trouble and not room["set_aside"] else WARN
@@ -121,15 +124,24 @@ class Uplink(StationNode):
         status.header.stamp = self.get_clock().now().to_msg()
         self.statuses.publish(status)
 
-    def _register(self) -> None:
-        """Say what this station is: since it was started, and to a trainer that does not know it."""
+    def _hold(self, held: bool) -> None:
+        """Whether this station is to begin an episode, as the trainer says; a restart without a trainer keeps to it."""
+        if held != self.held:
+            self.held = held
+            with contextlib.suppress(OSError):  # then a restart alone would forget it
+                self.holding.touch() if held else self.holding.unlink()
+
+    def _register(self) -> str:
+        """Say what this station is, since it was started and to a trainer that does not know it; why it may not play."""
         try:
             why = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
             self.said = True
             if why:
                 self.get_logger().error(f"the trainer does not take this station: {why}")
+            return why
         except BridgeError as error:
             self.get_logger().warning(f"this station cannot register: {error}")
+            return str(error)
 
     def destroy_node(self) -> None:
         """Stop the workers first."""
