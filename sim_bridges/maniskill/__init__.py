@@ -22,7 +22,7 @@ class Simulator:
     """See ``sim_bridges.simulator.Simulator``; ticks at ManiSkill's control rate, 20 Hz.
 
     Args:
-        task: one of ManiSkill's for one Panda, by its own name: PickCube-v1, PushCube-v1, ....
+        task: one of ManiSkill's for one Panda, by its own name: PickCube-v1, PushCube-v1 and so on.
         object: what object_pose is of: an actor, by the name that the environment has for it; default: what is known.
         goal: what goal_pose is of, likewise.
     """
