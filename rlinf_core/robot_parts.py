@@ -49,6 +49,9 @@ class Controller(Settings):
     horizon_s: Positive = Field(0.05, description="joint_trajectory: the first target, and one that comes later than that, "
                                 "and than three ticks, after the one before, is reached in that time; else in the time "
                                 "between the two [s]")
+    slowed_by: str = Field("", pattern="^(/?[A-Za-z][A-Za-z0-9_/]*)?$", description="joint_trajectory: a topic "
+                           "(std_msgs/Float64) that says at how many per cent of its speed the robot plays what it is "
+                           "told, as ur_robot_driver's speed_scaling: below 100 what is told goes on where it has come to")
     gain: Positive = Field(5.0, description="twist: speed for each metre, and radian, to the target [1/s]")
 
 

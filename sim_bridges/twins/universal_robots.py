@@ -27,6 +27,7 @@ from ur_dashboard_msgs.msg import RobotMode, SafetyMode
 
 from rlinf.qos import publisher
 from rlinf.spinning import ControlNode, run
+from rlinf.stamps import NS, to_ns
 from rlinf_core.errors import nearest
 from sim_bridges.twins.universal_robots_state import FROZEN, HOME, IDLE, KNOWN, RUNNING, SILENT, Control, tool_pose
 
@@ -93,9 +94,11 @@ class Twin(ControlNode):
         return SetParametersResult(successful=True)
 
     def _on_trajectory(self, trajectory: JointTrajectory) -> None:
-        said = dict(zip(trajectory.joint_names, trajectory.points[-1].positions, strict=True)) if trajectory.points else {}
-        if set(said) == set(ARM):  # else the controller refuses it
-            self.control.command(np.array([said[name] for name in ARM]))
+        points, names = trajectory.points, list(trajectory.joint_names)
+        if points and set(names) == set(ARM):  # else the controller refuses it
+            order = [names.index(name) for name in ARM]
+            self.control.command([to_ns(point.time_from_start) / NS for point in points],
+                                 np.array([point.positions for point in points])[:, order])
 
     def _on_reset(self, handle: ServerGoalHandle) -> ResetScene.Result:
         """The goal is elsewhere, within reach, and the arm at once at its home, to which a lab would bring it."""

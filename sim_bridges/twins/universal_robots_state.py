@@ -8,9 +8,10 @@ import numpy as np
 
 NORMAL, REDUCED, PROTECTIVE, SAFEGUARD, SYSTEM_ESTOP, ROBOT_ESTOP = 1, 2, 3, 5, 6, 7  # of SafetyMode
 POWER_OFF, IDLE, RUNNING = 3, 5, 7                                                    # of RobotMode
-PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN = (
-    "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent", "frozen")
-KNOWN = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN)
+PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED = (
+    "protective_stop", "safeguard_stop", "robot_emergency_stop", "program_stopped", "silent", "frozen", "slowed")
+KNOWN = ("", PROTECTIVE_STOP, SAFEGUARD_STOP, ESTOP, PROGRAM, SILENT, FROZEN, SLOWED)
+SLOW = 20.0  # per cent, of a speed slider
 HOME = (0.0, -1.57, 1.57, -1.57, -1.57, 0.0)
 SPEED, TAU_S = 3.14, 0.02  # of a joint [rad/s]; how far it is behind its controller
 # Denavit-Hartenberg parameters of a UR5e (universal-robots.com): a [m], d [m], alpha [rad], a row a joint
@@ -49,7 +50,7 @@ class Control:
         self.locked_s = locked_s
         self.safety, self.robot, self.program, self.injected, self.since = NORMAL, RUNNING, True, "", 0.0
         self.joints = np.array(HOME)
-        self.target = self.joints.copy()
+        self.place(self.joints)
 
     @property
     def follows(self) -> bool:
@@ -59,6 +60,8 @@ class Control:
     @property
     def scaling(self) -> float:
         """What speed_scaling says [%]."""
+        if self.follows and self.injected == SLOWED:
+            return SLOW
         return 100.0 if self.follows or self.injected == FROZEN else 0.0
 
     def inject(self, what: str, now: float) -> None:
@@ -98,20 +101,28 @@ class Control:
         if self.safety not in (NORMAL, REDUCED) or self.robot != RUNNING:
             return "the robot does not run"
         if not self.program:
-            self.program, self.target = True, self.joints.copy()  # its controllers hold where it is
+            self.program = True
+            self.place(self.joints)  # its controllers hold where it is
         return ""
 
-    def command(self, joints: np.ndarray) -> None:
-        """A trajectory's point (6,) [rad]: taken while a controller is active."""
+    def command(self, times: list[float], points: np.ndarray) -> None:
+        """A trajectory's points (n, 6) [rad] and their times (n,) [s]: taken while a controller is active.
+
+        Where the first is later than now, it begins where the arm is: as ros2_controllers' ``Trajectory::sample``.
+        """
         if self.follows:
-            self.target = np.array(joints)
+            begins = [] if times[0] <= 0.0 else [(0.0, self.joints)]
+            told = [*begins, *zip(times, points, strict=True)]
+            self.times, self.points, self.played = [time for time, _ in told], np.stack([point for _, point in told]), 0.0
 
     def place(self, joints: np.ndarray) -> None:
         """It is there at once (6,) [rad]."""
-        self.joints, self.target = joints.copy(), joints.copy()
+        self.joints, self.times, self.points, self.played = joints.copy(), [0.0], joints.copy()[None], 0.0
 
     def advance(self, seconds: float) -> None:
-        """Each joint towards its target, no faster than it can."""
+        """Each joint towards its place in the trajectory, which a speed slider slows down, and no faster than it can."""
         if self.follows:
-            way = (self.target - self.joints) * min(1.0, seconds / TAU_S)
+            self.played += seconds * self.scaling / 100.0
+            target = np.array([np.interp(self.played, self.times, each) for each in self.points.T])
+            way = (target - self.joints) * min(1.0, seconds / TAU_S)
             self.joints = self.joints + np.clip(way, -SPEED * seconds, SPEED * seconds)

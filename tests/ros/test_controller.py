@@ -4,18 +4,21 @@ import copy
 import itertools
 import math
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, WrenchStamped
 from rclpy.duration import Duration
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Bool, Float64MultiArray
+from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
-from rlinf.controller import SLOWEST_S
+from rlinf.controller import SLOWEST_S, Controller
 from rlinf.qos import profile
+from rlinf.stamps import NS, to_ns, to_stamp
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import load_limits
 from rlinf_core.launching.graph import Process, station_processes
@@ -99,6 +102,42 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
     count = len(driver.sent)
     peer.for_s(0.5)
     assert len(driver.sent) == count, "nothing keeps the arm going"
+
+
+def as_ros2_control(scaling, told, hz=10_000.0):
+    """What a joint is told 500 times a second by a controller as ros2_controllers' scaled one is, which plays each of the
+    messages ``told`` as it comes, [(s, message)], at so much of its speed.
+    """
+    place, played, points, out = 0.0, 0.0, [(0.0, 0.0)], []
+    for tick in range(round(told[-1][0] * hz)):
+        while told and told[0][0] <= tick / hz:
+            message = told.pop(0)[1]
+            points, played = [(to_ns(each.time_from_start) / NS, each.positions[0]) for each in message.points], 0.0
+            points = points if points[0][0] == 0.0 else [(0.0, place), *points]
+        place = float(np.interp(played, *zip(*points, strict=True)))
+        played += scaling / hz
+        out.append(place)
+    return np.array(out[::round(hz / 500.0)])
+
+
+@pytest.mark.parametrize("scaling", [1.0, 0.5, 0.1])
+def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(scaling):
+    """A joint that is sent on at 0.5 rad/s, 100 times a second and not quite evenly, by a robot whose slider is down."""
+    sent, random = [], np.random.default_rng(0)
+    node = SimpleNamespace(
+        kind="joint_trajectory", before=JointState(), horizon_s=0.05, limits=SimpleNamespace(tick=0.01), speed=1.0,
+        output=SimpleNamespace(publish=lambda message: sent.append((at, message))))
+    Controller._on_scaling(node, Float64(data=100.0 * scaling))
+    Controller._on_scaling(node, Float64(data=math.nan))
+    for number in range(200):
+        at = 0.01 * number + random.uniform(0.0, 0.002)
+        target = JointState(name=["elbow"], position=[min(0.005 * number, 0.7)])
+        target.header.stamp = to_stamp(round((at + 1.0) * NS))
+        Controller._on_joints(node, target)
+    told = as_ros2_control(scaling, sent)
+    steps = np.diff(told) * 500.0  # rad/s
+    assert steps.max() < 0.9 and steps.min() > -1e-9, "no faster than it is sent on, by far, and never back"
+    assert told[-1] == pytest.approx(0.7, abs=1e-3) and told[500] > 0.3
 
 
 def controller(peer, kind, topic):

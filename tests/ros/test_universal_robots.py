@@ -146,6 +146,15 @@ def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(statio
     assert math.dist(expected[:3], tool_pose(np.array(HOME))[:3]) > 0.005
 
 
+def test_with_its_slider_down_it_follows_and_says_so(station):
+    assert station.inject("slowed").successful
+    station.peer.spin(lambda: "at 20 % of what it is told" in station.health["station_a/driver"].message, 30,
+                      lambda: f"its word: {[*station.health]}")
+    station.moves()
+    assert station.inject("").successful
+    station.moves()
+
+
 def test_s17_a_safeguard_that_a_person_closes_again_moves_nothing(station):
     station.moves()
     station.turn = 0.02 if station.elbow < 1.6 else -0.02

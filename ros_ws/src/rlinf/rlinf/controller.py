@@ -17,10 +17,10 @@ from geometry_msgs.msg import PoseStamped, TwistStamped
 from rclpy.duration import Duration
 from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Float64MultiArray
+from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from rlinf.qos import received, subscription
+from rlinf.qos import OVERHEARD, received, subscription
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.errors import RlinfError
@@ -56,14 +56,26 @@ class Controller(ControlNode):
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
         else:
+            self.sent, self.speed = JointTrajectory(), 1.0
             subscription(self, "target_joints", self._on_joints)
+            if slowed_by := self.declare_parameter("slowed_by", "").value:
+                self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
 
     def _on_joints(self, target: JointState) -> None:
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        self.output.publish(trajectory(self.before, target, self.horizon_s, max(self.horizon_s, 3.0 * self.limits.tick)))
+        since_s = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS
+        goes_on = 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick) and self.before.name == target.name
+        begins = played(self.sent, since_s * self.speed) if goes_on else []
+        self.sent = trajectory(begins, target, since_s if goes_on else self.horizon_s)
         self.before = target
+        self.output.publish(self.sent)
+
+    def _on_scaling(self, percent: Float64) -> None:
+        """At which part of its speed the robot's controller plays what it is told."""
+        if 0.0 <= percent.data <= 100.0:  # no NaN
+            self.speed = percent.data / 100.0
 
     def _on_pose(self, pose: PoseStamped) -> None:
         """One that no arm can have come to since the last is none (S21); where it lasts, the last one gets old."""
@@ -108,19 +120,27 @@ class Controller(ControlNode):
         self.output.publish(twist)
 
 
-def trajectory(before: JointState, target: JointState, horizon_s: float, apart_s: float) -> JointTrajectory:
-    """To ``target``, from the one before, in the time that lies between the two; its stamp is 0: from now on.
+def trajectory(begins: list[float], target: JointState, takes_s: float) -> JointTrajectory:
+    """From ``begins``, or, where that is empty, from where the arm is, to ``target``; its stamp is 0: from now on.
 
     As it is set up by default, ros2_control's controller begins each message where the arm is measured, unless the message
     says where. The arm lags: what it is told would fall back there a hundred times a second, and hardly get ahead of it.
-    Where none came within ``apart_s`` before, from where the arm is, in ``horizon_s``.
     """
-    since_s = (to_ns(target.header.stamp) - to_ns(before.header.stamp)) / NS
-    goes_on = 0.0 < since_s <= apart_s and list(before.name) == list(target.name)
-    points = [JointTrajectoryPoint(positions=before.position)] if goes_on else []
-    reached = Duration(seconds=since_s if goes_on else horizon_s).to_msg()
+    points = [JointTrajectoryPoint(positions=begins)] if begins else []
+    reached = Duration(seconds=takes_s).to_msg()
     return JointTrajectory(joint_names=target.name,
                            points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)])
+
+
+def played(sent: JointTrajectory, seconds: float) -> list[float]:
+    """Where the robot's controller is in ``sent`` after so many seconds of it, fewer than have passed where it is slowed
+    down: to begin the next one further on would be a jump. Of one that began where the arm was, its end.
+    """
+    last = sent.points[-1]
+    if len(sent.points) == 1:
+        return list(last.positions)
+    part = min(1.0, seconds * NS / to_ns(last.time_from_start))
+    return [start + part * (end - start) for start, end in zip(sent.points[0].positions, last.positions, strict=True)]
 
 
 def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -26,6 +26,7 @@ MEANINGS: dict[str, str] = {
     "external": "the robot side is no simulator",
     "first_seeds": "of the scenes of collecting, training and evaluating",
     "gain": "twist: speed for each metre, and radian, to the target [1/s]",
+    "slowed_by": "joint_trajectory: topic that says at how many per cent of its speed the robot plays; empty for none",
     "home": "where the arm waits for the next scene, as JSON; empty for none",
     "homes": "the operator can send the arm home",
     "horizon_s": "joint_trajectory: how long after its message a point is reached [s]",
