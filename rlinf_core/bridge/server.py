@@ -123,6 +123,8 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             self._admission.check_certificate(station, context)
         except Refusal as refusal:
             await context.abort(refusal.code, refusal.why)
+        except BridgeError as error:  # of the fleet's own files
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
 
     # Episodes up
     async def Offer(self, request: pb.Episode, context: grpc.aio.ServicerContext) -> pb.EpisodeReply:  # noqa: N802
@@ -182,6 +184,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
         link = request.may_link and context.peer().startswith(HERE)
         if request.file:
             async with self._fetches.turn(station, context):
+                await self._still(context, station)
                 async for part in self._policies.file(request.file, link, request.begun):
                     yield part
             return
@@ -195,6 +198,7 @@ class BridgeServer(bridge_pb2_grpc.BridgeServicer):
             yield policy.link()
         elif policy is not None:
             async with self._fetches.turn(station, context):
+                await self._still(context, station)
                 begun = request.begun if request.begun_version == policy.version else 0
                 for part in policy.parts(await self._policies.base(request, policy), begun):
                     yield part

@@ -19,17 +19,25 @@ SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot
 FILE, LOCK = "recipe.yaml", ".trainer.lock"
 
 
-def keep_recipe(recipe: Recipe, run_dir: Path) -> None:
-    """Write down what runs there; RecipeError, and what is there stays, where another recipe's run would go on."""
-    check_same(recipe, run_dir)
+def keep_recipe(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
+    """Write down what runs there; RecipeError, and what is there stays, where another recipe's run is there (``ours``: as
+    of ``check_same``).
+    """
+    check_same(recipe, run_dir, ours)
     run_dir.mkdir(parents=True, exist_ok=True)
     write_whole(run_dir / FILE, lambda aside: aside.write_text(resolved(recipe)))
 
 
-def check_same(recipe: Recipe, run_dir: Path) -> None:
-    """A run that goes on is of the recipe that it was begun with, in all that its figures are of; RecipeError if not."""
+def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
+    """A run that goes on, or is under way, is of the recipe that it was begun with, in all that its figures are of.
+
+    Args:
+        recipe: the one that is given; RecipeError where it is another.
+        run_dir: the run's folder.
+        ours: this process has the folder's lock. To look at it would let go of it.
+    """
     path = run_dir / FILE
-    if not path.exists() or not checkpoints(run_dir / "checkpoints"):
+    if not path.exists() or not (checkpoints(run_dir / "checkpoints") or (not ours and _at_work(run_dir))):
         return
     now = yaml.safe_load(resolved(recipe))
     try:
@@ -49,10 +57,12 @@ def check_same(recipe: Recipe, run_dir: Path) -> None:
 def only_trainer(run_dir: Path) -> Iterator[None]:
     """Hold the right to train there: two trainers would each write the other's policies, checkpoints and journal.
 
-    The lock is this process's alone: none that it has started holds it after its death.
+    The lock is this process's alone: none that it has started holds it after its death. A folder that was made for it goes
+    again where the run is refused.
     """
+    made = not run_dir.exists()
     run_dir.mkdir(parents=True, exist_ok=True)
-    with open(run_dir / LOCK, "a") as lock:
+    with contextlib.ExitStack() as ending, open(run_dir / LOCK, "a") as lock:
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -60,4 +70,25 @@ def only_trainer(run_dir: Path) -> Iterator[None]:
                              ) from error
         except OSError:  # a file system that knows no locks
             pass
+        if made:
+            ending.callback(_unmake, run_dir)
         yield
+
+
+def _unmake(run_dir: Path) -> None:
+    """Remove a folder in which nothing was begun."""
+    if [path.name for path in run_dir.iterdir()] == [LOCK]:
+        (run_dir / LOCK).unlink()
+        run_dir.rmdir()
+
+
+def _at_work(run_dir: Path) -> bool:
+    """Whether another process trains there."""
+    try:
+        with open(run_dir / LOCK, "r+") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no trainer has been there; or a file system that knows no locks
+        pass
+    return False

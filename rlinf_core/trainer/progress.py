@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.atomic_io import append_line, publish_file
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RlinfError, passing
 from rlinf_core.reports.curves import read_events
 
 if TYPE_CHECKING:
@@ -52,19 +53,19 @@ class Disk:
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self.run_dir, self.again_at = run_dir, -math.inf
+        self.run_dir, self.again_at = run_dir, dict[str, float]()
 
-    def keep(self, write: Callable[[], None]) -> None:
-        """Have it written, unless the disk took nothing just now."""
-        if time.monotonic() < self.again_at:
+    def keep(self, what: str, write: Callable[[], None]) -> None:
+        """Have it written, unless the disk took none of that just now. What no room would mend is raised."""
+        if time.monotonic() < self.again_at.get(what, -math.inf):
             return
         try:
             write()
         except OSError as error:
-            if isinstance(error, ConnectionError | TimeoutError):
-                raise  # of another machine
-            self.again_at = time.monotonic() + AGAIN_S
-            print(f"{self.run_dir}: cannot be written: {error}. Training goes on, and it is tried again every "
+            if not (passing(error) or error.errno in (None, errno.EFBIG)):  # safetensors says no number
+                raise
+            self.again_at[what] = time.monotonic() + AGAIN_S
+            print(f"{self.run_dir}: {what} cannot be written: {error}. Training goes on, and it is tried again every "
                   f"{AGAIN_S:.0f} s. Free the disk", flush=True)
 
 
@@ -117,8 +118,11 @@ class Progress:
         """An evaluation: a line in progress.jsonl."""
         self.last = entry
         append_line(self.file, json.dumps({"event": "evaluation", "time": time.time()} | entry))
-        for name in ("success", "failure", "return"):
-            self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
+        try:
+            for name in ("success", "failure", "return"):
+                self.writer.add_scalar(f"eval/{name}", entry[name], entry["env_steps"])
+        except OSError:  # of what was to be written before, maybe; the line stands
+            self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The means, and what they are of."""

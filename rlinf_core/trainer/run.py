@@ -159,7 +159,7 @@ class Run:
                 self._take()
             self._look_around(worked)
         self.save()
-        self.progress.write(self.steps, self.counts())
+        self.disk.keep("curves", lambda: self.progress.write(self.steps, self.counts()))
         return self.progress.last
 
     def _due(self) -> int:
@@ -214,15 +214,15 @@ class Run:
             self._enter(self.stage + 1)
             self.next_evaluation, self.saved_at = self.steps, -math.inf
         if self.source.asynchronous:
-            self.disk.keep(self._publish_if_due)
+            self.disk.keep("a policy", self._publish_if_due)
             if time.monotonic() - self.reported_at > REPORT_S:
                 self.source.report, self.reported_at = self.report(), time.monotonic()
             if not worked:
                 time.sleep(0.02)
         if time.monotonic() - self.saved_at > 60.0 * self.recipe.checkpoint.every_minutes:
-            self.disk.keep(self.save)
+            self.disk.keep("a checkpoint", self.save)
         if time.monotonic() - self.progress.written_at > WRITE_S:
-            self.disk.keep(partial(self.progress.write, self.steps, self.counts()))
+            self.disk.keep("curves", lambda: self.progress.write(self.steps, self.counts()))
         self.tell(self, None)
 
     # What it leaves
@@ -275,17 +275,16 @@ class Run:
 
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""
-        self.saved_at, done = time.monotonic(), self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
+        done = self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
         now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation
-        if now == self.saved:
-            return
-        checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
-            "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
-            "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
-            "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted,
-                    "published_at": self.published_at, "next_evaluation": self.next_evaluation,
-                    "seconds": self.seconds + time.perf_counter() - self.started}})
-        self.saved = now
+        if now != self.saved:
+            checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
+                "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
+                "source": self.source.state_dict(), "progress": self.progress.state_dict(), "clock": [self.clock.seconds],
+                "run": {"stage": self.stage, "version": self.version, "fitted": self.fitted,
+                        "published_at": self.published_at, "next_evaluation": self.next_evaluation,
+                        "seconds": self.seconds + time.perf_counter() - self.started}})
+        self.saved, self.saved_at = now, time.monotonic()
 
     def _resume(self, state: dict[str, Any]) -> None:
         self._enter((run := state["run"])["stage"])

@@ -55,7 +55,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     torch.set_num_threads(1)
     with ExitStack() as ending:
         ending.enter_context(only_trainer(run_dir))
-        check_same(recipe, run_dir)
+        check_same(recipe, run_dir, ours=True)
         with held_back():
             run = _begun(recipe, run_dir, make, tell, ending)
         with answered(lambda _: setattr(run, "stopping", True)):  # to its end, with a checkpoint
@@ -96,7 +96,7 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         source = several = Robots(recipe, robots, judged, run.policy, make, run.clock)
         run.evaluator = partial(several.evaluate, run.shipped, scenes)
     ending.callback(source.close)
-    keep_recipe(recipe, run_dir)
+    keep_recipe(recipe, run_dir, ours=True)
     run.start(source)
     ending.callback(lambda: run.learner.close())
     return run

@@ -6,6 +6,7 @@ it is read whole, and renamed again by the trainer that takes it, so that it is 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -78,8 +79,9 @@ class Orders:
     def __init__(self, releases: Releases, run_dir: Path) -> None:
         self.releases, self.folder = releases, run_dir / ORDERS
         for left in self.folder.glob("*"):
-            if left.suffix == ".taken" or time.time() - left.stat().st_mtime > PATIENCE_S:
-                left.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # who has given it has withdrawn it, or read the answer
+                if left.suffix == ".taken" or time.time() - left.stat().st_mtime > PATIENCE_S:
+                    left.unlink()
 
     def obey(self, heard: Heard) -> None:
         """Every order that has come, oldest first."""

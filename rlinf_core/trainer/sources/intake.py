@@ -71,7 +71,13 @@ class Intake:
 
     def _inserted(self, folder: Path, insert: Callable[[Trajectory], str]) -> str:
         try:
-            status = insert(self.trajectory(folder))
+            try:
+                trajectory = self.trajectory(folder)
+            except Exception as error:
+                if passing(error):
+                    return printable(f"{LATER}: episode {folder.name}: {type(error).__name__}: {error}")
+                raise
+            status = insert(trajectory)
         except EpisodeError as error:
             status = f"{REFUSED}: {error}"
         except SpecError as error:
@@ -79,10 +85,7 @@ class Intake:
         except IngestError:
             raise
         except Exception as error:  # no recording may stop a trainer, now and at every restart
-            why = f"{type(error).__name__}: {error}"
-            if passing(error):
-                return printable(f"{LATER}: episode {folder.name}: {why}")
-            status = f"{REFUSED}: episode {folder.name}: cannot be read: {why}"
+            status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
         self.ids[folder.name] = status = printable(status)
         return status
 

@@ -51,7 +51,8 @@ def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[
     statuses = [intake.take(folder, insert, ours=False) for folder in track(
         list(recorded(folders)), description="reading recordings", transient=True)]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
-        raise RlinfError(f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again: without them it would learn less")
+        raise RlinfError(f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "
+                         "it elsewhere to learn without it")
     if all(status.startswith(REFUSED) for status in statuses):
         raise RecipeError(f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
                           f"{len(statuses)} were refused, the last because: {statuses[-1]}")

@@ -108,16 +108,16 @@ class Uplink(StationNode):
         try:
             told = self.reporter.report(backlog, self.version, timeout_s=0.4, playing=self.policy.version,
                                         policy_error=self.policy.error, **room)
-            why = self._register() if self.specs and not (self.said and told.registered) else ""
-            self._hold(told.held or bool(why))
+            why, refused = self._register() if self.specs and not (self.said and told.registered) else ("", False)
+            self._hold(told.held or refused)
             status = TrainerStatus(
-                connected=True, backlog=backlog, held=self.held, phase=told.phase, policy_version=told.policy_version,
-                updates=told.updates, episodes=told.episodes, transitions=told.transitions,
-                update_ratio=told.update_ratio, accepting=told.accepting and not (full or self.held),
-                names=list(told.metrics),
+                connected=True, backlog=backlog, held=self.held or bool(why), phase=told.phase,
+                policy_version=told.policy_version, updates=told.updates, episodes=told.episodes,
+                transitions=told.transitions, update_ratio=told.update_ratio,
+                accepting=told.accepting and not (full or self.held or why), names=list(told.metrics),
                 values=list(told.metrics.values()), message=told.message or why or self.trouble, **room)
         except BridgeError as error:
-            status.message = str(error)
+            status.message = f"{error}{'; the trainer has said that no episode is to begin' if self.held else ''}"
         level = ERROR if full else OK if status.connected and not self.trouble and not room["set_aside"] else WARN
         why = "the spool is full" if full else status.message or f"{room['set_aside']} episodes were refused"
         self.health = Health(level, status.phase if level == OK else why, {"backlog": backlog, **room})
@@ -131,17 +131,20 @@ class Uplink(StationNode):
             with contextlib.suppress(OSError):  # then a restart alone would forget it
                 self.holding.touch() if held else self.holding.unlink()
 
-    def _register(self) -> str:
-        """Say what this station is, since it was started and to a trainer that does not know it; why it may not play."""
+    def _register(self) -> tuple[str, bool]:
+        """Say what this station is, since it was started and to a trainer that does not know it.
+
+        Returns why it may not play now, and whether that is the trainer's word.
+        """
         try:
             why = self.reporter.register(self.specs, self.limits_hash, timeout_s=0.4)
             self.said = True
             if why:
                 self.get_logger().error(f"the trainer does not take this station: {why}")
-            return why
+            return why, bool(why)
         except BridgeError as error:
             self.get_logger().warning(f"this station cannot register: {error}")
-            return str(error)
+            return str(error), False
 
     def destroy_node(self) -> None:
         """Stop the workers first."""
