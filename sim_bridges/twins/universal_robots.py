@@ -95,7 +95,8 @@ class Twin(ControlNode):
 
     def _on_trajectory(self, trajectory: JointTrajectory) -> None:
         points, names = trajectory.points, list(trajectory.joint_names)
-        if points and set(names) == set(ARM):  # else the controller refuses it
+        whole = all(len(point.positions) == len(ARM) for point in points)
+        if points and whole and sorted(names) == sorted(ARM):  # else the controller refuses it
             order = [names.index(name) for name in ARM]
             self.control.command([to_ns(point.time_from_start) / NS for point in points],
                                  np.array([point.positions for point in points])[:, order])

@@ -17,6 +17,7 @@ from rlinf_core.policies.files import policy_name
 from tests.messages import record
 
 BYTES = 32 << 20  # more than lies between two sockets
+BASE = f"base-{'0' * 16}.safetensors"
 
 
 def ask(client, have=-1, wait_s=5.0):
@@ -59,31 +60,54 @@ def test_a_station_has_one_call_for_a_policy_at_a_time_the_newest(trainer, clien
 
 
 @pytest.fixture
-def withdrawn(tmp_path):
-    """A trainer, its fleet, and an enrolled station."""
+def withdrawn(tmp_path, request):
+    """A trainer, its fleet, and an enrolled station, which may take policies as links."""
     fleet = Fleet(tmp_path / "fleet")
     fleet.enroll("a", tmp_path / "of_a")
     server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict,
                           fleet=fleet.folder)
-    client = BridgeClient(f"127.0.0.1:{server.port}", "a", tmp_path / "of_a", links=False)
+    client = BridgeClient(f"127.0.0.1:{server.port}", "a", tmp_path / "of_a", links=getattr(request, "param", False))
     yield server, fleet, client
     client.close()
     server.stop()
 
 
+def until(ready):
+    end = time.monotonic() + 30
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("withdrawn", [False, True], indirect=True)
 def test_who_is_withdrawn_while_they_wait_for_a_policy_get_none(withdrawn, tmp_path):
     server, fleet, client = withdrawn
     with ThreadPoolExecutor(1) as pool:
         waits = pool.submit(client.next_policy, -1, tmp_path / "a", 20.0)
-        end = time.monotonic() + 30
-        while not any(lease.calls for lease in server._admission._leases.values()):
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: any(lease.calls for lease in server._admission._leases.values()))
         fleet.revoke("a")
         (server.policies / policy_name(1)).write_bytes(b"secret")
         with pytest.raises(BridgeError, match="its certificate was revoked"):
             waits.result(30)
     assert not list((tmp_path / "a").iterdir())
+
+
+@pytest.mark.parametrize("what", [{"have_version": -1, "wait_s": 20.0}, {"file": BASE}])
+def test_who_is_withdrawn_while_they_wait_for_their_turn_get_none(withdrawn, tmp_path, what):
+    server, fleet, client = withdrawn
+    fleet.enroll("b", tmp_path / "of_b")
+    server._fetches = Turns(1, 60.0)
+    for name in (policy_name(1), BASE):
+        (server.policies / name).write_bytes(bytes(BYTES))
+    other = BridgeClient(f"127.0.0.1:{server.port}", "b", tmp_path / "of_b", links=False)
+    stuck = ask(other)
+    next(stuck)
+    waits = client._next_policy(pb.PolicyRequest(**what), timeout=60, metadata=client._who)
+    until(lambda: "a" in server._fetches._calls)
+    fleet.revoke("a")
+    other.close()
+    with pytest.raises(grpc.RpcError, match="its certificate was revoked"):
+        next(waits)
 
 
 def test_who_is_withdrawn_while_they_send_an_episode_leave_none(withdrawn, tmp_path, task):

@@ -235,3 +235,15 @@ def test_a_full_disk_is_said_and_loses_nothing_closed(spool, task, monkeypatch):
     with pytest.raises(SpoolError, match="No space left on device. Free the disk"):
         writer.write("/station/episode", "rlinf_msgs/msg/EpisodeEvent", 0, b"")
     assert [path.name for path in spool.closed()] == ["one"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EMFILE, "too many"), OSError(errno.EIO, "of the disk")])
+def test_what_the_machine_lacks_is_no_word_on_the_episode(error, spool, task, monkeypatch):
+    folder = record(spool, task.spec, "one").close()
+
+    def lacks(_):
+        raise error
+
+    monkeypatch.setattr("rlinf_core.episodes.reading.verify", lacks)
+    with pytest.raises(type(error)):
+        read_episode(folder, sealed=True)

@@ -16,7 +16,7 @@ from std_msgs.msg import Bool, Float64, Float64MultiArray
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
 
-from rlinf.controller import SLOWEST_S, Controller
+from rlinf.controller import CATCHES_UP, SLOWEST_S, Controller
 from rlinf.qos import profile
 from rlinf.stamps import NS, to_ns, to_stamp
 from rlinf_core.errors import RecipeError
@@ -41,6 +41,7 @@ class Driver:
         self.joints = peer.node.create_publisher(JointState, "/joint_states", 10)
         self.pose = peer.node.create_publisher(PoseStamped, "/tcp_pose_broadcaster/pose", 10)
         self.wrench = peer.node.create_publisher(WrenchStamped, "/force_torque_sensor_broadcaster/wrench", 10)
+        self.slider = peer.node.create_publisher(Float64, "/speed_scaling_state_broadcaster/speed_scaling", 10)
         self.enable = peer.node.create_publisher(Bool, "enable", profile("enable"))
         self.following = peer.node.create_subscription(JointTrajectory, FOLLOWS, self.follow, 10)
         self.frame, self.every, self.ahead_s, self.said, self.wrench_message = "base", 1, 0.0, 0, WrenchStamped()
@@ -62,6 +63,7 @@ class Driver:
             if message is not pose or self.said % self.every == 0:
                 publisher.publish(message)
         self.enable.publish(Bool(data=True))
+        self.slider.publish(Float64(data=20.0))
 
 
 @pytest.mark.domain(120)
@@ -97,6 +99,9 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
     first, last = driver.sent[0][1], newest.points[-1].time_from_start.nanosec
     assert [point.time_from_start.nanosec for point in first.points] == [50_000_000], "from where the arm is"
     assert newest.points[0].time_from_start.nanosec == 0 and 5_000_000 < last <= 50_000_000, "from the target before"
+    ways = [message.points[-1].positions[2] - message.points[0].positions[2] for _, message in driver.sent]
+    assert max(ways) > 0.004, "from where a robot that is slowed to a fifth has come to: 0.002 is the way of a message"
+    assert load_robot("ur5e_twin").controller == load_robot("ur5e").controller
     peer.supervisor.children.pop("interlock").popen.kill()
     peer.for_s(0.5)
     count = len(driver.sent)
@@ -104,9 +109,9 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
     assert len(driver.sent) == count, "nothing keeps the arm going"
 
 
-def as_ros2_control(scaling, told, hz=10_000.0):
+def as_ros2_control(slider, told, hz=10_000.0):
     """What a joint is told 500 times a second by a controller as ros2_controllers' scaled one is, which plays each of the
-    messages ``told`` as it comes, [(s, message)], at so much of its speed.
+    messages ``told`` as it comes, [(s, message)], at so much of its speed: ``slider`` of the time.
     """
     place, played, points, out = 0.0, 0.0, [(0.0, 0.0)], []
     for tick in range(round(told[-1][0] * hz)):
@@ -115,29 +120,51 @@ def as_ros2_control(scaling, told, hz=10_000.0):
             points, played = [(to_ns(each.time_from_start) / NS, each.positions[0]) for each in message.points], 0.0
             points = points if points[0][0] == 0.0 else [(0.0, place), *points]
         place = float(np.interp(played, *zip(*points, strict=True)))
-        played += scaling / hz
+        played += slider(tick / hz) / hz
         out.append(place)
     return np.array(out[::round(hz / 500.0)])
 
 
-@pytest.mark.parametrize("scaling", [1.0, 0.5, 0.1])
-def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(scaling):
+@pytest.mark.parametrize("slider, far", [
+    (lambda at: 1.0, 0.7), (lambda at: 0.5, 0.69), (lambda at: 0.1, 0.21), (lambda at: 0.0, 0.0),
+    (lambda at: min(1.0, 0.05 + max(0.0, at - 1.2) / 0.3), 0.69)])
+@pytest.mark.parametrize("gap", [(), range(60, 69)])
+def test_a_trajectory_that_is_slowed_down_goes_on_where_the_robot_has_come_to(slider, far, gap):
     """A joint that is sent on at 0.5 rad/s, 100 times a second and not quite evenly, by a robot whose slider is down."""
     sent, random = [], np.random.default_rng(0)
-    node = SimpleNamespace(
-        kind="joint_trajectory", before=JointState(), horizon_s=0.05, limits=SimpleNamespace(tick=0.01), speed=1.0,
-        output=SimpleNamespace(publish=lambda message: sent.append((at, message))))
-    Controller._on_scaling(node, Float64(data=100.0 * scaling))
-    Controller._on_scaling(node, Float64(data=math.nan))
-    for number in range(200):
+    node = SimpleNamespace(kind="joint_trajectory", before=JointState(), way=([], [], 0.0), horizon_s=0.05, speed=1.0,
+                           limits=SimpleNamespace(tick=0.01, joint_speed=0.5),
+                           output=SimpleNamespace(publish=lambda message: sent.append((at, message))))
+    for number in range(220):
+        if number in gap:
+            continue
         at = 0.01 * number + random.uniform(0.0, 0.002)
+        for percent in (100.0 * slider(at), math.nan):
+            Controller._on_scaling(node, Float64(data=percent))
         target = JointState(name=["elbow"], position=[min(0.005 * number, 0.7)])
         target.header.stamp = to_stamp(round((at + 1.0) * NS))
         Controller._on_joints(node, target)
-    told = as_ros2_control(scaling, sent)
+    told = as_ros2_control(slider, sent)
     steps = np.diff(told) * 500.0  # rad/s
-    assert steps.max() < 0.9 and steps.min() > -1e-9, "no faster than it is sent on, by far, and never back"
-    assert told[-1] == pytest.approx(0.7, abs=1e-3) and told[500] > 0.3
+    assert steps.max() < CATCHES_UP * 0.5 + 0.1 and steps.min() > -1e-9, "no jump, and never back"
+    assert far - 1e-3 < told[-1] < max(far, 0.01) + 0.02
+
+
+@pytest.mark.parametrize("wrong", [
+    JointState(name=["elbow"], position=[math.nan]), JointState(name=["elbow"], position=[0.1, 0.2]),
+    JointState(name=["wrist"], position=[0.3]), JointState(), JointState(name=["elbow"])])
+def test_one_target_that_is_none_ends_no_controller_and_comes_back_in_no_other(wrong):
+    sent = []
+    node = SimpleNamespace(kind="joint_trajectory", before=JointState(), way=([], [], 0.0), horizon_s=0.05, speed=1.0,
+                           limits=SimpleNamespace(tick=0.01, joint_speed=0.5), output=SimpleNamespace(publish=sent.append))
+    for number, target in enumerate([*[JointState(name=["elbow"], position=[0.1])] * 2, wrong,
+                                     *[JointState(name=["elbow"], position=[0.1])] * 2]):
+        target = copy.deepcopy(target)
+        target.header.stamp = to_stamp(NS + 10_000_000 * number)
+        Controller._on_joints(node, target)
+    for message in sent[3:]:
+        assert message.joint_names == ["elbow"] and {tuple(point.positions) for point in message.points} == {(0.1,)}
+    assert len(sent[4].points) == 2
 
 
 def controller(peer, kind, topic):

@@ -66,6 +66,11 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     server.choice.why_waiting = lambda station: "drained"
     peer.spin(lambda: statuses[-1].held, what="the order to begin nothing")
     assert not statuses[-1].accepting and statuses[-1].message == "drained"
+    server.choice.why_waiting = lambda station: ""
+    peer.spin(lambda: not statuses[-1].held, what="leave to begin again")
+    assert not (spool.root / ".held").exists()
+    server.choice.why_waiting = lambda station: "drained"
+    peer.spin(lambda: statuses[-1].held, what="the order once more")
 
     assert "ends in 20 days, on" in (peer.supervisor.run_dir / "logs/uplink.log").read_text()
 
@@ -81,6 +86,23 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     statuses.clear()
     peer.spin(lambda: statuses, what="the one that comes after it")
     assert all(status.held for status in statuses), "which no trainer has told anything"
+    server.stop()
+
+
+@pytest.mark.domain(90)
+def test_a_station_that_the_trainer_does_not_know_yet_begins_nothing_and_forgets_it(peer, tmp_path):
+    server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print,
+                          lambda: {"phase": "online", "accepting": True})
+    known, server.registered.register = server.registered.register, lambda *_: 1 / 0
+    statuses = listen(peer, TrainerStatus, "trainer/status")
+    start(peer, "uplink", f"bridge.port={server.port}")
+    peer.spin(lambda: any(status.connected for status in statuses), what="the uplink")
+    peer.for_s(1.0)
+    told = [status for status in statuses if status.connected]
+    assert all(status.held and not status.accepting and status.message for status in told)
+    assert not (tmp_path / "spool/.held").exists(), "no trainer has said it"
+    server.registered.register = known
+    peer.spin(lambda: statuses[-1].connected and not statuses[-1].held and statuses[-1].accepting, what="its word")
     server.stop()
 
 

@@ -200,6 +200,9 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
     readers.ray, readers._begun = Lost(ray.exceptions.ObjectLostError("a" * 56, "b", "c")), {tmp_path: (0, None)}
     with pytest.raises(IngestError, match="a process of the ingest does not answer"):
         readers.read(tmp_path, "station_a")
+    readers.ray, readers._begun = Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m"))), {tmp_path: (0, None)}
+    with pytest.raises(MemoryError):  # which is none on the episode, either
+        readers.read(tmp_path, "station_a")
 
 
 def test_what_a_power_cut_left_of_a_line_ends_no_report_and_no_run(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import resource
 import subprocess
 import sys
@@ -15,16 +16,19 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.fleet import members
 from rlinf_core.policies.files import newest_version, policy_files
 from rlinf_core.recipes import load_recipe
-from rlinf_core.trainer import checkpoint
+from rlinf_core.trainer import checkpoint, progress
 from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
 from rlinf_core.trainer.sources import stations
 from rlinf_core.trainer.sources.intake import LATER, Intake
 from rlinf_core.trainer.sources.recordings import read_recordings
 from rlinf_core.trainer.sources.stations import Stations
 from rlinf_core.trainer.train import train
+from tests.algorithms.point import points
 from tests.messages import record
+from tests.trainer.test_begun_again import SMALL as TINY
 from tests.trainer.test_run import run_of, shown, turn
 
+SAC = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *TINY)
 READ = "rlinf_core.trainer.sources.intake.read_episode"
 
 
@@ -88,6 +92,44 @@ def test_a_trainer_that_dies_before_its_first_checkpoint_uses_no_version_again(s
     assert again.version == 2
 
 
+def test_what_lacks_is_tried_again_later_and_what_no_room_mends_is_raised(tmp_path, monkeypatch):
+    disk, tried, now = progress.Disk(tmp_path), [], time.monotonic()
+
+    def refuses(number):
+        def write():
+            tried.append(number)
+            raise OSError(number, os.strerror(number))
+        return write
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    for _ in range(3):
+        disk.keep("a policy", refuses(errno.ENOSPC))
+    now += progress.AGAIN_S + 0.1
+    disk.keep("a policy", refuses(errno.ENOSPC))
+    assert len(tried) == 2
+    for number in (errno.EACCES, errno.ENOENT, errno.EROFS):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            disk.keep("another", refuses(number))
+    for number in (errno.ESTALE, errno.ENOMEM, errno.ENFILE, errno.EMFILE, errno.EDQUOT, errno.EAGAIN, errno.EFBIG):
+        disk.keep(str(number), refuses(number))
+
+
+def test_a_trainer_keeps_its_folder_from_its_first_turn_to_its_last(tmp_path):
+    take = ("import sys; from pathlib import Path; from rlinf_core.trainer.folder import only_trainer\n"
+            "with only_trainer(Path(sys.argv[1])): pass")
+    recipe, codes = load_recipe("sim_sac", [*SAC]), []
+
+    def tell(run, entry):
+        if not codes:
+            codes.append(subprocess.run([sys.executable, "-c", take, str(tmp_path)], capture_output=True, check=False))
+
+    keep_recipe(recipe, tmp_path)  # as whoever starts a trainer does
+    train(recipe, tmp_path, points, tell)
+    assert b"another trainer is at work in this folder" in codes[0].stderr
+    with only_trainer(tmp_path):
+        pass
+
+
 def lacking(monkeypatch, error):
     def read(folder, sealed):
         raise error
@@ -112,6 +154,14 @@ def test_an_episode_that_cannot_be_read_now_is_read_again(error, spool, task, tm
         assert folder.exists() and not taken and not intake.ids and not intake.counts()["refused"]
         bridge.take(0, {})
         assert [trajectory.id for trajectory in taken] == ["one"] and intake.ids == {"one": "online"}
+        bridge.take(0, {})
+        assert not bridge.later and not bridge.arrived and len(intake.journal.path.read_text().splitlines()) == 1
+        bridge.arrived.append(record(spool, task.spec, "two").close())
+        lacking(monkeypatch, error)
+        capsys.readouterr()
+        for _ in range(3):
+            bridge.take(0, {})
+        assert capsys.readouterr().out.count(LATER) == 1 and len(bridge.later) == 1, "for a minute"
     finally:
         bridge.close()
 
@@ -157,7 +207,11 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
         with pytest.raises(RlinfError, match="another trainer is at work in this folder. Stop it, or choose another --out"):
             train(load_recipe("demo", ["bridge.port=50999"]), tmp_path)
         assert not (tmp_path / "recipe.yaml").exists()
+        keep_recipe(load_recipe("demo"), tmp_path)
+        with pytest.raises(RecipeError, match="seed: expected 0"):
+            keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)  # though it has no checkpoint yet
         other.kill()
         other.wait()
+    keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
     with only_trainer(tmp_path):
         assert not checkpoint.checkpoints(tmp_path)

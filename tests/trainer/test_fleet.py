@@ -206,6 +206,7 @@ def test_the_table_says_how_each_station_is(start, capsys):
     assert head.split() == ["station", "heard", "plays", "meant", "backlog", "refused", "spool", "played", "success",
                             "interlock"]
     assert a.split()[0] == "a" and a.split()[3:] == ["-", "1", "7", "2", "25%", "0", "-", "-", "policy", "[red]x[/red]"]
+    assert float(a.split()[1]) < 60
     assert b.split()[0] == "b" and b.split()[3:] == ["1", "1", "0", "0", "0%", "2", "50%", "22%"]
     assert "most so far: 2" in rest[0] and code == 0
 
@@ -218,13 +219,22 @@ def test_the_table_says_how_each_station_is(start, capsys):
     assert "pinned: all to version 1" in shown.get()
 
 
-def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed(start, tmp_path):
+def test_an_order_that_nobody_takes_is_withdrawn_and_what_was_left_is_not_obeyed(start, tmp_path, monkeypatch):
     with pytest.raises(BridgeError, match="run: expected the folder of a run that stations feed"):
         give(tmp_path / "run", Order(action="rollback"))
     (tmp_path / "run/orders").mkdir(parents=True)
     (tmp_path / "run/recipe.yaml").write_text("")
     with pytest.raises(BridgeError, match="expected an answer within 0 s, got none; the order is withdrawn"):
         give(tmp_path / "run", Order(action="rollback"), patience_s=0.2)
+    assert list((tmp_path / "run/orders").iterdir()) == []
+
+    def ctrl_c(_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as person:
+        person.setattr("rlinf_core.trainer.release.orders.time.sleep", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            give(tmp_path / "run", Order(action="rollback"))
     assert list((tmp_path / "run/orders").iterdir()) == []
 
     def take_and_die():

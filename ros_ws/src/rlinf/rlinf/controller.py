@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from operator import sub
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped
@@ -31,6 +32,7 @@ from rlinf_core.interlock.tracking import NOISE_M
 MOVES, HOLDS = (SafetyState.ARMED, SafetyState.ACTIVE), (SafetyState.HOLD,)
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
 SLOWEST_S = 0.1  # between two messages, or three ticks; after more than that it begins from rest
+CATCHES_UP = 2.0  # times the limits' joint speed, where a robot that was slowed down is behind
 SAFETY_S = 0.5  # the interlock says how it stands several times in that
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
@@ -56,7 +58,8 @@ class Controller(ControlNode):
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
         else:
-            self.sent, self.speed = JointTrajectory(), 1.0
+            self.way: tuple[list[float], list[float], float] = ([], [], 0.0)  # of the message before: from, to, in so long
+            self.speed = 1.0
             subscription(self, "target_joints", self._on_joints)
             if slowed_by := self.declare_parameter("slowed_by", "").value:
                 self.create_subscription(Float64, slowed_by, self._on_scaling, OVERHEARD)
@@ -65,17 +68,19 @@ class Controller(ControlNode):
         if self.kind == "forward_position":
             self.output.publish(Float64MultiArray(data=target.position))
             return
-        since_s = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS
-        goes_on = 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick) and self.before.name == target.name
-        begins = played(self.sent, since_s * self.speed) if goes_on else []
-        self.sent = trajectory(begins, target, since_s if goes_on else self.horizon_s)
-        self.before = target
-        self.output.publish(self.sent)
+        since_s, end = (to_ns(target.header.stamp) - to_ns(self.before.header.stamp)) / NS, list(target.position)
+        alike = self.before.name == target.name and len(self.way[0]) == len(end) and all(map(math.isfinite, self.way[1]))
+        begins = played(*self.way, since_s * self.speed) if alike and since_s > 0.0 else end
+        goes_on = alike and 0.0 < since_s <= max(self.horizon_s, 3.0 * self.limits.tick)
+        way = max(map(abs, map(sub, end, begins)), default=0.0)
+        takes_s = max(since_s if goes_on else self.horizon_s, way / (CATCHES_UP * self.limits.joint_speed))
+        self.before, self.way = target, (begins, end, takes_s)
+        self.output.publish(trajectory(begins if goes_on else [], target, takes_s))
 
     def _on_scaling(self, percent: Float64) -> None:
         """At which part of its speed the robot's controller plays what it is told."""
-        if 0.0 <= percent.data <= 100.0:  # no NaN
-            self.speed = percent.data / 100.0
+        if math.isfinite(percent.data):
+            self.speed = min(1.0, max(0.0, percent.data / 100.0))
 
     def _on_pose(self, pose: PoseStamped) -> None:
         """One that no arm can have come to since the last is none (S21); where it lasts, the last one gets old."""
@@ -132,15 +137,12 @@ def trajectory(begins: list[float], target: JointState, takes_s: float) -> Joint
                            points=[*points, JointTrajectoryPoint(positions=target.position, time_from_start=reached)])
 
 
-def played(sent: JointTrajectory, seconds: float) -> list[float]:
-    """Where the robot's controller is in ``sent`` after so many seconds of it, fewer than have passed where it is slowed
-    down: to begin the next one further on would be a jump. Of one that began where the arm was, its end.
+def played(start: list[float], end: list[float], takes_s: float, seconds: float) -> list[float]:
+    """Where the robot's controller is on the way that it was told last, after so many seconds of it: fewer than have passed
+    where it is slowed down, and to begin the next one further on would be a jump.
     """
-    last = sent.points[-1]
-    if len(sent.points) == 1:
-        return list(last.positions)
-    part = min(1.0, seconds * NS / to_ns(last.time_from_start))
-    return [start + part * (end - start) for start, end in zip(sent.points[0].positions, last.positions, strict=True)]
+    part = min(1.0, seconds / takes_s) if takes_s else 1.0
+    return [begins + part * (ends - begins) for begins, ends in zip(start, end, strict=True)]
 
 
 def twist_towards(pose: PoseStamped, target: PoseStamped, gain: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
