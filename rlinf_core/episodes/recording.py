@@ -17,6 +17,7 @@ STARTED, ENDED, CLOSED, ABORTED = range(4)  # EpisodeEvent.kind
 GRACE_S = 0.5
 EARLY, EARLY_BYTES, EARLY_S = 64, 64 << 20, 1.0  # the way home, before a scene is ready, is no part of the episode
 WAITING_BYTES = 256 << 20
+NAMED = 512  # bytes of a TimeStep, within which it says of which episode it is
 LOOK_S = 0.05
 MISSED = "missed "  # and the topic of a camera: how many time steps came without a new image of it
 HELD = "the interlock applied no action: nobody commanded the arm, or it was held all along"
@@ -101,6 +102,8 @@ class Recording:
         if self.writer is None:
             return
         if message.kind.endswith("/TimeStep"):
+            if self.writer.episode_id.encode() not in message.raw[:NAMED]:
+                return  # of the one before it, which was given up meanwhile
             self.steps += 1
             self.stamps.append(_stamp_ns(message.raw))
         elif message.kind.endswith("/Applied"):

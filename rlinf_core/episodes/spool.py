@@ -68,6 +68,11 @@ class Spool:
         if not is_plain(episode_id):
             raise SpoolError(f"spool {self.root}: episode id: expected up to 128 of the characters A-Z a-z 0-9 _ . + = -, "
                              f"no dot first, got {episode_id[:200]!r}. Give the station a plain name")
+        with _disk_errors(self.root):
+            self._make_room(episode_id)
+        return EpisodeWriter(self, episode_id)
+
+    def _make_room(self, episode_id: str) -> None:
         taken = [name for name in ("open", "closed", "sent") if os.path.lexists(self.root / name / episode_id)]
         if taken:
             raise SpoolError(f"spool {self.root}: expected a new episode, got {episode_id}, which is in {taken[0]}/ "
@@ -84,7 +89,6 @@ class Spool:
         if (free_mb := self._free_mb()) < self.min_free_mb:
             raise SpoolError(f"spool {self.root}: expected at least {self.min_free_mb:.0f} MB free, got {free_mb:.0f} MB, "
                              "and no sent episode is left to remove. Free the disk; closed episodes are safe")
-        return EpisodeWriter(self, episode_id)
 
     def closed(self) -> list[Path]:
         """Whatever is in ``closed/``, oldest first: episodes that have not been sent."""

@@ -9,13 +9,13 @@ import grpc
 import pytest
 
 from rlinf_core.atomic_io import publish_file
-from rlinf_core.bridge.client import BridgeClient, described
+from rlinf_core.bridge.client import BridgeClient, _looks, described
 from rlinf_core.bridge.server import BridgeServer
 from rlinf_core.episodes import read_episode
-from rlinf_core.episodes.checksums import seal
+from rlinf_core.episodes.checksums import seal, verify
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.errors import BridgeError
+from rlinf_core.errors import AwayError, BridgeError, EpisodeError
 from rlinf_core.policies.files import policy_name
 from tests.messages import record
 
@@ -122,6 +122,33 @@ def _serve(port, root):
 
 
 @pytest.mark.timeout(120)
+def test_an_episode_is_read_once_while_no_trainer_is_there_and_before_it_is_sent(tmp_path, spool, task, monkeypatch):
+    folder, reads = record(spool, task.spec).close(), []
+    monkeypatch.setattr("rlinf_core.bridge.client.verify", lambda each: reads.append(each) or verify(each))
+    [recording] = folder.glob("*.mcap")
+    away = BridgeClient("127.0.0.1:1", "a")
+    try:
+        for _ in range(4):
+            with pytest.raises(AwayError):
+                away.upload(folder, timeout_s=5.0)
+        assert len(reads) == 1
+        recording.write_bytes(recording.read_bytes()[:-1])
+        with pytest.raises(EpisodeError, match="expected a whole rosbag2 recording"):
+            away.upload(folder)
+    finally:
+        away.close()
+    folder, server = record(spool, task.spec, "two").close(), BridgeServer(
+        "127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print, dict)
+    client = BridgeClient(f"127.0.0.1:{server.port}", "a")
+    try:
+        client._offered = _looks(folder), described(folder)  # as a trainer that was away leaves it
+        reads.clear()
+        assert not client.upload(folder) and reads == [folder], "what is sent is what was closed"
+    finally:
+        client.close()
+        server.stop()
+
+
 def test_a_server_killed_again_and_again_ends_with_every_episode_exactly_once(tmp_path, spool, task):
     """SIGKILL in the middle of uploads; the station just sends again until it is acknowledged."""
     import socket

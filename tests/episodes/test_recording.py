@@ -1,5 +1,6 @@
 """Which messages make an episode, and what a slow or full disk does to it; without ROS."""
 
+import errno
 import os
 import threading
 import time
@@ -79,6 +80,40 @@ def test_two_actions_in_one_time_step_do_not_stand_for_the_last_one(recording, s
     recording.take(late[0])
     assert [(kind, name) for kind, name, _, _ in told] == [(CLOSED, "a-1")]
     assert read_episode(spool.root / "closed/a-1").sources[-1] == "policy"
+
+
+def test_whatever_a_disk_says_at_the_beginning_the_episode_is_given_up_aloud(recording, task, told, monkeypatch):
+    def broken(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("rlinf_core.episodes.spool.shutil.disk_usage", broken)
+        play(recording, task)
+    assert [what[:2] for what in told] == [(ABORTED, "a-1")] and "Input/output error. Check the folder" in told[0][3]
+    play(recording, task, "next")
+    assert told[-1][:2] == (CLOSED, "next")
+
+
+def test_what_comes_of_an_episode_that_was_given_up_is_no_part_of_the_next(recording, spool, task, told):
+    """Its last time steps lie behind what gave it up, and may come as late as the next one's first."""
+    old = [Message(topic, kind, ns, raw) for topic, kind, ns, raw in raw_messages(task.spec, "a-1", steps=5)]
+    steps = [message for message in old if message.topic.endswith("timestep")]
+    started = SimpleNamespace(kind=0, episode_id="a-1", steps=0, detail="")
+    recording.take(old[0], started)
+    for message in steps[:2]:
+        recording.take(message)
+    recording.abort("the disk is too slow")
+    for message in steps[2:4]:
+        recording.take(message)
+    new = [Message(topic, kind, ns, raw) for topic, kind, ns, raw in raw_messages(task.spec, "b-1", steps=5)]
+    events = iter([SimpleNamespace(kind=0, episode_id="b-1", steps=0, detail=""),
+                   SimpleNamespace(kind=1, episode_id="b-1", steps=5, detail="")])
+    for number, message in enumerate(new):
+        recording.take(message, next(events) if message.topic.endswith("episode") else None)
+        if number == 2:
+            recording.take(steps[4])
+    assert [what[:2] for what in told] == [(ABORTED, "a-1"), (CLOSED, "b-1")]
+    assert len(read_episode(spool.root / "closed/b-1")) == 5
 
 
 @pytest.mark.parametrize("name, said", [("../../outside", "plain name"), ("a-1", "closed/ already"),

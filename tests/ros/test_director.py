@@ -1,5 +1,6 @@
 """Which rule of the recipe ends training at a station, and what counts as success there."""
 
+import json
 import time
 from collections import deque
 from unittest.mock import MagicMock
@@ -9,7 +10,7 @@ import pytest
 from rlinf_msgs.msg import Applied, EpisodeEvent, TrainerStatus
 
 from rlinf.director import Director
-from rlinf.director_status import Recent, RunStopped, refused
+from rlinf.director_status import Lines, Recent, RunStopped, ending, refused, write_status
 from rlinf_core.cli.compare import compare
 from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
@@ -22,12 +23,11 @@ from rlinf_core.reports.curves import draw, read_evaluations
     ([1, 0], 500, 1, "500 time steps were played (online.max_env_steps)"),
     ([1, 0], 10, -1, "3 minutes were over (online.max_minutes)"), ([], 0, 1, "")])
 def test_it_says_why_training_ends(recent, steps, minutes, why):
-    director = Director.__new__(Director)  # without ROS
-    director.recent, director.env_steps = Recent.__new__(Recent), steps
-    director.recent.ended = deque((bool(success), 0.0) for success in recent)
+    of_this_run = Recent.__new__(Recent)  # without ROS
+    of_this_run.ended = deque((bool(success), 0.0) for success in recent)
     online = {"stop_at_success": 0.8, "stop_episodes": 5, "max_env_steps": 500, "max_minutes": 3.0}
-    assert director._why_to_end(online, time.time() + 60 * minutes) == why
-    assert director.recent.success(2) == pytest.approx(sum(recent[-2:]) / max(len(recent[-2:]), 1))
+    assert ending(of_this_run, steps, online, time.monotonic() + 60 * minutes) == why
+    assert of_this_run.success(2) == pytest.approx(sum(recent[-2:]) / max(len(recent[-2:]), 1))
 
 
 @pytest.mark.parametrize("set_aside, read, count", [(0, 0.0, 0), (2, 1.0, 3), (1, float("nan"), 1), (0, float("inf"), 0)])
@@ -38,7 +38,8 @@ def test_what_the_trainer_refused_of_a_station_is_counted_whatever_it_says(set_a
 
 def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkeypatch):
     director = Director.__new__(Director)  # without ROS
-    director.run_dir, director.plan, director.station, director.refused = tmp_path, {"collect": {"episodes": 2}}, "a", 0
+    director.lines, director.plan, director.station = Lines(tmp_path), {"collect": {"episodes": 2}}, "a"
+    director.refused = 0
     director.policy, director.trainer = MagicMock(version=0, error=""), TrainerStatus(connected=True)
     asked = []
 
@@ -55,7 +56,7 @@ def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkey
 
 def test_its_evaluation_is_a_trainers_record_that_every_reader_of_evaluations_takes(tmp_path, monkeypatch):
     director = Director.__new__(Director)  # without ROS
-    director.run_dir, director.plan = tmp_path, {"evaluate": {"episodes": 4, "first_seed": 7}}
+    director.lines, director.plan = Lines(tmp_path), {"evaluate": {"episodes": 4, "first_seed": 7}}
     director.env_steps, director.trainer, director.started = 120, MagicMock(updates=60), time.time()
     ended = [EpisodeEvent(episode_id=f"e{n}", success=n == 0, failure=n == 1, episode_return=value, policy_version=5)
              for n, value in enumerate((1.5, -0.5, 0.25, 0.75))]
@@ -91,3 +92,41 @@ def test_what_succeeded_with_a_persons_help_is_no_success_of_the_policy():
     assert episode(True, ["policy"] * 4) == 0 and episode(False, ["policy"] * 4) == 0
     assert (recent.success(50), recent.success(2)) == (pytest.approx(1 / 3), 0.5)
     assert (recent.intervened(50), recent.intervened(2)) == (pytest.approx(1 / 6), 0.0)
+
+
+def test_only_episodes_of_what_was_asked_for_count_as_answers_to_it(tmp_path):
+    director = Director.__new__(Director)  # without ROS
+    director.mode, director.phase, director.recent = "evaluate", "evaluate_after", MagicMock(close=lambda event: 0)
+    director.lines, director.trainer, director._seen, director._safe = Lines(tmp_path), TrainerStatus(), set(), []
+    director.done = director.successes = director.env_steps = 0
+    for number, mode in enumerate(("train", "evaluate", "demonstration")):
+        director._on_episode(EpisodeEvent(
+            kind=EpisodeEvent.CLOSED, episode_id=f"e{number}", mode=mode, success=True, steps=7))
+    assert [event.episode_id for event in director._safe] == ["e1"] and (director.done, director.successes) == (1, 1)
+    assert director.env_steps == 7 and len((tmp_path / "progress.jsonl").read_text().splitlines()) == 3, "all are told"
+
+
+@pytest.mark.parametrize("said, refused_since", [
+    ([(False, None), (True, 3), (True, 3)], 0), ([(True, 3), (True, 4)], 1), ([(True, 2), (True, 0), (True, 1)], 1),
+    ([(False, None), (False, None)], 0)])
+def test_what_was_refused_before_is_not_recorded_anew_and_what_is_since_is(said, refused_since):
+    director = Director.__new__(Director)  # without ROS
+    director.station, director.refused, director._seen = "a", -1, set()
+    for number, (connected, count) in enumerate(said):
+        names, values = ([], []) if count is None else (["a/refused"], [float(count)])
+        director._on_trainer(TrainerStatus(connected=connected, names=names, values=values))
+        if number == len(said) - 2:
+            director._seen.add("the first of this run")
+    assert max(0, refused(director.trainer, "a") - max(director.refused, 0)) == refused_since
+
+
+def test_a_full_disk_keeps_its_lines_for_later_and_ends_nothing(tmp_path, monkeypatch):
+    lines = Lines(tmp_path / "gone")
+    lines.add({"event": "one"})
+    lines.add({"event": "two"})
+    assert "2 lines wait, and are tried again. Free the disk" in lines.trouble
+    write_status(tmp_path / "gone", {"phase": "online"})
+    (tmp_path / "gone").mkdir()
+    lines.add({"event": "three"})
+    assert lines.trouble == "" and [json.loads(line)["event"] for line in lines.path.read_text().splitlines()] == [
+        "one", "two", "three"]

@@ -5,6 +5,7 @@ A device that is not there, is unplugged or falls silent is looked for every sec
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, Protocol
 
@@ -74,7 +75,8 @@ class DeviceNode(ControlNode):
                 self.tell(f"{type(error).__name__}: {error}")
             finally:
                 if device is not None:
-                    device.close()
+                    with contextlib.suppress(Exception):  # of what is unplugged: it is begun anew all the same
+                        device.close()
             self.over.wait(AGAIN_S)
 
     def tell(self, trouble: str, ended: str = "all is well again") -> None:

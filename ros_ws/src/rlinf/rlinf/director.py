@@ -19,12 +19,11 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
-from rlinf.director_status import AskedToEnd, OperatorHealth, Recent, RunStopped, refused, told
+from rlinf.director_status import AskedToEnd, Lines, OperatorHealth, Recent, RunStopped, ending, refused, told, write_status
 from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
 from rlinf.whereabouts import Lookout, nothing_heard
-from rlinf_core.atomic_io import append_line
 from rlinf_core.reports.evaluations import Outcome, evaluation
 
 TRAINER_PATIENCE_S = 300.0
@@ -46,9 +45,10 @@ class Director(StationNode):
         self.phase, self.phase_started, self.started = "start", time.time(), time.time()
         self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
         self._seen: set[str] = set()
-        self._safe: list[EpisodeEvent] = []  # closed since the last question
+        self._safe: list[EpisodeEvent] = []  # closed since the last question, of the mode that was asked for
+        self.mode, self.lines = "", Lines(self.run_dir)  # asked for; of progress.jsonl
         self.station, self.refused = self.get_namespace().strip("/"), -1  # by the trainer; -1 before it is heard
-        self.active_at = self.moved_at = time.time()
+        self.active_at = self.moved_at = time.monotonic()
         self.request: Any = None  # of what was asked for
         self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
         arms, self.lookout = arms_of(self), Lookout(self, "environment", self.runner.server_is_ready)
@@ -61,8 +61,9 @@ class Director(StationNode):
 
     # What the station says
     def _on_trainer(self, message: TrainerStatus) -> None:
-        self.trainer = message
-        self.refused = refused(message, self.station) if self.refused < 0 else self.refused
+        self.trainer, now = message, refused(message, self.station)
+        if self.refused < 0 or message.connected and (now < self.refused or not self._seen):
+            self.refused = now  # of before: a trainer that goes on counts them, and after a restart some no more
 
     def _on_policy(self, message: PolicyStatus) -> None:
         if message.version != self.policy.version:
@@ -70,23 +71,24 @@ class Director(StationNode):
         self.policy = message
 
     def _on_safety(self, message: SafetyState) -> None:
-        self.moved_at = self.moved_at if standstill(message, "") else time.time()
+        self.moved_at = self.moved_at if standstill(message, "") else time.monotonic()
         if message.state == SafetyState.FAULT and self.safety.state != SafetyState.FAULT:
             self._log("fault", cause=message.cause)
         self.safety = message
 
     def _on_applied(self, _: Applied) -> None:
-        self.active_at = time.time()
+        self.active_at = time.monotonic()
 
     def _on_episode(self, event: EpisodeEvent) -> None:
-        self.active_at = time.time()
+        self.active_at = time.monotonic()
         if event.kind == EpisodeEvent.STARTED:
             self.recent.begin()
         elif event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._seen:
             self._seen.add(event.episode_id)
-            self._safe.append(event)
-            self.done += 1
-            self.successes += event.success
+            if event.mode == self.mode:  # of another: asked for by somebody else, or given up
+                self._safe.append(event)
+                self.done += 1
+                self.successes += event.success
             self.env_steps += event.steps if event.mode == "train" else 0
             if self.phase == "collect":
                 self.get_logger().info(f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} takes")
@@ -125,7 +127,7 @@ class Director(StationNode):
     def _first_policy(self, seed: int) -> None:
         """However long the trainer takes, as long as there is one; for each episode that it refuses, it gets another."""
         self._enter("sft", 0)
-        heard_at, wanted, anew = time.time(), self.plan["collect"]["episodes"], 0
+        heard_at, wanted, anew = time.monotonic(), self.plan["collect"]["episodes"], 0
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
                 self.refused, anew = max(self.refused, 0) + again, anew + again
@@ -137,8 +139,8 @@ class Director(StationNode):
                 seed = self._demonstrations(again, seed)
                 self._enter("sft", 0)
             self._turn(0.1)
-            heard_at = time.time() if self.trainer.connected else heard_at
-            if time.time() - heard_at > TRAINER_PATIENCE_S:
+            heard_at = time.monotonic() if self.trainer.connected else heard_at
+            if time.monotonic() - heard_at > TRAINER_PATIENCE_S:
                 raise RunStopped(f"no trainer for {TRAINER_PATIENCE_S:.0f} s. Start one: rlinf train <recipe>; the "
                                  "demonstrations are safe in the spool")
             if self.policy.error:
@@ -177,21 +179,13 @@ class Director(StationNode):
     def _online(self, online: dict[str, Any]) -> str:
         """Train until a rule of the recipe ends it; returns which, in words."""
         self._enter("online", 0)
-        seed, deadline = online["first_seed"], time.time() + 60 * online["max_minutes"]
+        seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
         self.recent.ended.clear()
-        while not (ended := self._why_to_end(online, deadline)):
+        while not (ended := ending(self.recent, self.env_steps, online, deadline)):
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
         self._drain(online)
         return ended
-
-    def _why_to_end(self, online: dict[str, Any], deadline: float) -> str:
-        last = online["stop_episodes"]
-        if len(self.recent) >= last and (share := self.recent.success(last)) >= online["stop_at_success"]:
-            return f"{share * last:.0f} of the last {last} training episodes succeeded (online.stop_at_success)"
-        if self.env_steps >= online["max_env_steps"]:
-            return f"{self.env_steps} time steps were played (online.max_env_steps)"
-        return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.time() >= deadline else ""
 
     def _drain(self, online: dict[str, Any]) -> None:
         """Let the learner finish what it owes, and the policy node take the newest weights."""
@@ -203,8 +197,8 @@ class Director(StationNode):
     # Waiting, always spinning
     def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
         """Have ``count`` episodes run and closed; asks again if the environment dies and comes back in between."""
-        self._safe, self.discarded = [], 0
-        while len(self._safe) < count and not (deadline and time.time() > deadline):
+        self._safe, self.discarded, self.mode = [], 0, mode
+        while len(self._safe) < count and not (deadline and time.monotonic() > deadline):
             self._ask(count - len(self._safe), mode, first_seed + len(self._safe) + self.discarded, deadline)
         return list(self._safe)
 
@@ -221,15 +215,16 @@ class Director(StationNode):
             self._within(1.0, lambda: False)
             return
         self.request, answer = handle, handle.get_result_async()
-        self.active_at = time.time()
+        self.active_at = time.monotonic()
         while not answer.done():
             self._turn(0.1)
             if standstill(self.safety, "") or self.operator.prompt:
-                self.active_at = time.time()  # it waits for a person, not for the environment
-            if deadline and time.time() > deadline:
+                self.active_at = time.monotonic()  # it waits for a person, not for the environment
+            if deadline and time.monotonic() > deadline:
                 handle.cancel_goal_async()
                 deadline = 0.0
-            if time.time() - self.active_at > SILENCE_S and self.trainer.accepting:
+            if time.monotonic() - self.active_at > SILENCE_S and self.trainer.accepting:
+                handle.cancel_goal_async()  # what of it is played yet counts for none that is asked for next
                 self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
                 return
         result = answer.result().result
@@ -243,16 +238,16 @@ class Director(StationNode):
             raise AskedToEnd
 
     def _within(self, seconds: float, ready: Callable[[], bool]) -> bool:
-        deadline = time.time() + seconds
-        while not ready() and time.time() < deadline:
+        deadline = time.monotonic() + seconds
+        while not ready() and time.monotonic() < deadline:
             self._turn(0.1)
         return ready()
 
-    def cancel(self) -> None:
-        """Asked to end: ask the environment for no further episode, and say so."""
+    def cancel(self, said: str = "stopped", **fields: str) -> None:
+        """Ask the environment for no further episode, and say why."""
         if self.request is not None:
             self.executor_.spin_until_future_complete(self.request.cancel_goal_async(), timeout_sec=1.0)
-        self._log("stopped", phase=self.phase)
+        self._log(said, phase=self.phase, **fields)
 
     # What others may read
     def _enter(self, phase: str, total: int) -> None:
@@ -261,18 +256,20 @@ class Director(StationNode):
         self._log("phase", name=phase)
 
     def _log(self, event: str, **fields: Any) -> None:
-        append_line(self.run_dir / "progress.jsonl", json.dumps({"time": time.time(), "event": event, **fields}))
+        self.lines.add({"time": time.time(), "event": event, **fields})
 
     def _write_status(self) -> None:
-        still = standstill(self.safety, self.get_namespace()) if time.time() - self.moved_at > STILL_S else ""
+        self.lines.write()
+        if self.lines.trouble:
+            self.get_logger().error(self.lines.trouble, throttle_duration_sec=10.0)
+        still = standstill(self.safety, self.get_namespace()) if time.monotonic() - self.moved_at > STILL_S else ""
         status = {
             "phase": self.phase, "phase_seconds": time.time() - self.phase_started, "done": self.done,
             "total": self.total, "successes": self.successes, "recent_success": self.recent.success(RECENT),
             "recent_intervened": self.recent.intervened(RECENT), "env_steps": self.env_steps,
             "waiting_for": self.lookout.said or still or self.operator.prompt, "dropped": self.dropped,
             **told(self.policy, self.trainer, self.safety, self.operator.trouble)}
-        (aside := self.run_dir / ".status.json").write_text(json.dumps(status))
-        aside.replace(self.run_dir / "status.json")
+        write_status(self.run_dir, status)
 
 
 def main() -> None:
@@ -289,6 +286,9 @@ def main() -> None:
             director._log("error", detail=str(reason))
             director.get_logger().error(str(reason))
             sys.exit(1)
+        except Exception as error:  # or what was asked for is played on, and nobody directs it
+            director.cancel("error", detail=f"{type(error).__name__}: {error}")
+            raise
         finally:
             director._write_status()
             executor.shutdown()  # or it is collected after its context, and says so in the log

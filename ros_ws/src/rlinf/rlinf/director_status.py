@@ -1,8 +1,12 @@
 """What the director has heard of the others, for ``status.json`` and whoever shows it, and how it ends before its end."""
 
+import contextlib
+import json
 import math
+import time
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +17,7 @@ from std_msgs.msg import String
 
 from rlinf.arms import hear
 from rlinf.qos import subscription
+from rlinf_core.atomic_io import append_line
 from rlinf_core.interlock.takeover import takeover
 from rlinf_core.interlock.types import OPERATOR, Mode
 
@@ -23,6 +28,41 @@ class RunStopped(Exception):
 
 class AskedToEnd(Exception):
     """By SIGINT or SIGTERM, before the run was through."""
+
+
+class Lines:
+    """Of progress.jsonl: what a disk does not take is kept, and written when it does. It ends no run.
+
+    Args:
+        run_dir: where that file is.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path, self.trouble = run_dir / "progress.jsonl", ""
+        self._waiting: list[str] = []
+
+    def add(self, said: dict[str, Any]) -> None:
+        """Another line."""
+        self._waiting.append(json.dumps(said))
+        self.write()
+
+    def write(self) -> None:
+        """What waits; ``trouble`` is why it waits on."""
+        try:
+            while self._waiting:
+                append_line(self.path, self._waiting[0])
+                del self._waiting[0]
+            self.trouble = ""
+        except OSError as error:
+            self.trouble = (f"{self.path}: cannot be written: {error}. {len(self._waiting)} lines wait, and are tried "
+                            "again. Free the disk")
+
+
+def write_status(run_dir: Path, status: dict[str, Any]) -> None:
+    """The latest picture, whole or not at all; where the disk takes none, the one before it stays."""
+    with contextlib.suppress(OSError):
+        (aside := run_dir / ".status.json").write_text(json.dumps(status))
+        aside.replace(run_dir / "status.json")
 
 
 class OperatorHealth:
@@ -77,6 +117,16 @@ class Recent:
 
     def _last(self, episodes: int) -> list[tuple[bool, float]]:
         return list(self.ended)[-episodes:] or [(False, 0.0)]
+
+
+def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: float) -> str:
+    """Which rule of the recipe ends training now, in words; empty where none does. ``deadline``: by the monotonic clock."""
+    last = online["stop_episodes"]
+    if len(recent) >= last and (share := recent.success(last)) >= online["stop_at_success"]:
+        return f"{share * last:.0f} of the last {last} training episodes succeeded (online.stop_at_success)"
+    if env_steps >= online["max_env_steps"]:
+        return f"{env_steps} time steps were played (online.max_env_steps)"
+    return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.monotonic() >= deadline else ""
 
 
 def refused(trainer: TrainerStatus, station: str) -> int:

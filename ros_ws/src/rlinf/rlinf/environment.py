@@ -24,7 +24,7 @@ from rlinf.phase import PhaseLockedTimer, patience
 from rlinf.policy_tracker import PolicyTracker
 from rlinf.qos import publisher, subscription
 from rlinf.rehearsal import Rehearsal
-from rlinf.scene import GONE, Scene, sleep
+from rlinf.scene import Scene, sleep
 from rlinf.scene_by_hand import ScenesByHand
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
@@ -33,12 +33,10 @@ from rlinf.workarounds import Until, run_routine
 from rlinf_core.episodes.recording import HELD
 from rlinf_core.errors import SpecError
 from rlinf_core.interface import of_arms
-from rlinf_core.interlock.types import Mode
 from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.task import load_task, observe
 
 MODES = ("demonstration", "train", "evaluate")
-UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
 STALE_CAMERA_NS, HELD_S = NS // 5, 2.0
 
 
@@ -61,6 +59,7 @@ class Environment(ControlNode):
         joints, axes = (json.loads(self.declare_parameter(name, "{}").value) for name in ("joints", "axes"))
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen, joints, axes)
         self.episode_id, self.step_index, self.due_ns, self.clock_ns, self.held_until = "", -1, 0, 0, 0.0
+        self.stepped_ns = 0  # the stamp of the last time step
         self.done, self.closed, self.policy_tracker = Future(), dict[str, Future](), PolicyTracker()
         self.running, self.mode, self.judged = False, "", StepResult()  # the last time step
         self.trainer = self.untold = TrainerStatus(accepting=True)  # as where no uplink is
@@ -150,7 +149,7 @@ class Environment(ControlNode):
                 if handle.is_cancel_requested:
                     result.success, result.message = False, CANCELLED
                     break
-                trouble = await self._one_episode(goal.first_seed + result.episodes + discarded)
+                trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
                 if trouble:
                     held = HELD in trouble
                     failures += not (held or trouble in (AGAIN, DISCARDED))
@@ -171,20 +170,15 @@ class Environment(ControlNode):
         result.seconds = time.monotonic() - started
         return result
 
-    async def _one_episode(self, seed: int) -> str:
+    async def _one_episode(self, handle: ServerGoalHandle, seed: int) -> str:
         """Reset, run and await the recorder; returns what went wrong, or an empty string."""
         self.seed, self.outcome, self.total, self.begun = seed, StepResult(), 0.0, self.begun + 1
         self.episode_id = episode_name(self.station, self.request, self.begun)
-        for ready, what in ((lambda: self.scene.client.server_is_ready() or (self.person and self.external), GONE),
-                            (lambda: self.count_publishers("episode") > 1, UNHEARD),
-                            (self.may_move, "the interlock does not let the arm move. Arm it, or clear its fault")):
-            deadline = time.monotonic() + 2 * self.patience_s
-            while not ready():
-                if time.monotonic() > deadline:
-                    return f"{what} (interlock: {Mode(self.safety.state).name} {self.safety.cause})"
-                await sleep(self, 0.1)
+        if trouble := await self.watch.ready(handle):
+            return trouble
         stamp, trouble = await self.scenes.reset(seed)
-        if stamp is None:
+        trouble = CANCELLED if handle.is_cancel_requested else trouble or self.watch.forbidden()
+        if stamp is None or trouble:
             return trouble
         self.closed, self.done = {self.episode_id: Future(executor=self.executor)}, Future(executor=self.executor)
         self.policy_tracker.begin(self.mode, to_ns(stamp))
@@ -237,8 +231,10 @@ class Environment(ControlNode):
             return
         self._pull()
         fresh_ns = self.get_clock().now().nanoseconds - max(STALE_CAMERA_NS, 2 * self.period_ns)
-        if not self.inputs.older_than(self.due_ns if self.step_index == 0 else fresh_ns):
-            self._step(min(self.inputs.stamps_ns[pose] for pose in self.poses))
+        stamp_ns = min(self.inputs.stamps_ns[pose] for pose in self.poses)
+        seen = self.step_index > 0 and stamp_ns <= self.stepped_ns  # a pause, shorter than what counts as stale
+        if not seen and not self.inputs.older_than(self.due_ns if self.step_index == 0 else fresh_ns):
+            self._step(stamp_ns)
 
     def _step(self, stamp_ns: int) -> None:
         channels, index = self.inputs.channels, self.step_index
@@ -259,7 +255,7 @@ class Environment(ControlNode):
         self.steps.publish(message)
         if not self.lockstep:
             self.rehearsal.before(self.timer.until_next())
-        self.total += result.reward
+        self.total, self.stepped_ns = self.total + result.reward, stamp_ns
         self.step_index, self.due_ns, self.progress_at = index + 1, self.due_ns + self.period_ns, time.monotonic()
         if result.last:
             self.outcome = result

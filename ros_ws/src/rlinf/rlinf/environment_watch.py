@@ -6,13 +6,21 @@ import time
 from typing import TYPE_CHECKING
 
 from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
+from rlinf.labels import CANCELLED
+from rlinf.scene import GONE, sleep
 from rlinf.stamps import NS
+from rlinf_core.interlock.types import Mode
 from rlinf_core.rewards import Fallible
 
 if TYPE_CHECKING:
+    from rclpy.action.server import ServerGoalHandle
+
     from rlinf.environment import Environment
 
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+CLOSES = 10  # times as long as an environment has patience, a recorder that is there may take to close an episode
+UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
+FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault"
 
 
 class Watch:
@@ -43,7 +51,28 @@ class Watch:
             missing = self._missing() or "an action from the commander"
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
+            if env.count_publishers("episode") > 1 and quiet_s < CLOSES * env.patience_s:
+                return  # it flushes a large one
             env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    async def ready(self, handle: ServerGoalHandle) -> str:
+        """Wait for whom an episode needs, a little; what is missing, that nobody wants it any more, or an empty string."""
+        env = self.environment
+        for there, what in ((lambda: env.scene.client.server_is_ready() or (env.person and env.external), GONE),
+                            (lambda: env.count_publishers("episode") > 1, UNHEARD), (env.may_move, FORBIDDEN)):
+            deadline = time.monotonic() + 2 * env.patience_s
+            while not there():
+                if handle.is_cancel_requested:
+                    return CANCELLED
+                if time.monotonic() > deadline:
+                    return f"{what} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
+                await sleep(env, 0.1)
+        return ""
+
+    def forbidden(self) -> str:
+        """Why no episode begins though its scene is ready; empty where it may."""
+        env = self.environment
+        return "" if env.may_move() else f"{FORBIDDEN} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
 
     def unheard(self) -> bool:
         """Whether an uplink is there that has said nothing yet."""

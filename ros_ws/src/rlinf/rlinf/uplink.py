@@ -102,7 +102,11 @@ class Uplink(StationNode):
         return "; ".join(dict.fromkeys(filter(None, self.troubles.values())))
 
     def _report(self) -> None:
-        backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
+        try:
+            backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
+        except OSError as error:  # and nothing is said, so that no episode begins
+            self.health = Health(ERROR, f"spool {self.spool.root}: {error.strerror or error}. Check the disk", {})
+            return
         full = room["spool_full"] >= 1.0
         status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
         try:

@@ -1,0 +1,96 @@
+"""An episode that nobody wants any more does not begin, nor one whose arm may not move; no time step comes twice."""
+
+import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from rclpy.action import ActionClient
+from rclpy.task import Future
+from rlinf_msgs.action import RunEpisodes
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
+
+from rlinf.environment import Environment
+from rlinf.environment_watch import Watch
+from rlinf.qos import profile
+from rlinf_core.episodes.spool import Spool
+from tests.ros.stand import listen, start
+from tests.ros.test_scene import RobotSide
+
+pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
+DOMAIN = 68
+
+
+@pytest.mark.domain(DOMAIN)
+def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing(peer, tmp_path):
+    Spool(tmp_path / "spool")
+    robot_side, state = RobotSide(DOMAIN), SafetyState(state=SafetyState.ARMED)
+    safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
+    events, runner = listen(peer, EpisodeEvent, "episode"), ActionClient(peer.node, RunEpisodes, "run_episodes")
+    peer.every(0.05, lambda: safety.publish(state))
+    try:
+        start(peer, "recorder")
+        start(peer, "environment")
+        peer.spin(runner.server_is_ready, what="the environment")
+        peer.for_s(4.0)  # in which all have met
+
+        def ask():
+            sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="evaluate", first_seed=1))
+            peer.spin(sent.done, what="the goal")
+            assert sent.result().accepted
+            return sent.result()
+
+        def begun():
+            return [event for event in events if event.kind == EpisodeEvent.STARTED]
+
+        handle = ask()
+        result = handle.get_result_async()
+        peer.spin(lambda: robot_side.asked == [1], what="the scene to be asked for", timeout_s=40.0)
+        taken_back = handle.cancel_goal_async()
+        peer.spin(taken_back.done, what="the cancelling")
+        robot_side.go_on.set()
+        peer.spin(result.done, what="its end", timeout_s=40.0)
+        assert result.result().result.message == "cancelled" and not begun()
+
+        robot_side.go_on.clear()
+        ask()
+        peer.spin(lambda: robot_side.asked == [1, 1], what="the scene to be asked for", timeout_s=40.0)
+        state.state = SafetyState.DISARMED
+        peer.for_s(1.0)
+        robot_side.go_on.set()
+        peer.for_s(3.0)
+        assert not begun()
+        state.state = SafetyState.ARMED
+        peer.spin(begun, what="the episode", timeout_s=40.0)
+    finally:
+        robot_side.close()
+
+
+def test_a_pose_that_was_seen_makes_no_other_time_step():
+    environment, taken = Environment.__new__(Environment), []  # without ROS
+    environment.inputs = SimpleNamespace(stamps_ns={"current_pose": 0}, older_than=lambda ns: [])
+    environment.poses, environment.period_ns, environment.due_ns = ["current_pose"], 10_000_000, 0
+    environment.step_index, environment.stepped_ns = 0, 10**18
+    environment.get_clock, environment._pull = MagicMock(), lambda: None
+
+    def step(stamp_ns):
+        taken.append(stamp_ns)
+        environment.step_index, environment.stepped_ns = environment.step_index + 1, stamp_ns
+
+    environment._step = step
+    for stamp_ns in (5, 5, 6, 4, 6, 7):
+        environment.inputs.stamps_ns["current_pose"] = stamp_ns
+        environment._step_now()
+    assert taken == [5, 6, 7]
+
+
+@pytest.mark.parametrize("recorders, quiet_s, given_up", [
+    (2, 14.0, False), (2, 100.0, False), (2, 151.0, True), (1, 16.0, True)])
+def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(recorders, quiet_s, given_up):
+    watch, closed = Watch.__new__(Watch), Future()  # without ROS
+    watch.environment = SimpleNamespace(
+        get_logger=MagicMock(), running=False, step_index=-1, episode_id="a", closed={"a": closed}, patience_s=15.0,
+        progress_at=time.monotonic() - quiet_s, count_publishers=lambda topic: recorders,
+        task=SimpleNamespace(success=None))
+    watch._look()
+    assert closed.done() == given_up
