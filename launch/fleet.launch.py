@@ -37,11 +37,12 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.errors import REFUSED
     from rlinf_core.launching.fleet import members
     from rlinf_core.launching.graph import trainer_process
+    from rlinf_core.launching.launched import folder
     from rlinf_core.settings.overrides import split
     from rlinf_core.trainer.folder import keep_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    run_dir = Path(value["run_dir"]).resolve()
+    run_dir = folder("run_dir", value["run_dir"])
     recipe, found = members(value["recipe"], split(value["set"]), value["stations"].split(), run_dir)
     keep_recipe(recipe, run_dir)
     prepared = [(member, member.prepare()) for member in found]

@@ -3,21 +3,35 @@
     ros2 launch rlinf safety_drill.launch.py only:="e-stop" json:=drill.json
 """
 
-from launch.actions import DeclareLaunchArgument, EmitEvent, RegisterEventHandler
+import sys
+from pathlib import Path
+
+from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
 from launch.event_handlers import OnProcessExit
 from launch.events import Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from launch import LaunchDescription
+from launch import LaunchContext, LaunchDescription
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def generate_launch_description() -> LaunchDescription:
-    drill = Node(package="rlinf", executable="drill", output="screen", emulate_tty=True,
-                 arguments=["--only", LaunchConfiguration("only"), "--json", LaunchConfiguration("json")])
     return LaunchDescription([
         DeclareLaunchArgument("only", default_value="", description="scenarios whose name contains this"),
         DeclareLaunchArgument("json", default_value="drill.json", description="where the rows go"),
-        drill,
-        RegisterEventHandler(OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())])),
+        OpaqueFunction(function=_start),
     ])
+
+
+def _start(context: LaunchContext) -> list:
+    from station import find_rlinf
+
+    find_rlinf()
+    from rlinf_core.launching.launched import file
+
+    only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
+    drill = Node(package="rlinf", executable="drill", output="screen", emulate_tty=True,
+                 arguments=["--only", only, "--json", str(file("json", rows))])
+    return [drill, RegisterEventHandler(OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())]))]

@@ -43,7 +43,6 @@ ARGUMENTS = {
                  "collect); 0: the station alone"),
     "run_dir": ("runs/station", None, "where the spool, policies and logs go"),
 }
-ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
 UNTIL_IT_CAN_ANSWER = "env --block-signal=INT --block-signal=TERM"  # Python's own answer, while it starts, is a traceback
 
 
@@ -63,42 +62,19 @@ def find_rlinf() -> str:
 
 def _start(context: LaunchContext) -> list:
     find_rlinf()
-    from rlinf_core.launching.collecting import collecting, collecting_processes
-    from rlinf_core.launching.graph import (
-        SHUTDOWN,
-        director_process,
-        operator_process,
-        station_processes,
-        write_plan,
-    )
+    from rlinf_core.launching.graph import SHUTDOWN, operator_process
+    from rlinf_core.launching.launched import launched
     from rlinf_core.launching.next_steps import next_steps
-    from rlinf_core.recipes import load_recipe, station_robot
+    from rlinf_core.operators import SCRIPTED
     from rlinf_core.ros import of_every_process
-    from rlinf_core.trainer.folder import keep_recipe
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    overrides = _overrides(value)
-    recipe = load_recipe(value["recipe"], overrides)
-    kind = recipe.station.operator.kind
-    if not value["operator"] and kind == "scripted" and not station_robot(recipe).without_hardware:
-        overrides.append("station.operator={kind: keyboard}")  # whom a script may not arm
-        recipe = load_recipe(value["recipe"], overrides)
-        kind = "keyboard"
-    run_dir = Path(value["run_dir"]).resolve()
+    asked = launched(value)
+    recipe, run_dir, wanted = asked.recipe, asked.run_dir, asked.wanted
+    if not asked.processes:
+        return [LogInfo(msg=f"{asked.before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
     actions: list = [SetEnvironmentVariable(*pair) for pair in of_every_process(recipe.station.domain).items()]
-    wanted = int(value["episodes"])
-    if wanted:
-        recipe, before = collecting(value["recipe"], overrides, run_dir, wanted)
-        if before.succeeded >= wanted:
-            return [LogInfo(msg=f"{before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
-        keep_recipe(recipe, run_dir)
-        processes = collecting_processes(recipe, run_dir, before, terminal=False)
-    else:
-        processes = station_processes(recipe, run_dir)
-    if value["director"] == "true" and not wanted:
-        write_plan(recipe, run_dir)
-        processes.append(director_process(recipe, run_dir))
-    for process in processes:
+    for process in asked.processes:
         node = node_of(process, process.name)
         actions.append(node)
         if process.restart == SHUTDOWN:
@@ -106,13 +82,14 @@ def _start(context: LaunchContext) -> list:
         elif wanted and process.name == "director":
             actions.append(RegisterEventHandler(OnProcessExit(target_action=node, on_exit=[
                 EmitEvent(event=Shutdown(reason=f"collecting ended; rlinf data list {run_dir}"))])))
-    if kind != "scripted" and not recipe.station.web.port:
+    if recipe.station.operator.kind != SCRIPTED and not recipe.station.web.port:
         operator = operator_process(recipe)
         said = {key: repr(val) if str(val).startswith("{") else val for key, val in operator.parameters.items() if val}
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {settings}"))
-    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], overrides, value["director"] == "true" or wanted > 0)))
+    directed = value["director"] == "true" or wanted > 0
+    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], asked.overrides, directed)))
     return actions
 
 
@@ -124,31 +101,6 @@ def node_of(process: Process, name: str, **more: Any) -> Node:
                 namespace=process.namespace, parameters=[process.parameters], remappings=list(process.remappings),
                 respawn=process.restart == RESPAWN, respawn_delay=1.0, prefix=UNTIL_IT_CAN_ANSWER, exec_name=name,
                 output="screen", emulate_tty=sys.stdout.isatty(), **more)
-
-
-def _overrides(value: dict[str, str]) -> list[str]:
-    """What the arguments change in the recipe."""
-    from rlinf_core.settings.overrides import quoted
-
-    robot, (host, _, port) = ROBOTS.get(value["robot"], value["robot"]), value["trainer"].rpartition(":")
-    said = {"station.robot": quoted(Path(robot).resolve()) if "/" in robot else robot, "station.name": value["namespace"],
-            "station.lockstep": value["lockstep"], "station.web.port": value["web"],
-            "bridge.host": host, "bridge.port": port,
-            "bridge.credentials": quoted(Path(value["credentials"]).resolve()) if value["credentials"] else "",
-            "station.operator": f"{{kind: {value['operator']}}}" if value["operator"] else ""}
-    return [*(f"{key}={text}" for key, text in said.items() if text), *_policy(value["policy"])]
-
-
-def _policy(said: str) -> list[str]:
-    """``remote://host:port`` as overrides of a recipe."""
-    if not said:
-        return []
-    from rlinf_core.settings.overrides import quoted
-
-    scheme, _, address = said.partition("://")
-    if scheme != "remote" or not address:
-        raise RuntimeError(f"policy: expected remote://host:port, or nothing, got '{said}'")
-    return ["station.policy.backend=remote", f"station.policy.address={quoted(f'ws://{address}')}"]
 
 
 def _end_with(node: Node, name: str) -> RegisterEventHandler:

@@ -3,6 +3,7 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from typing import ClassVar
 
 REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
 
@@ -31,8 +32,26 @@ class SpoolError(RlinfError):
     """The spool cannot take or keep an episode."""
 
 
-class IngestError(RlinfError):
-    """The processes that read episodes cannot go on; no episode is at fault."""
+class WornOutError(RlinfError):
+    """Processes died once too often, or found no room: who is started anew goes on from the last checkpoint.
+
+    Attributes:
+        told: one was made in this process, whose end is no refusal then.
+    """
+
+    told: ClassVar[bool] = False
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        WornOutError.told = True
+
+
+class IngestError(WornOutError):
+    """What takes episodes in cannot go on; no episode is at fault."""
+
+
+class BeginError(RlinfError):
+    """A process on Ray that failed before it could do anything, as it would a second time."""
 
 
 class BridgeError(RlinfError):

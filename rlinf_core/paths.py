@@ -8,6 +8,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from rlinf_core.errors import RecipeError
+
 SOURCE = Path(__file__).resolve().parents[1]  # of our packages: in a clone its root
 NODES = SOURCE / "ros_ws/src/rlinf"  # where the package rlinf lies in a clone
 
@@ -20,6 +22,15 @@ def in_source_tree() -> bool:
 def shared() -> Path:
     """The folder that holds ``configs``, ``robots``, ``launch`` and ``ros_ws/src``."""
     return SOURCE if in_source_tree() else Path(__file__).parent / "share"
+
+
+def expanded(path: str | Path, where: str) -> Path:
+    """A path of a config with ~ and ~user as the homes they are; RecipeError, at ``where``, if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{where}: expected a path, in which ~name is the home of a user of this machine, got '{path}'. "
+                          "Write ./ before a name that begins with ~") from error
 
 
 @cache

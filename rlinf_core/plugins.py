@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.paths import expanded
 
 if TYPE_CHECKING:
     from rlinf_core.settings.reading import Document, Key
@@ -58,6 +59,8 @@ def find(group: str, name: str, ours: Mapping[str, str], where: str) -> Any:
         raise RecipeError(f"{where}: expected one of {', '.join(known)}, or package.module:name, or file.py:name; got "
                           f"'{name}'{nearest(name, known)}")
     place, _, attribute = reference.partition(":")
+    if not place or (place.startswith(".") and not place.endswith(".py")):
+        raise RecipeError(f"{where}: expected a name, package.module:name, or file.py:name, got '{name}'")
     module = _module(place, f"{where}: '{name}'")
     if attribute and not hasattr(module, attribute):
         known = [key for key in vars(module) if not key.startswith("_")]
@@ -84,14 +87,28 @@ def place(group: str, name: str, ours: Mapping[str, Path], where: str) -> Path:
 
     A reference that names a module alone means its folder. Arguments as of ``find``.
     """
-    path = Path(name).expanduser() if "/" in name else ours.get(name)
+    path = expanded(name, where) if "/" in name else ours.get(name)
     if path is not None and path.exists():
         return path.resolve()
     if name in installed(group) or ("/" not in name and ("." in name or ":" in name)):
-        found = find(group, name, {}, where)
-        return Path(inspect.getfile(found)).resolve().parent if isinstance(found, ModuleType) else Path(found).resolve()
+        return _place_of(group, name, where)
     known = names(group, ours)
     raise RecipeError(f"{where}: expected one of {', '.join(known)}, or a path; got '{name}'{nearest(name, known)}")
+
+
+def _place_of(group: str, name: str, where: str) -> Path:
+    """The path that a reference names, or the folder of its module."""
+    try:
+        found = find(group, name, {}, where)
+    except RecipeError as error:
+        here = os.path.exists(name) and name not in installed(group)  # as a reference it means no file
+        raise RecipeError(f"{where}: expected a name or a path, got '{name}', which lies here: write ./{name}"
+                          if here else str(error)) from error
+    said = getattr(found, "__file__", None) if isinstance(found, ModuleType) else found
+    if not isinstance(said, str | os.PathLike):
+        raise RecipeError(f"{where}: '{name}': expected a path (package.module:PATH), or a package that has a folder, got "
+                          f"{found}")
+    return Path(said).resolve().parent if isinstance(found, ModuleType) else Path(said).resolve()
 
 
 def beside(said: Document, key: Key, folder: Path) -> None:
@@ -102,12 +119,13 @@ def beside(said: Document, key: Key, folder: Path) -> None:
         holder = holder.get(part) if isinstance(holder, dict) else None
     name = holder.get(last) if isinstance(holder, dict) else None
     if isinstance(name, str) and name.partition(":")[0].endswith(".py"):
-        holder[last] = str((folder / Path(name).expanduser()).resolve())
+        where = f"{said.place(key)}: '{'.'.join(map(str, key))}'"
+        holder[last] = str((folder / expanded(name, where)).resolve())
 
 
 def _module(place: str, where: str) -> ModuleType:
     try:
-        return _of_file(Path(place).expanduser().resolve()) if place.endswith(".py") else importlib.import_module(place)
+        return _of_file(expanded(place, where).resolve()) if place.endswith(".py") else importlib.import_module(place)
     except (ImportError, OSError, SyntaxError) as error:
         raise RecipeError(f"{where}: expected what can be imported, got {type(error).__name__}: {error}") from error
 

@@ -19,7 +19,7 @@ from rlinf_core import plugins
 from rlinf_core.errors import RecipeError, RlinfError, SpecError, nearest
 from rlinf_core.interface import arm_of, of_arms, topic
 from rlinf_core.interlock.rotation import to_vector
-from rlinf_core.paths import shared
+from rlinf_core.paths import expanded, shared
 from rlinf_core.policies.instructions import encoded
 from rlinf_core.rewards import REWARD, Shaped, Success, make_success
 from rlinf_core.rewards.arms import of_each
@@ -243,7 +243,7 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     said = read(path, "task")
     for part in TERMS:
         plugins.beside(said, (part, "kind"), path.parent)
-        _model_beside(said.data.get(part), path.parent)
+        _model_beside(said, part, path.parent)
     base = said.data.pop("defaults", None)
     if base is None:
         return said
@@ -260,7 +260,9 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     return said.over(under)
 
 
-def _model_beside(section: object, folder: Path) -> None:
+def _model_beside(said: Document, part: str, folder: Path) -> None:
     """A model file that a task names is found from the task's own folder."""
+    section = said.data.get(part)
     if isinstance(section, dict) and isinstance(section.get("model"), str):
-        section["model"] = str((folder / Path(section["model"]).expanduser()).resolve())
+        where = f"{said.place((part, 'model'))}: '{part}.model'"
+        section["model"] = str((folder / expanded(section["model"], where)).resolve())

@@ -47,6 +47,8 @@ def test_what_is_said_twice_is_said_together(said, option, told):
     ("show a --plot {}/gone/c.png", "--plot: expected a file in a folder"),
     ("eval a --video {}/gone/x.mp4", "--video: expected a file in a folder"),
     ("eval a --json {}", "--json: expected a file in a folder"),
+    ("data check a --json= ", "--json: expected a file in a folder that is there and may be written to, got an empty name"),
+    ("drill --json=", "--json: expected a file in a folder that is there and may be written to, got an empty name"),
     ("data check a --json {}/gone/x.json", "--json: expected a file in a folder"),
     ("drill --json {}/gone/x.json", "--json: expected a file in a folder"),
     ("drill --json {}/file/x.json", "--json: expected a file in a folder"),
@@ -71,6 +73,22 @@ def test_what_the_system_refuses_is_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(compare, "draw", full)
     assert main.main(["compare", str(run_of(tmp_path / "run"))]) == 1
     assert capsys.readouterr().err == "rlinf: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_that_was_started_without_its_streams_does_its_work(closed, tmp_path):
+    """And whatever it starts has them."""
+    run_of(tmp_path / "run")
+    ran = subprocess.run(["sh", "-c", f'exec "$0" -m rlinf_core.cli.main compare "$1/run" --out "$1/x.png" {closed}',
+                          sys.executable, str(tmp_path)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "") and (tmp_path / "x.png").exists()
+    assert bool(ran.stdout) == (">&-" not in closed.split())
+    code = ("import subprocess, sys; from rlinf_core.cli.streams import open_streams; open_streams()\n"
+            "child = [sys.executable, '-c', 'import sys; sys.exit(None in (sys.stdin, sys.stdout, sys.stderr))']\n"
+            "print(sys.stdin.isatty(), subprocess.call(child), file=open('said', 'w'))")
+    subprocess.run(["sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code], cwd=tmp_path, check=True,
+                   capture_output=True, stdin=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": os.getcwd()})
+    assert (tmp_path / "said").read_text() == "False 0\n"
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -63,3 +63,11 @@ def test_it_is_asked_once_and_waited_for(how, started):
     os.write(terminal, b"\x03") if how == "Ctrl-C" else process.send_signal(getattr(signal, how))
     assert (process.wait(60), process.stderr.read()) == (130, "")
     assert said.read_text().split("\n") == ["ready", "asked", "ended in order", ""]
+
+
+@pytest.mark.parametrize("at", ["none"])
+def test_it_ends_with_whoever_started_it_however_that_ends(started):
+    process, _, said = started
+    process.kill()
+    assert process.communicate(timeout=60)[1] == "", "which waits for the last that has it open"
+    assert said.read_text() == "ready\n"

@@ -15,7 +15,7 @@ from rlinf_core import plugins
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import kinds, policy_kind
-from rlinf_core.recipes import load_recipe, station_robot, station_task
+from rlinf_core.recipes import check_recipe, load_recipe, station_robot, station_task
 from rlinf_core.rewards import rewards
 from rlinf_core.robot import load_robot, robots
 from rlinf_core.scripts import make_script, scripts
@@ -179,6 +179,25 @@ def test_a_broken_file_says_what_breaks_it(tmp_path):
 def test_a_simulator_of_ones_own_that_lacks_a_package_says_which(mine):
     with pytest.raises(RlinfError, match="a_package_that_nobody_has.*Run: pip install a_package_that_nobody_has"):
         make("mine.parts:Lacking")
+
+
+@pytest.mark.parametrize("text, told", [
+    ("station.robot=.", "station.robot: expected a name or a path, got '.', which lies here: write ./."),
+    ("station.task=..", "station.task: expected a name or a path, got '..', which lies here: write ./.."),
+    ("station.task=mytask.yaml", "station.task: expected a name or a path, got 'mytask.yaml', which lies here: write ./my"),
+    ("station.task=yours.yaml", "'yours.yaml': expected what can be imported, got ModuleNotFoundError"),
+    ("station.robot=':x'", "station.robot: expected a name, package.module:name, or file.py:name, got ':x'"),
+    ("station.robot=.foo", "expected a name, package.module:name, or file.py:name, got '.foo'"),
+    ("station.robot='os:getcwd'", "station.robot: 'os:getcwd': expected a path (package.module:PATH), or a package that"),
+    ("station.task='sys:'", "station.task: 'sys:': expected a path (package.module:PATH)"),
+    ("policy.kind=.foo", "'policy.kind': expected a name, package.module:name, or file.py:name, got '.foo'"),
+    ("policy.kind=..", "'policy.kind': expected a name"), ("algorithm.name=':x'", "'algorithm.name': expected a name")])
+def test_what_is_no_reference_is_refused_in_words(tmp_path, monkeypatch, text, told):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mytask.yaml").write_text("")
+    with pytest.raises(RecipeError) as error:
+        check_recipe(load_recipe("demo", [text]))
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize("group, known", [("rewards", rewards), ("algorithms", algorithms), ("robots", robots)])

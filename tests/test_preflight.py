@@ -12,10 +12,11 @@ from rlinf_core import devices
 from rlinf_core.cli.demo import prepare
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import BridgeError, RecipeError
 from rlinf_core.launching import preflight
 from rlinf_core.launching.next_steps import next_steps
 from rlinf_core.launching.preflight import check_page, check_policy_device, check_report, check_trainer
+from rlinf_core.launching.supervisor import only_station
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.schema import Web
 from tests.messages import record
@@ -86,6 +87,32 @@ def test_the_page_of_another_station_is_not_shown_as_ones_own(command, tmp_path,
     assert "http://" not in told.out and not (tmp_path / "run").exists()
     check_page(Web(port=port))
     check_page(Web())
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_what_is_refused_beside_a_station_of_that_name_leaves_what_that_has_written(command, tmp_path, capsys):
+    prepare(load_recipe("demo", ["station.domain_id=59"]), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with only_station("station_a", 59):
+        assert main([command, "demo", "--out", str(tmp_path), "--set", "station.domain_id=59", "bridge.host=127.0.0.9",
+                     "collect.episodes=3"]) == 1
+    assert "station 'station_a' runs already in ROS_DOMAIN_ID 59" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before and "recipe.yaml" in before
+
+
+@pytest.mark.parametrize("recipe, overrides, told", [
+    ("sim_iql", ["simulation.environments=0", "collect.recordings=[runs/x]"],
+     "expected one for stations, got one that learns from collect.recordings alone (iql). Run `rlinf train sim_iql`"),
+    ("sim_sac", [], "expected one for stations, got simulation.environments = ")])
+def test_a_demo_is_of_what_stations_feed(recipe, overrides, told, tmp_path, capsys):
+    assert main(["demo", recipe, "--out", str(tmp_path / "run"), "--set", *overrides]) == 1
+    assert f"recipe {recipe}: {told}" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 70 + ".com"])
+def test_what_is_no_hosts_name_is_refused_in_words(host, tmp_path):
+    with pytest.raises(BridgeError, match=f"bridge: cannot listen on {host}:50551: expected a host's name or address, got"):
+        check_trainer(load_recipe("demo", [f"bridge.host={host}", "bridge.insecure=true"]), tmp_path)
 
 
 @pytest.mark.parametrize("lacks, told", [

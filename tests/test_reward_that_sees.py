@@ -170,6 +170,23 @@ def test_the_command_trains_on_recordings_and_says_how_it_errs(tmp_path, capsys,
     assert "expected the cameras top, got front" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("out, there", [("success.v2", "success.v2.png"), ("model.png", "model.png.png"),
+                                        ("success.safetensors", "success.png")])
+def test_a_picture_that_is_there_stays(out, there, tmp_path, capsys, recorded):
+    (tmp_path / there).write_text("mine")
+    assert main(["reward", "train", recorded, "--out", str(tmp_path / out)]) == 1
+    assert f"expected a file beside which its picture {there} is not there yet" in capsys.readouterr().err
+    assert (tmp_path / there).read_text() == "mine" and not (tmp_path / out).exists()
+
+
+def test_the_picture_of_another_model_and_the_model_itself_stay(tmp_path, recorded):
+    (tmp_path / "success.png").write_text("mine")
+    for out in ("success.v2", "model.png"):
+        assert main(["reward", "train", recorded, "--out", str(tmp_path / out), "--steps", "1"]) == 0
+        assert Network.load(tmp_path / out).cameras and (tmp_path / f"{out}.png").stat().st_size > 1000
+    assert (tmp_path / "success.png").read_text() == "mine"
+
+
 def test_a_model_that_could_not_be_written_is_not_trained(tmp_path, capsys, recorded, monkeypatch):
     from rlinf_core.rewards import training
 

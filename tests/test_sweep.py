@@ -1,8 +1,11 @@
 """Sweeps in Hydra's grammar: which runs they are, that they run, and what is said of bad ones."""
 
 import csv
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +95,28 @@ ENDS = """import pathlib, time
 while not pathlib.Path("trains").exists():
     time.sleep(0.05)
 """
+
+
+LOST = """import sys, time; from pathlib import Path; from rlinf_core.cli import sweep
+sys.executable = "./trains"
+sweep._train("x", (), Path("run"))
+time.sleep(600)
+"""
+
+
+def test_those_that_train_end_with_a_sweep_that_is_killed(tmp_path):
+    (tmp_path / "trains").write_text("#!/bin/sh\necho $$ > pid.part; mv pid.part pid; exec sleep 600\n")
+    (tmp_path / "trains").chmod(0o755)
+    ours = os.environ | {"PYTHONPATH": os.getcwd()}
+    with subprocess.Popen([sys.executable, "-c", LOST], cwd=tmp_path, env=ours) as killed:
+        until = time.monotonic() + 60.0
+        while not (tmp_path / "pid").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        killed.kill()
+    left = Path("/proc", (tmp_path / "pid").read_text().strip(), "cmdline")
+    while left.exists() and left.read_bytes() and time.monotonic() < until:  # of one that nobody waits for it is empty
+        time.sleep(0.05)
+    assert not left.exists() or not left.read_bytes()
 
 
 def test_a_sweep_that_is_asked_to_end_asks_those_that_train_and_begins_no_other(tmp_path, monkeypatch):

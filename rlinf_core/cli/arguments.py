@@ -25,8 +25,9 @@ def written(*endings: str) -> Callable[[str], Path]:
         known = said if os.path.exists(said) else folder
         if endings and path.suffix.lower() not in endings:
             raise argparse.ArgumentTypeError(f"expected a file's name that ends in {', '.join(endings)}, got {said}")
-        if os.path.isdir(said) or not os.path.isdir(folder) or not os.access(known, os.W_OK):
-            raise argparse.ArgumentTypeError(f"expected a file in a folder that is there and may be written to, got {said}")
+        if not said or os.path.isdir(said) or not os.path.isdir(folder) or not os.access(known, os.W_OK):
+            raise argparse.ArgumentTypeError(f"expected a file in a folder that is there and may be written to, got "
+                                             f"{said or 'an empty name'}")
         return path
 
     return read

@@ -8,6 +8,7 @@ from pathlib import Path
 from rlinf_core.errors import RecipeError
 from rlinf_core.recipes import Recipe, load_recipe
 from rlinf_core.robot import load_robot, robots
+from rlinf_core.settings.overrides import quoted
 
 
 def check_command(what: str, simulator: str, robot: str | None, task: str | None, episodes: int, station: bool,
@@ -52,7 +53,7 @@ def recipe_of(simulator: str, robot: str | None = None, task: str | None = None)
             continue
         if not (task or found.task):
             raise RecipeError(f"robot '{name}': expected 'task' in its robot.yaml, or --task, got neither")
-        return load_recipe("sim_rlpd", [f"station.robot='{name}'", f"station.task='{task or found.task}'",
+        return load_recipe("sim_rlpd", [f"station.robot={quoted(name)}", f"station.task={quoted(task or found.task)}",
                                         "station.lockstep=true"])
     raise RecipeError(f"simulator '{simulator}': expected a robot that says 'simulator: {simulator}', found none. Name "
                       "yours with --robot")

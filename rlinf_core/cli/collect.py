@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+from rlinf_core.algorithms.common.settings import offline
 from rlinf_core.cli.demo import direct_to_its_end, prepare, say_where, served
 from rlinf_core.cli.display import Display, clock
 from rlinf_core.cli.foreground import terminal_as_before
@@ -20,6 +20,7 @@ from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.operators.keyboard import ASKS
 from rlinf_core.recipes import Recipe
 from rlinf_core.reports.curves import read_events
+from rlinf_core.settings.overrides import quoted
 
 WORDS = {"ready": "the scene is ready", "success": "success", "failure": "failure", "rerecord": "once more",
          "discard": "discard", "arm": "arm", "disarm": "disarm"}
@@ -139,12 +140,13 @@ def _told(recipe: Recipe, takes: Takes, run_dir: Path) -> str:
 def next_commands(recipe: Recipe, name: str, overrides: list[str], run_dir: Path) -> str:
     """What may be done with them, a command each."""
     folder, recipe_name = shlex.quote(str(run_dir)), shlex.quote(name)
-    shown = json.dumps([str(run_dir)])
+    shown = shlex.quote(f"collect.recordings=[{quoted(run_dir)}]")
     said = [shlex.quote(each) for each in overrides if not each.startswith(("station.operator", "station.beside"))]
-    train = " ".join(["rlinf train", recipe_name, "--set", *said, shlex.quote(f"collect.recordings={shown}"),
+    train = " ".join(["rlinf train", recipe_name, "--set", *said, shown,
                       *([] if recipe.simulation.environments else ["simulation.environments=1"])])
+    station = (f"rlinf demo {recipe_name} --set {' '.join([*said, shown])} collect.episodes=0 simulation.environments=0",
+               "and on the station")
     steps = [(f"rlinf data list {folder}", "an episode a line"), (train, "learn from them, in simulation"),
-             (f"rlinf demo {recipe_name} --set {' '.join([*said, shlex.quote(f'collect.recordings={shown}')])} "
-              "collect.episodes=0 simulation.environments=0", "and on the station"),
+             *([] if offline(recipe.algorithm) else [station]),
              (f"rlinf data export lerobot {folder} --out {shlex.quote(str(run_dir) + '-lerobot')}", "a LeRobot data set")]
     return "\n".join(["next:", *(f"    {command}    # {what}" for command, what in steps)])

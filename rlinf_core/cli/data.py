@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rlinf_core.cli.show import print_table
 from rlinf_core.errors import EpisodeError, printable
 from rlinf_core.interface import EPISODE
 from rlinf_core.reports.recordings import recordings
+from rlinf_core.settings.overrides import quoted
 
 
 def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
@@ -136,7 +138,8 @@ def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list
         raise EpisodeError(f"--camera: expected NAME=THEIRS, such as front=laptop, got {' '.join(cameras)}")
     episodes, frames, left = import_dataset(dataset, out, recipe, overrides, pairs)
     print(f"{episodes} episodes, {frames} frames in {out}" + (f"; not taken: {', '.join(left)}" if left else ""))
-    print(f"learn from them: --set 'collect.recordings=[{out}]'; look at them: rlinf data list {out}")
+    learned = shlex.quote(f"collect.recordings=[{quoted(out)}]")
+    print(f"learn from them: --set {learned}; look at them: rlinf data list {shlex.quote(str(out))}")
 
 
 def _write(file: Path | None, told: dict[str, Any]) -> None:

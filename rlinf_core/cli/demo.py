@@ -6,6 +6,7 @@ import contextlib
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlinf_core import extras
@@ -29,6 +30,7 @@ from rlinf_core.launching.supervisor import Supervisor, command_line, only_stati
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.page.access import token_of
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
+from rlinf_core.recipes.sources import STATIONS, source_of
 from rlinf_core.reports.curves import read_events
 from rlinf_core.reports.report import write_report
 from rlinf_core.trainer.folder import keep_recipe
@@ -37,22 +39,39 @@ from rlinf_core.trainer.folder import keep_recipe
 def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, web: int | None = None) -> int:
     """Run a recipe from demonstrations to a report, with the operator's page on port ``web``; returns an exit code."""
     recipe = load_recipe(name, [*overrides, *served(web)])
-    if recipe.simulation.environments:
-        raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
-                          f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
+    _check_stations(recipe, name)
     extras.require("trainer", "rlinf demo")
     check_trainer(recipe, run_dir)
     check_policy_device(recipe)
-    prepare(recipe, run_dir)
-    print(f"run folder: {run_dir}", flush=True)
-    say_where(recipe)
-    station = recipe.station
-    with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
+    with _alone(recipe, run_dir) as supervisor:
+        print(f"run folder: {run_dir}", flush=True)
+        say_where(recipe)
         supervisor.start(trainer_process(run_dir))
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
         direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
     return _tell(recipe, run_dir)
+
+
+def _check_stations(recipe: Recipe, name: str) -> None:
+    """RecipeError where its trainer needs no station, and ends without one."""
+    if recipe.simulation.environments:
+        raise RecipeError(f"recipe {recipe.name}: expected one for stations, got simulation.environments = "
+                          f"{recipe.simulation.environments}. Run `rlinf train {name}`, or set it to 0")
+    if source_of(recipe) != STATIONS:
+        raise RecipeError(f"recipe {recipe.name}: expected one for stations, got one that learns from collect.recordings "
+                          f"alone ({recipe.algorithm.name}). Run `rlinf train {name}`, with the same --set")
+
+
+@contextlib.contextmanager
+def _alone(recipe: Recipe, run_dir: Path) -> Iterator[Supervisor]:
+    """Looks after a station that is checked, and is written down once no other of its name can be there."""
+    check(recipe, run_dir)
+    station = recipe.station
+    with only_station(station.name, station.domain):
+        _write(recipe, run_dir)
+        with Supervisor(run_dir, station.domain) as supervisor:
+            yield supervisor
 
 
 def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) -> int:
@@ -123,8 +142,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
         extras.require("serving" if station.policy.backend == "remote" else "policy",
                        f"rlinf up, station.policy.backend {station.policy.backend}")
         check_policy_device(recipe)
-    prepare(recipe, run_dir)
-    with only_station(station.name, station.domain), Supervisor(run_dir, station.domain) as supervisor:
+    with _alone(recipe, run_dir) as supervisor:
         for process in _played(station_processes(recipe, run_dir), episodes):
             supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
@@ -175,6 +193,12 @@ def teleop(name: str, overrides: list[str]) -> int:
 
 def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
     """Check what can be checked before anything starts, and write down what will run; ``starts``: the station, too."""
+    check(recipe, run_dir, starts)
+    _write(recipe, run_dir)
+
+
+def check(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
+    """The checks alone: nothing is written."""
     check_recipe(recipe)
     check_operator(recipe)
     if starts:
@@ -184,5 +208,8 @@ def prepare(recipe: Recipe, run_dir: Path, starts: bool = True) -> None:
         token_of(recipe.station.web)
     if starts:
         check_page(recipe.station.web)
+
+
+def _write(recipe: Recipe, run_dir: Path) -> None:
     keep_recipe(recipe, run_dir)
     write_plan(recipe, run_dir)

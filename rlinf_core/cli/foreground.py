@@ -10,7 +10,7 @@ import sys
 import termios
 from collections.abc import Iterator, Mapping
 
-from rlinf_core.interrupts import answered
+from rlinf_core.interrupts import answered, end_with_parent
 
 PATIENCE_S = 20.0  # a drill's station ends in that time
 
@@ -24,7 +24,7 @@ def foreground(command: list[str], environment: Mapping[str, str]) -> int:
         raise KeyboardInterrupt
 
     with terminal_as_before(), answered(ask):
-        child = subprocess.Popen(command, env=environment)
+        child = subprocess.Popen(command, env=environment, preexec_fn=end_with_parent)
         try:
             return child.wait()
         except KeyboardInterrupt:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import contextlib
 import os
 import pkgutil
-import select
 import signal
 import sys
 from pathlib import Path
@@ -28,6 +26,7 @@ from rlinf_core.cli.arguments import (
 from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
 from rlinf_core.cli.station_commands import station_commands
+from rlinf_core.cli.streams import open_streams, unread
 from rlinf_core.errors import RlinfError
 from rlinf_core.interrupts import held_back
 from rlinf_core.page import PORT as PAGE_PORT
@@ -67,28 +66,16 @@ EXAMPLES = """examples:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point: ``run``, and what the system refuses is one line, too; who reads no further ends it without a word."""
+    open_streams()
     try:
         code = run(argv)
         print(end="", flush=True)  # or its reader is missed after the end, where nobody is told
         return code
     except OSError as error:
-        if _unread() and isinstance(error, BrokenPipeError):
+        if unread() and isinstance(error, BrokenPipeError):
             return 128 + signal.SIGPIPE
         print(f"rlinf: {f'{error.filename}: {error.strerror}' if error.filename else error}", file=sys.stderr)
         return 1
-
-
-def _unread() -> bool:
-    """Whether what reads our output has gone, as `head` does; what cannot be written of it is dropped."""
-    output = select.poll()
-    with contextlib.suppress(OSError, AttributeError):  # none, or no file
-        output.register(sys.stdout.fileno(), 0)
-    gone = bool(output.poll(0))
-    try:
-        print(end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return gone
 
 
 def run(argv: list[str] | None = None) -> int:

@@ -28,6 +28,10 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
 
     if out.exists():
         raise EpisodeError(f"--out {out}: expected a file that is not there yet; nothing is overwritten")
+    picture = out.with_suffix(".png") if out.suffix == ".safetensors" else out.with_name(f"{out.name}.png")
+    if picture.exists():
+        raise EpisodeError(f"--out {out}: expected a file beside which its picture {picture.name} is not there yet; "
+                           "nothing is overwritten. Choose another name")
     read = {episode.id: episode for _, episode in whole_episodes(paths)}
     if unknown := set(failed) - read.keys():
         raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
@@ -38,7 +42,6 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
         task = progress.add_task("learning to see success", total=steps)
         network = training.train(learned, steps, seed, lambda _: progress.advance(task))
     scores, said = training.judge(network, judged)
-    picture = out.with_suffix(".png")
     _picture(judged, said, picture)
     aside = out.with_name(f".{out.name}.part")
     network.save(aside)

@@ -18,6 +18,7 @@ import yaml
 
 from rlinf_core.cli.compare import compare
 from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.interrupts import end_with_parent
 from rlinf_core.launching.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
 from rlinf_core.recipes.sources import STATIONS, source_of
@@ -116,7 +117,8 @@ def _train(recipe: str, chosen: tuple[str, ...], run: Path) -> subprocess.Popen[
     run.mkdir(parents=True, exist_ok=True)
     with (run / "log.txt").open("w") as log:
         return subprocess.Popen([sys.executable, "-m", "rlinf_core.cli.main", "train", recipe, "--no-report", "--out",
-                                 str(run), "--set", *chosen], stdout=log, stderr=subprocess.STDOUT)
+                                 str(run), "--set", *chosen], stdout=log, stderr=subprocess.STDOUT,
+                                preexec_fn=end_with_parent)
 
 
 def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) -> str:

@@ -1,10 +1,10 @@
-"""``rlinf train`` as a supervisor starts it: its exit code tells what it refuses, which no restart mends, from a crash."""
+"""``rlinf train`` as a supervisor starts it: its exit code tells what it refuses, which no restart mends, from all else."""
 
 import sys
 
 from rlinf_core.cli.main import run
-from rlinf_core.errors import REFUSED
+from rlinf_core.errors import REFUSED, WornOutError
 
 if __name__ == "__main__":
     code = run(["train", *sys.argv[1:]])
-    sys.exit(REFUSED if code == 1 else code)
+    sys.exit(REFUSED if code == 1 and not WornOutError.told else code)

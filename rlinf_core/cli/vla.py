@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 
@@ -9,6 +10,7 @@ def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, action
     """Write a tiny checkpoint of a published family, and say how it is used."""
     from rlinf_core.errors import PolicyFileError
     from rlinf_core.policies.tiny import FAMILIES, OFT, write
+    from rlinf_core.settings.overrides import quoted
 
     try:
         text = tokenizer.read_text() if tokenizer else ""
@@ -16,10 +18,11 @@ def tiny(family: str, folder: Path, tokenizer: Path | None, horizon: int, action
         raise PolicyFileError(f"tokenizer: expected a tokenizer.json, got {tokenizer}: {error}") from error
     write(family, folder, None, text, horizon, actions, state, seed)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
-    keys = {"kind": FAMILIES[family].kind, "checkpoint": folder.resolve()}
+    keys: dict[str, object] = {"kind": FAMILIES[family].kind, "checkpoint": quoted(folder.resolve())}
     if FAMILIES[family].horizon or horizon:
         keys["horizon"] = horizon or FAMILIES[family].horizon
     if family == OFT:
         keys |= {"decoding": "regression", "state": "true"}
+    said = f"policy={{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
     print(f"{folder}: {family}, {size:.1f} MB, random weights. It is used by\n"
-          f"  --set 'policy={{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}'")
+          f"  --set {shlex.quote(said)}")

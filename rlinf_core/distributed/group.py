@@ -21,13 +21,12 @@ from rlinf_core.algorithms.common.learner import AVERAGED
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import PLAIN, AlgorithmSettings, Computing
 from rlinf_core.distributed.learner_process import LearnerProcess, Made
-from rlinf_core.distributed.ray_cluster import connect, cpus_each, lost, resources
-from rlinf_core.errors import RlinfError
+from rlinf_core.distributed.ray_cluster import START_S, check_begun, connect, cpus_each, lost, no_room
+from rlinf_core.errors import RlinfError, WornOutError
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes.placement import check_shards
 
 KEEP = 16  # batches after which the state is taken; a rollout, which is large and rare, is repeated alone
-START_S = 180.0
 NOTICE_S = 10.0  # in which Ray notices that a process has died
 
 State = dict[str, Any]
@@ -44,6 +43,7 @@ class LostProcess(Exception):
 
 
 def _lost(error: Exception) -> LostProcess:
+    check_begun("learner group", error)
     return LostProcess(str(error).partition("\n")[0])
 
 
@@ -64,7 +64,7 @@ class LearnerGroup:
 
     Raises:
         RecipeError: the batch does not divide by the processes, or the algorithm cannot be split.
-        RlinfError: the cluster has no room for them.
+        WornOutError: the cluster has no room for them.
     """
 
     def __init__(self, kind: str, policy: NetworkPolicy, config: AlgorithmSettings, seed: int, *, size: int,
@@ -171,9 +171,9 @@ class LearnerGroup:
             self.close()
             self.failures += 1
             if self.failures > self.restarts:
-                raise RlinfError(f"learner group: a process died ({lost}), and placement.restarts = {self.restarts} times "
-                                 f"all {self.size} have started again. Memory may have run out: look at the system's log "
-                                 "(dmesg), then resume from the last checkpoint") from lost
+                raise WornOutError(f"learner group: a process died ({lost}), and placement.restarts = {self.restarts} "
+                                   f"times all {self.size} have started again. Memory may have run out: look at the "
+                                   "system's log (dmesg), then resume from the last checkpoint") from lost
             print(f"learner group: a process died; all {self.size} start again and repeat {len(self.since)} calls",
                   flush=True)
             try:
@@ -191,11 +191,7 @@ class LearnerGroup:
             ray.get([process.__ray_ready__.remote() for process in self.processes], timeout=START_S)
         except ray.exceptions.GetTimeoutError as error:
             self.close()
-            all_of, free = (", ".join(f"{there.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
-                            for there in (resources(), ray.available_resources()))
-            raise RlinfError(f"learner group: expected room for {self.size} processes of {self.asked['num_cpus']:g} CPU, "
-                             f"{self.asked['num_gpus']:g} GPU each within {START_S:.0f} s; the cluster has {all_of}, of "
-                             f"which {free} are free. Ask for fewer in placement, or end what runs there") from error
+            raise no_room("learner group", self.size, self.asked, START_S) from error
         except lost() as error:
             raise _lost(error) from error
         self.name = self._ask("join", meeting, self.made)[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 import shutil
 import socket
 import sys
@@ -10,8 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import BeginError, RlinfError, WornOutError
 
+START_S = 180.0  # within which a cluster is to have room for a process
+ROOM = Path("/tmp")  # for folders of clusters: sockets need a short path
+OURS = "rlinf-ray-"  # they begin with, then the process that made them
 _folder: Path | None = None  # of the cluster that this process started
 _joined = ""  # where the cluster is that this process joined, as it was asked for
 
@@ -22,10 +27,37 @@ def connected() -> bool:
 
 
 def lost() -> tuple[type[Exception], ...]:
-    """What Ray raises of a process that is no more: it has died, was killed as memory ran out, or its machine is gone."""
+    """What Ray raises of a process that is no more: it has died, was killed as memory ran out, or its machine is gone, and
+    with that, maybe, its answer alone.
+    """
     from ray import exceptions
 
-    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError
+    return exceptions.RayActorError, exceptions.OutOfMemoryError, exceptions.NodeDiedError, exceptions.ObjectLostError
+
+
+def of_ray(error: BaseException) -> bool:
+    """Whether it is Ray's own; RayError itself stands for somebody's that cannot be sent."""
+    from ray import exceptions
+
+    return isinstance(error, exceptions.RayError) and type(error) is not exceptions.RayError
+
+
+def check_begun(who: str, error: Exception) -> None:
+    """Of what ``lost`` has: BeginError where the process has raised that itself, as it began."""
+    if getattr(error, "actor_init_failed", False):
+        raise BeginError(f"{who}: expected a process that begins, got one that failed at once, as it would again: {error}\n"
+                         "Mend what it says there; the same command goes on") from error
+
+
+def no_room(who: str, count: int, asked: dict[str, float], within_s: float) -> WornOutError:
+    """What to say where a cluster did not start so many processes in time, each with what was asked of Ray."""
+    import ray
+
+    all_of, free = (", ".join(f"{there.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+                    for there in (resources(), ray.available_resources()))
+    return WornOutError(f"{who}: expected room for {count} processes of {asked['num_cpus']:g} CPU, "
+                        f"{asked['num_gpus']:g} GPU each within {within_s:.0f} s; the cluster has {all_of}, of which "
+                        f"{free} are free. Ask for fewer in placement, or end what runs there")
 
 
 def connect(address: str = "", **options: Any) -> Any:
@@ -65,10 +97,24 @@ def connect(address: str = "", **options: Any) -> Any:
     from ray._private import ray_constants
 
     ray_constants.ENABLE_RAY_CLUSTER = ray_constants.env_bool(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, False)
-    # A folder of its own: what a killed cluster leaves behind would be taken for a running one. Sockets need a short path.
-    _folder = Path(tempfile.mkdtemp(prefix="rlinf-ray-", dir="/tmp"))
+    # A folder of its own: what a killed cluster leaves behind would be taken for a running one.
+    _remove_left()
+    _folder = Path(tempfile.mkdtemp(prefix=f"{OURS}{os.getpid()}-", dir=ROOM))
     ray.init("local", include_dashboard=False, logging_level=logging.WARNING, _temp_dir=str(_folder), **options)
     return ray
+
+
+def _remove_left() -> None:
+    """The folders of this user's clusters whose process was killed; they may hold what a replay had spilled."""
+    for folder in ROOM.glob(f"{OURS}*"):
+        made_by = re.match(rf"{OURS}(\d+)-", folder.name)
+        try:
+            if made_by and folder.stat().st_uid == os.getuid():
+                os.kill(int(made_by[1]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # another trainer has just removed it; or that number is another user's by now
+            continue
 
 
 def disconnect() -> None:
@@ -88,6 +134,13 @@ def resources() -> dict[str, float]:
     import ray
 
     return ray.cluster_resources()
+
+
+def gpus_of_machines() -> list[float]:
+    """GPUs of each of the cluster's machines."""
+    import ray
+
+    return [node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"]]
 
 
 def cpus_each(processes: int) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rlinf_core.distributed.ray_cluster import connect, lost
+from rlinf_core.distributed.ray_cluster import check_begun, connect, lost, of_ray
 from rlinf_core.errors import EpisodeError, IngestError, SpecError, passing
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import Trajectory
@@ -66,14 +66,17 @@ class Readers:
         """Begin with the first of those that wait, each with its sender."""
         for _, (folder, sender) in zip(range(AHEAD * len(self._actors)), waiting, strict=False):
             if folder not in self._begun:
-                with contextlib.suppress(OSError):  # told when it is asked for
+                with contextlib.suppress(OSError, self.ray.exceptions.RayError):  # told when it is asked for
                     self._begin(folder, sender)
 
     def read(self, folder: Path, sender: str) -> Trajectory:
         """The episode of a folder; EpisodeError where it may not be learned from."""
         while True:
-            if folder not in self._begun:
-                self._begin(folder, sender)
+            try:
+                if folder not in self._begun:
+                    self._begin(folder, sender)
+            except self.ray.exceptions.RayError as error:  # such as a full store
+                raise _unheard(error) from error
             number, answer = self._begun.pop(folder)
             try:
                 read: Trajectory = self.ray.get(answer)
@@ -81,11 +84,13 @@ class Readers:
             except self.ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, EpisodeError | SpecError) or passing(error.cause):
                     raise error.cause from None
+                if of_ray(error.cause):  # of its arguments, before it could read
+                    raise _unheard(error) from error
                 raise
             except lost() as error:
                 self._replace(number, error)
-            except self.ray.exceptions.RayError as error:  # no word on the episode: it stays in the inbox
-                raise IngestError(f"a process of the ingest does not answer: {error}") from error
+            except self.ray.exceptions.RayError as error:
+                raise _unheard(error) from error
 
     def _begin(self, folder: Path, sender: str) -> None:
         number = self._next = (self._next + 1) % len(self._actors)
@@ -93,6 +98,7 @@ class Readers:
         self._begun[folder] = number, self._actors[number].read.remote(folder.name, files, sender)
 
     def _replace(self, number: int, error: Exception) -> None:
+        check_begun("ingest", error)
         self.died += 1
         if self.died > RESTARTS:
             raise IngestError(f"ingest processes died {self.died} times, the last by: {error}. Nothing is lost: episodes "
@@ -108,3 +114,9 @@ class Readers:
         """End the processes."""
         for actor in self._actors:
             self.ray.kill(actor)
+
+
+def _unheard(error: Exception) -> IngestError:
+    """No word on the episode, which stays in the inbox."""
+    return IngestError(f"a process of the ingest does not answer: {error}. Nothing is lost: episodes wait in the inbox, "
+                       "and the same command goes on")

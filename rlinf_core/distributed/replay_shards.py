@@ -6,20 +6,43 @@ episodes since then are in Ray's store. So a run goes on as an undisturbed one w
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rlinf_core.distributed.ray_cluster import connect, lost
-from rlinf_core.errors import RecipeError, RlinfError
+from rlinf_core.distributed.ray_cluster import check_begun, connect, lost, of_ray
+from rlinf_core.errors import IngestError, RecipeError, RlinfError, passing
 from rlinf_core.replay import ReplayBuffer, mix
 from rlinf_core.specs import Arrays, StationSpec
 
 RESTARTS = 10  # of shards, in a run
 SEEDS = 2 ** 63
+
+
+@contextlib.contextmanager
+def _of_ray() -> Iterator[None]:
+    """What Ray raises is no word on an episode: IngestError. What a shard itself has refused is raised as it is."""
+    from ray import exceptions
+
+    try:
+        yield
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, RlinfError):
+            raise error.cause from None
+        if passing(error.cause) or of_ray(error.cause):
+            raise _cannot_keep(error) from error
+        raise
+    except exceptions.RayError as error:
+        raise _cannot_keep(error) from error
+
+
+def _cannot_keep(error: Exception) -> IngestError:
+    return IngestError(f"replay shards: expected room in their processes and in Ray's store, got: {error}. The last "
+                       "checkpoint is good; have a smaller replay.capacity, or more memory, and the same command goes on")
 
 
 class Shard(ReplayBuffer):
@@ -73,10 +96,11 @@ class ReplayShards:
         """Transitions that may be sampled now, by origin (256,)."""
         return np.sum([origins for _, origins in self._there], axis=0)
 
+    @_of_ray()
     def insert_episode(self, observations: Arrays, actions: np.ndarray, rewards: np.ndarray, discounts: np.ndarray,
                        counts: np.ndarray | None = None, latents: np.ndarray | None = None, origin: int = 0,
                        played: np.ndarray | None = None, given: np.ndarray | None = None) -> int:
-        """Add an episode, as to a ``ReplayBuffer``; the shards take turns."""
+        """Add an episode, as to a ``ReplayBuffer``; the shards take turns. IngestError where they cannot go on."""
         number = self.episodes % self.shards
         episode = self.ray.put(dict(observations=observations, actions=actions, rewards=rewards, discounts=discounts,
                                     counts=counts, latents=latents, origin=origin, played=played,
@@ -88,6 +112,7 @@ class ReplayShards:
         self.inserted_of[min(origin, 255)] += len(actions) if counts is None else int(np.sum(counts))
         return len(actions)
 
+    @_of_ray()
     def sample(self, size: int, random: np.random.Generator, horizon: int = 1, gamma: float = 1.0,
                execute: int | None = None, n_step: int = 1, weights: np.ndarray | None = None) -> Arrays:
         """As of a ``ReplayBuffer``: from each shard as many as chance has it."""
@@ -123,10 +148,12 @@ class ReplayShards:
             self._replace(number, error)
             return self._ask(number, lambda shard: shard.draw.remote(*what))
 
+    @_of_ray()
     def vectors(self) -> np.ndarray:
         """(N, V) vectors of every transition's start, for normalisation."""
         return np.concatenate(self._all(lambda shard: shard.vectors.remote()))
 
+    @_of_ray()
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on, with as many shards."""
         states = self._all(lambda shard: shard.state_dict.remote())
@@ -135,6 +162,7 @@ class ReplayShards:
         return {"shards": {str(number): state for number, state in enumerate(states)}, "inserted": self.inserted,
                 "episodes": self.episodes, "sampled": self.sampled, "inserted_of": self.inserted_of}
 
+    @_of_ray()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict``; neither capacity nor number of shards may have changed."""
         if (got := len(state.get("shards", ()))) != self.shards:
@@ -183,11 +211,12 @@ class ReplayShards:
                 error = again
 
     def _count(self, number: int, error: Exception) -> None:
-        """One that died; RlinfError where that were too many."""
+        """One that died; IngestError where that were too many: what was being inserted is not at fault."""
+        check_begun("replay shards", error)
         self.died += 1
         if self.died > RESTARTS:
-            raise RlinfError(f"replay shards died {self.died} times, the last by: {error}. The last checkpoint is good; a "
-                             "smaller replay.capacity, or more placement.replay_shards, need less memory each") from error
+            raise IngestError(f"replay shards died {self.died} times, the last by: {error}. The last checkpoint is good; a "
+                              "smaller replay.capacity, or more placement.replay_shards, need less memory each") from error
         print(f"replay shard {number} died and is started again with {len(self._since[number])} episodes since its last "
               f"state ({self.died} of {RESTARTS})", flush=True)
 

@@ -14,8 +14,8 @@ import torch
 from rlinf_core.algorithms.common.on_policy import Rollout
 from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.devices import device_of
-from rlinf_core.distributed.ray_cluster import connect, cpus_each, lost
-from rlinf_core.errors import RlinfError
+from rlinf_core.distributed.ray_cluster import START_S, check_begun, connect, cpus_each, lost, no_room
+from rlinf_core.errors import RlinfError, WornOutError
 from rlinf_core.policies import make_policy
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
@@ -39,15 +39,23 @@ class Order:
 
 
 class Worker:
-    """Ray actor: rollouts of its own."""
+    """Ray actor: rollouts of its own, in environments that are made when it is first to play, however long that takes."""
 
     def __init__(self, recipe: Recipe, make: Make, kind: type[Rollouts], seed: int, first_scene: int) -> None:
-        torch.set_num_threads(1)
-        self.env = make(recipe, recipe.simulation.environments // recipe.placement.workers)
-        device = device_of("cuda" if recipe.placement.worker_gpus else "cpu")
-        self.policy = make_policy(self.env.spec, recipe.policy).to(device)
-        self.rollouts = kind(self.env, self.policy, seed, first_scene)
+        self.recipe, self.make, self.kind, self.first = recipe, make, kind, (seed, first_scene)
+        self.rollouts: Rollouts | None = None
         self.edition = 0
+
+    def _begun(self) -> Rollouts:
+        """Its rollouts, made where there are none yet."""
+        if self.rollouts is None:
+            torch.set_num_threads(1)
+            recipe, placement = self.recipe, self.recipe.placement
+            env = self.make(recipe, recipe.simulation.environments // placement.workers)
+            device = device_of("cuda" if placement.worker_gpus else "cpu")
+            self.policy = make_policy(env.spec, recipe.policy).to(device)
+            self.rollouts = self.kind(env, self.policy, *self.first)
+        return self.rollouts
 
     def pid(self) -> int:
         """Of its process."""
@@ -61,14 +69,15 @@ class Worker:
             stays: the others; Ray's store on this machine has them.
             edition: of these, another one after each change.
         """
+        rollouts = self._begun()
         new = order.weights | (stays if edition != self.edition else {})
         self.policy.load_state_dict({name: torch.tensor(values) for name, values in new.items()}, strict=not stays)
         self.edition = edition
-        self.rollouts.version = order.version
-        before, started = self.rollouts.simulate_s, time.perf_counter()
-        brought = self.rollouts.play(**order.amount)
+        rollouts.version = order.version
+        before, started = rollouts.simulate_s, time.perf_counter()
+        brought = rollouts.play(**order.amount)
         brought.rollouts = [_each(rollout, tensors=False) for rollout in brought.rollouts]
-        return brought, self.rollouts.simulate_s - before, time.perf_counter() - started
+        return brought, rollouts.simulate_s - before, time.perf_counter() - started
 
 
 class OnRay:
@@ -82,6 +91,7 @@ class OnRay:
         self.made = (recipe, make, kind)
         self.workers = [self._worker(index) for index in range(placement.workers)]
         self.pending: list[Any] = []
+        self.placed = False
         self.stays, self.edition = self.ray.put({}), 0
 
     def _worker(self, index: int) -> Any:
@@ -97,13 +107,25 @@ class OnRay:
             self.workers[index] = self._worker(index)
 
     def start(self, version: int, amount: Amount) -> None:
-        """Send every worker the policy as it is now; what stays in it (``NetworkPolicy.stays``) where it has changed."""
+        """Send every worker the policy as it is now; what stays in it (``NetworkPolicy.stays``) where it has changed.
+
+        WornOutError where, the first time, the cluster has no room for them.
+        """
+        if not self.placed:
+            self._wait_for_room()
         weights = {name: tensor.numpy(force=True) for name, tensor in self.policy.state_dict().items()}
         stays = {name: weights.pop(name) for name in [*weights] if self.policy.stays(name)}
         if not _same(stays, self.ray.get(self.stays)):
             self.stays, self.edition = self.ray.put(stays), self.edition + 1
         self.order = self.ray.put(Order(weights, version, amount))
         self.pending = [self._begin(worker) for worker in self.workers]
+
+    def _wait_for_room(self) -> None:
+        ready = [worker.__ray_ready__.remote() for worker in self.workers]
+        _, waiting = self.ray.wait(ready, num_returns=len(ready), timeout=START_S)
+        if waiting:
+            raise no_room("rollout workers", len(ready), self.asked, START_S)
+        self.placed = True
 
     def _begin(self, worker: Any) -> Any:
         return worker.play.remote(self.order, self.stays, self.edition)
@@ -127,10 +149,11 @@ class OnRay:
             except self.ray.exceptions.RayTaskError as error:
                 raise RlinfError(f"a rollout worker stopped: {error}") from error
             except lost() as error:
+                check_begun("rollout workers", error)
                 self.died += 1
                 if self.died > RESTARTS:
-                    raise RlinfError(f"rollout workers died {self.died} times, the last by: {error}. The last checkpoint "
-                                     "is good; fewer environments need less memory") from error
+                    raise WornOutError(f"rollout workers died {self.died} times, the last by: {error}. The last checkpoint "
+                                       "is good; fewer environments need less memory") from error
                 print(f"a rollout worker died and is replaced ({self.died} of {RESTARTS}): {error}", flush=True)
                 self.workers[index] = self._worker(index)
                 self.pending[index] = self._begin(self.workers[index])

@@ -15,6 +15,7 @@ from rlinf_core.errors import BridgeError, RecipeError
 from rlinf_core.launching.graph import Process, director_process, station_processes, write_plan
 from rlinf_core.launching.preflight import check_policy_device, check_trainer
 from rlinf_core.operators import SCRIPTED
+from rlinf_core.paths import expanded
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_robot
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.schema import Bridge
@@ -126,7 +127,7 @@ def _bridge(bridge: Bridge, station: str) -> Bridge:
         raise RecipeError(f"bridge.credentials: expected a folder with one for each station, as bridge.fleet is {fleet}, "
                           f"got none. rlinf fleet enroll {station} --out credentials/{station}, and so on; then "
                           "bridge.credentials=credentials")
-    folder = Path(bridge.credentials).expanduser().resolve() / station
+    folder = expanded(bridge.credentials, "bridge.credentials").resolve() / station
     if why := Fleet(fleet).why_not(station, Credentials(folder, station).certificate):
         raise BridgeError(f"station '{station}', with {folder}, at the fleet {fleet}: {why}")
     return here.but(credentials=str(folder))

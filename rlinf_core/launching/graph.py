@@ -20,6 +20,7 @@ from rlinf_core.interlock import load_limits
 from rlinf_core.operators import KEYBOARD, PAGE, SCRIPTED
 from rlinf_core.operators.homing import homes_of
 from rlinf_core.page.access import token_of
+from rlinf_core.paths import expanded
 from rlinf_core.qos_overrides import parameters as qos_parameters
 from rlinf_core.recipes.exposure import credentials_of
 from rlinf_core.recipes.schema import Recipe
@@ -187,7 +188,7 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     station, web = recipe.station, recipe.station.web
     cameras = station.observe_cameras if robot.without_hardware else tuple(robot.cameras)
     folder = robot_folder(recipe.station.robot).resolve()
-    token = str(Path(web.token_file).expanduser().resolve()) if web.token_file else ""
+    token = str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
     return _node(recipe, "page", "rlinf.page", task_file=str(task_file(recipe)), run_dir=str(run_dir), port=web.port,
                  host=web.host, token_file=token, cameras=list(cameras) or [""],
                  references=[str(reference(folder, camera)) for camera in cameras] or [""],

@@ -76,6 +76,8 @@ def _taken(host: str, port: int) -> str:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         return str(error.strerror).partition(" (while")[0]  # Python names the address once more
+    except ValueError as error:  # such as a..b
+        return f"expected a host's name or address, got '{host}' ({error})"
     return ""
 
 

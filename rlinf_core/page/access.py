@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlinf_core.addresses import is_loopback
 from rlinf_core.errors import RecipeError
 from rlinf_core.page import TOKEN_LENGTH
+from rlinf_core.paths import expanded
 
 if TYPE_CHECKING:
     from aiohttp.web import Request
@@ -32,7 +32,7 @@ def token_of(web: Web) -> str:
                               "station.web.host=127.0.0.1 and a tunnel (ssh -L)")
         return ""
     try:
-        token = Path(web.token_file).expanduser().read_text().partition("\n")[0].strip()
+        token = expanded(web.token_file, "station.web.token_file").read_text().partition("\n")[0].strip()
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"station.web.token_file: expected a file with a token at '{web.token_file}', got: {error}. "
                           f"{MAKE_ONE}") from error

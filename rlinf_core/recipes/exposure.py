@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rlinf_core.addresses import is_loopback
 from rlinf_core.errors import RecipeError
+from rlinf_core.paths import expanded
 from rlinf_core.recipes.schema import Bridge
 
 
@@ -25,4 +26,4 @@ def _secured(bridge: Bridge, key: str, folder: str, fix: str) -> Path | None:
                           "machine can reach, got none. Without TLS anyone on that network can feed the training and fetch "
                           f"policies. {fix} (docs/fleet.md). Or keep to bridge.host=127.0.0.1 and a tunnel (ssh -L), or, "
                           "on a network of your own, bridge.insecure=true")
-    return Path(folder).expanduser().resolve() if folder else None
+    return expanded(folder, f"bridge.{key}").resolve() if folder else None

@@ -70,13 +70,24 @@ def _said(path: Path, below: tuple[Path, ...] = ()) -> Document:
     base = said.data.pop("defaults", None)
     if base is None:
         return said
-    beside = path.parent / f"{base}.yaml"
-    under = _said(beside if beside.is_file() else _path(base), (*below, path.resolve()))
+    under = _said(_below(said, base, path.parent), (*below, path.resolve()))
     mine, theirs = said.data.get("algorithm"), under.data.get("algorithm")
     if isinstance(mine, dict) and isinstance(theirs, dict) and _name(mine, theirs) != _name(theirs, {}):
         under.forget(("algorithm",))  # another one has other hyper-parameters
         del under.data["algorithm"]
     return said.over(under)
+
+
+def _below(said: Document, base: Any, folder: Path) -> Path:
+    """The recipe that ``defaults`` names: one beside the file, or as any other."""
+    where = said.place(("defaults",))
+    if not isinstance(base, str):
+        raise RecipeError(f"{where}: 'defaults': expected the name of one recipe, got {base!r}")
+    beside = folder / f"{base}.yaml"
+    try:
+        return beside if beside.is_file() else _path(base)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: 'defaults': {error}") from error
 
 
 def _found_from(said: Document, folder: Path) -> None:

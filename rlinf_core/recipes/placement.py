@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -10,6 +11,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.settings.base import Settings
 
 PER_CPU = 8  # processes that may share one
+WHOLE = 10_000  # parts of a GPU that Ray tells apart
 
 
 class Placement(Settings):
@@ -76,12 +78,13 @@ class Placement(Settings):
         return self.learners * self.learner_gpus + self.workers * self.worker_gpus
 
 
-def check_placement(placement: Placement, resources: dict[str, float]) -> None:
+def check_placement(placement: Placement, resources: dict[str, float], machines: Sequence[float] = ()) -> None:
     """Whether a cluster has what a placement asks for, before anything is started.
 
     Args:
         placement: what is asked.
         resources: what there is, by Ray's names (``ray_cluster.resources``).
+        machines: GPUs of each; of one that has them all, if not given.
 
     Raises:
         RecipeError: both sides, and what to change.
@@ -98,6 +101,33 @@ def check_placement(placement: Placement, resources: dict[str, float]) -> None:
                           f"{placement.worker_gpus:g} = {placement.gpus:g} GPUs; {where} has {gpus:g}. Lower "
                           "placement.learner_gpus or placement.worker_gpus (0 for CPUs), or name a larger cluster in "
                           "placement.ray")
+    if not _packed(placement, machines or [gpus]):
+        raise RecipeError(f"placement: {placement.learners} learners of {placement.learner_gpus:g} GPUs each and "
+                          f"{placement.workers} workers of {placement.worker_gpus:g} do not fit into the GPUs of {where}, "
+                          f"which has {' + '.join(f'{count:g}' for count in machines or [gpus])}: what is less than a GPU "
+                          "lies in one, and what is more in one machine. Ask for fewer or other parts in "
+                          "placement.learner_gpus and placement.worker_gpus, or for fewer processes")
+
+
+def _packed(placement: Placement, machines: Sequence[float]) -> bool:
+    """Whether every process finds its GPUs, the largest first, each where least is left over."""
+    free = [[WHOLE] * int(gpus) for gpus in machines]
+    asked = [placement.learner_gpus] * placement.learners + [placement.worker_gpus] * placement.workers
+    for gpus in sorted(asked, reverse=True):
+        if gpus >= 1:
+            able = [machine for machine in free if machine.count(WHOLE) >= gpus]
+            if not able:
+                return False
+            machine = min(able, key=lambda each: each.count(WHOLE))
+            for _ in range(int(gpus)):
+                machine[machine.index(WHOLE)] = 0
+        elif part := round(WHOLE * gpus):
+            fits = [(left, machine) for machine in free for left in machine if left >= part]
+            if not fits:
+                return False
+            left, machine = min(fits, key=lambda each: each[0])
+            machine[machine.index(left)] -= part
+    return True
 
 
 def check_shards(name: str, rows: int, learners: int, halves: bool) -> None:

@@ -1,17 +1,24 @@
 """Overrides from the command line in Hydra's grammar, by Hydra's own parser.
 
 ``key.sub=value`` sets, ``+key=value`` adds what is not there yet, ``++key=value`` does either, ``~key`` takes out what the
-file says; ``[1,2]``, ``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``, ``key=choice(a,b)``, ``key=range(0,3)``.
+file says, ``~key=value`` only where it says that; ``[1,2]``, ``{a: 1}``, ``'quoted, text'``. For sweeps: ``key=a,b``,
+``key=choice(a,b)``, ``key=range(0,3)``.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlinf_core.errors import RecipeError
 from rlinf_core.settings.reading import Document, Key
+
+MOST = 10_000  # values that one override of a sweep lists
+SHOWN = 200    # characters of one that cannot be read
+PLAIN = re.compile(  # a name or path that Hydra takes as it is
+    r"(?!(true|false|null|nan|inf)$)[a-z_][a-z0-9_]*|[a-z_.]*/[a-z0-9_./-]*", re.IGNORECASE | re.ASCII)
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -32,6 +39,9 @@ def override(said: Document, text: str) -> None:
     if parsed.is_delete():
         if not there:
             raise RecipeError(f"override '{text}': expected a key that is said, got '{parsed.key_or_group}', which is not")
+        if parsed.value_type is not None and (value := _plain(parsed.value())) != before:
+            raise RecipeError(f"override '{text}': expected the value that '{parsed.key_or_group}' has, {before!r}, got "
+                              f"{value!r}. Leave the value away to take it out whatever it is")
         _look(said.data, key[:-1])[1].pop(key[-1])
         said.forget(key)
         return
@@ -42,29 +52,37 @@ def override(said: Document, text: str) -> None:
 
 
 def combinations(texts: list[str]) -> list[tuple[str, ...]]:
-    """Every combination of the values that overrides list; RecipeError if one is not Hydra's grammar."""
+    """Every combination of the values that overrides list; RecipeError if one is not Hydra's grammar, or lists none."""
     ways = []
     for text in texts:
         parsed = _parsed(text)
         if not parsed.is_sweep_override():
             ways.append([text])
             continue
-        from hydra.errors import HydraException
-
-        try:
-            key = text.partition("=")[0]
-            ways.append([f"{key}={value.lower() if value in ('True', 'False') else value}"
-                         for value in parsed.sweep_string_iterator()])
-        except HydraException as error:
-            raise _refused(text, error) from error
+        values, key = _listed(text, parsed), text.partition("=")[0]
+        ways.append([f"{key}={value.lower() if value in ('True', 'False') else value}" for value in values])
     return list(itertools.product(*ways))
 
 
+def _listed(text: str, parsed: Override) -> list[str]:
+    """The values of one that lists several."""
+    from hydra.errors import HydraException
+
+    try:
+        values = list(itertools.islice(parsed.sweep_string_iterator(), MOST + 1))
+    except (HydraException, ArithmeticError, ValueError) as error:
+        raise _refused(text, error) from error
+    if not 0 < len(values) <= MOST:
+        raise RecipeError(f"override '{text}': expected 1 to {MOST:,} values, got {'more' if values else 'none'}")
+    return values
+
+
 def quoted(path: Path | str) -> str:
-    """A path or name as the value of an override, whatever signs it has."""
+    """A path or name as the value of an override, whatever signs it has; without any as it is."""
     from hydra.core.override_parser.types import Quote, QuotedString
 
-    return QuotedString(str(path), Quote.single).with_quotes()
+    text = str(path)
+    return text if PLAIN.fullmatch(text) else QuotedString(text, Quote.double).with_quotes()
 
 
 def split(text: str) -> list[str]:
@@ -93,13 +111,19 @@ def _parsed(text: str) -> Override:
         if parsed.package is not None:
             raise RecipeError(f"override '{text}': expected key=value, got a package (@), which recipes have not")
         return parsed
-    except HydraException as error:
+    except (HydraException, ValueError) as error:  # a ValueError: a number of thousands of digits
         raise _refused(text, error) from error
+    except RecursionError:
+        raise RecipeError(f"override '{_short(text)}': expected brackets that are not nested so deep") from None
 
 
 def _refused(text: str, error: Exception) -> RecipeError:
-    return RecipeError(f"override '{text}': expected key=value, key=a,b,c, key=range(from,to,step), "
-                       f"key=choice(a,b), +key=value or ~key, got: {str(error).splitlines()[0]}")
+    return RecipeError(f"override '{_short(text)}': expected key=value, key=a,b,c, key=range(from,to,step), "
+                       f"key=choice(a,b), +key=value or ~key, got: {_short(str(error).splitlines()[0])}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _look(data: Any, key: Key) -> tuple[bool, Any]:

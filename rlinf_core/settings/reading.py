@@ -12,6 +12,8 @@ import yaml
 from rlinf_core.errors import RecipeError
 
 Key = tuple[str | int, ...]
+BITS = 1024  # of a whole number, as many as a float's largest has
+SHOWN = 100  # characters of a value that cannot be
 
 
 @dataclass
@@ -86,6 +88,8 @@ def parse(text: str, where: str, inside: str = "") -> Document:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise RecipeError(f"{where}: expected readable YAML, got: {error}") from error
+    except RecursionError:
+        raise RecipeError(f"{where}: expected brackets that are not nested so deep") from None
     if not isinstance(node, yaml.MappingNode) and not inside:
         got = "nothing" if node is None else {"seq": "list"}.get(tag := node.tag.rpartition(":")[2], tag)
         raise RecipeError(f"{where}: expected 'key: value' lines, got {got}")
@@ -111,10 +115,20 @@ def _value(node: yaml.Node, key: Key, where: str, places: dict[Key, str]) -> Any
         return tuple(_value(item, (*key, index), where, places) for index, item in enumerate(node.value))
     if isinstance(node, yaml.MappingNode):
         return _mapping(node, key, where, places)
+    line = f"{where}, line {node.start_mark.line + 1}"
     try:
-        return _Loader.make(node)
-    except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"{where}, line {node.start_mark.line + 1}: expected a plain value, got: {error}") from error
+        value = _Loader.make(node)
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of its tag
+        got = error if isinstance(error, yaml.YAMLError | ValueError) else _said(node)
+        raise RecipeError(f"{line}: expected a plain value, got: {got}") from error
+    if isinstance(value, list | dict | set) or (isinstance(value, int) and value.bit_length() > BITS):
+        raise RecipeError(f"{line}: expected a plain value, got: {_said(node)}")
+    return value
+
+
+def _said(node: yaml.Node) -> str:
+    """A scalar as the file has it, with its tag."""
+    return f"{node.tag.rpartition(':')[2]} {node.value[:SHOWN]!r}"
 
 
 def _mapping(node: yaml.MappingNode, key: Key, where: str, places: dict[Key, str]) -> dict[str, Any]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+from safetensors import SafetensorError
 
 from rlinf_core.algorithms.common.learner import Learner
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, AlgorithmSettings, Amount
 from rlinf_core.embodiments import JointSpec
+from rlinf_core.policies.files import policy_files, policy_version, read_info
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ORIGINS, ReplayBuffer
@@ -171,6 +175,19 @@ class Data(ABC):
         """Episodes and time steps that came from each, and how often one of its transitions was learned from."""
         return {name: seen | {"sampled": sum(int(buffer.sampled[min(number, ORIGINS)]) for buffer in self.buffers)}
                 for number, (name, seen) in enumerate(self.stations.items(), 1)}
+
+    def published_since(self, version: int, folder: Path, updates: int) -> int:
+        """Learn of policies there that are newer than a checkpoint's, after whose updates the learner goes on.
+
+        Returns:
+            The newest version: stations only take newer ones.
+        """
+        for path in policy_files(folder):
+            if policy_version(path) > version:
+                version = policy_version(path)
+                with suppress(SafetensorError):  # nobody has played one that cannot be read
+                    self.versions[version] = min(read_info(path).get("updates", updates), updates)
+        return version
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on."""

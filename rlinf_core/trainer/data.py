@@ -30,6 +30,7 @@ from rlinf_core.rollouts.experience import DEMONSTRATION, Experience, Trajectory
 from rlinf_core.specs import Arrays
 from rlinf_core.trainer.base_data import Data, Replay
 from rlinf_core.trainer.governor import Governor
+from rlinf_core.trainer.parts import runs, starts
 
 STALE = 1_000_000_000  # updates by which a policy of an unknown version is too old
 
@@ -92,11 +93,10 @@ class ReplayData(Data):
             return "without latent noise"
         fails = isinstance(self.config, ActorCriticSettings) and self.config.takeover_fails
         for own in trajectory.until_taken_over() if fails else [trajectory]:
-            self._keep(self.online, own, **self._starts(own))
+            self._played(own)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        if self.config.half_demonstrations and corrected.any():
-            reach = max(self.policy.config.horizon, self.config.summed)  # how far a transition looks
-            for part in runs(corrected, reach):  # nothing of what made a person take over
+        if self.config.half_demonstrations:
+            for part in runs(corrected, self._reach):  # nothing of what made a person take over
                 self._keep(self.demonstrations, trajectory.part(part), counts=corrected[part])
         if trajectory.station and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"
@@ -104,10 +104,15 @@ class ReplayData(Data):
             self._keep(self.imitated, trajectory)
         return "online"
 
-    def _starts(self, trajectory: Trajectory) -> dict[str, np.ndarray | None]:
-        """What is kept of each time step: whether transitions may begin there, and of what."""
-        of_noise = {"counts": trajectory.decided, "latents": trajectory.latents, "played": trajectory.played}
-        return of_noise if self.policy.latent_size else {}
+    @property
+    def _reach(self) -> int:
+        """How many time steps a transition looks at."""
+        return max(self.policy.config.horizon, self.config.summed)
+
+    def _played(self, own: Trajectory) -> None:
+        """Keep what the policy played, with where transitions may begin, and of what noise."""
+        of_noise = {"counts": own.decided, "latents": own.latents, "played": own.played}
+        self._keep(self.online, own, **(of_noise if self.policy.latent_size else {}))
 
     def normalisation(self) -> np.ndarray | None:
         if self.demonstrations.episodes:
@@ -116,6 +121,9 @@ class ReplayData(Data):
 
     def due(self, updates: int, learner: Learner) -> int:
         return super().due(updates, learner) if len(self.online) else 0
+
+    def accepting(self, updates: int) -> bool:
+        return not len(self.online) or super().accepting(updates)  # else who is to bring something to learn from?
 
     def order(self) -> Amount:
         return {"random_warmup": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start}
@@ -176,37 +184,18 @@ def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
     return ReplayShards(*made, shards=placement.replay_shards, address=placement.ray)
 
 
-def runs(wanted: np.ndarray, beside: int) -> list[slice]:
-    """Where time steps are that are wanted, each with so many after it, as far as there are: an episode is mostly not."""
-    at = np.flatnonzero(wanted)
-    parts = np.split(at, np.flatnonzero(np.diff(at) > beside) + 1)
-    return [slice(int(part[0]), min(int(part[-1]) + beside, len(wanted))) for part in parts]
-
-
-def starts(counts: np.ndarray, executed: int, given: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where chunks may begin of time steps (T,) of which some count, and how many of their first actions are given then.
-
-    From there on all that is played counts, or all to the episode's end, but for at most ``given`` before it: what a person
-    did when they had taken over follows on what the policy had begun, too.
-    """
-    whole = np.lib.stride_tricks.sliding_window_view(np.append(counts, [True] * (executed - 1)), executed).all(axis=1)
-    steps, at = np.arange(len(whole)), np.append(np.flatnonzero(whole), 2 * len(whole) + given)
-    before = at[np.searchsorted(at, steps)] - steps
-    return before <= given, before
-
-
 class LabelledData(ReplayData):
-    """A replay of what an expert says of time steps."""
+    """A replay of what an expert says of time steps; of others, as many as one that counts looks at."""
 
     config: ExpertSettings
 
-    def _starts(self, trajectory: Trajectory) -> dict[str, np.ndarray | None]:
-        counts, given = starts(self.config.learned_from(trajectory.sources), self.policy.config.executed, self.policy.given)
-        return {"counts": counts, "given": given}
+    def _played(self, own: Trajectory) -> None:
+        counts, given = starts(self.config.learned_from(own.sources), self.policy.config.executed, self.policy.given)
+        for part in runs(counts, self._reach):
+            self._keep(self.online, own.part(part), counts=counts[part], given=given[part])
 
     def order(self) -> Amount:
-        shown = self.demonstrations.episodes  # which the learner's own replay has, too
-        return {"expert_fraction": self.config.expert_fraction(max(0, self.online.episodes - shown))}
+        return {"expert_fraction": self.config.expert_fraction(self.statuses["online"] + self.statuses["stale"])}
 
 
 class RolloutData(Data):
@@ -246,13 +235,23 @@ class RolloutData(Data):
         return self._seen(first).numpy(force=True)
 
     def accepting(self, updates: int) -> bool:
-        return True
+        """Beyond the next update's, as many chunks may wait as the episodes have by which a learner may lag."""
+        if not self.stations:
+            return True
+        governor = self.governor
+        lag = governor.max_lag_episodes * governor.steps_per_episode / self.policy.config.executed
+        return self._chunks <= self.config.rollout["chunks"] + lag
+
+    @property
+    def _chunks(self) -> float:
+        """That wait."""
+        return sum(float(rollout.mask.sum()) for rollout in self.waiting)
 
     def due(self, updates: int, learner: Learner) -> int:
         if not self.waiting:
             return 0
         if self.stations:  # as many chunks as one environment's rollout has
-            return int(sum(float(rollout.mask.sum()) for rollout in self.waiting) >= self.config.rollout["chunks"])
+            return int(self._chunks >= self.config.rollout["chunks"])
         players = max(self.recipe.placement.workers, 1)
         return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.taken // players))
 

@@ -17,11 +17,12 @@ from rlinf_core.trainer.checkpoint import checkpoints
 
 SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot", "station.task", "replay.capacity")
 FILE, LOCK = "recipe.yaml", ".trainer.lock"
+WRITTEN = {"name", "seed", "station", "collect", "policy", "algorithm", "online", "evaluate", "bridge"}  # in any release
 
 
 def keep_recipe(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
-    """Write down what runs there; RecipeError, and what is there stays, where another recipe's run is there (``ours``: as
-    of ``check_same``).
+    """Write down what runs there; RecipeError, and what is there stays, where another recipe's run, or a recipe that a
+    person has written, is there (``ours``: as of ``check_same``).
     """
     check_same(recipe, run_dir, ours)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -29,7 +30,8 @@ def keep_recipe(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
 
 
 def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
-    """A run that goes on, or is under way, is of the recipe that it was begun with, in all that its figures are of.
+    """A run that goes on, or is under way, is of the recipe that it was begun with, in all that its figures are of; where
+    there is none, the folder holds no person's recipe, which that of the run would replace.
 
     Args:
         recipe: the one that is given; RecipeError where it is another.
@@ -37,20 +39,34 @@ def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
         ours: this process has the folder's lock. To look at it would let go of it.
     """
     path = run_dir / FILE
-    if not path.exists() or not (checkpoints(run_dir / "checkpoints") or (not ours and _at_work(run_dir))):
+    if not path.exists():
+        return
+    if not (checkpoints(run_dir / "checkpoints") or (not ours and _at_work(run_dir))):
+        if not _of_a_run(path):
+            raise RecipeError(f"{path}: expected none, or one that a run has written, got another, which that of the run "
+                              "would replace. Choose another --out, or give it another name")
         return
     now = yaml.safe_load(resolved(recipe))
     try:
         was = yaml.safe_load(path.read_text())
         pairs = [(key, *(reduce(lambda found, part: found.get(part, {}), key.split("."), said) for said in (was, now)))
                  for key in SAME]
-    except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, AttributeError, ValueError) as error:
         raise RecipeError(f"{path}: expected the recipe with which this run was begun, got a damaged file: {error}. "
                           "Mend it; or remove it, and the run goes on by the recipe that is given") from error
     for key, old, new in pairs:
         if old != new:
             raise RecipeError(f"{key}: expected {old}, with which the run in {run_dir} was begun and goes on, got {new}. "
                               "Choose another --out, or leave it as it was")
+
+
+def _of_a_run(path: Path) -> bool:
+    """Whether it is as ``resolved`` writes one, every section of it and each in its lines, and no person has changed it."""
+    try:
+        said = yaml.safe_load(text := path.read_text())
+        return isinstance(said, dict) and said.keys() >= WRITTEN and yaml.safe_dump(said, sort_keys=False) == text
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ class Run:
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress, self.disk = Progress(run_dir), Disk(run_dir)
         self.version, self.published_at, self.fitted, self.stopping = 0, -1, bool(self.before), False
-        self.saved, self.next_evaluation, self.seconds = (-1,) * 4, 0, 0.0  # seconds: of what was resumed
+        self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
 
     # Where it stands
@@ -246,7 +246,8 @@ class Run:
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""
-        self.next_evaluation += self.recipe.simulation.evaluate_every
+        every = self.recipe.simulation.evaluate_every  # a turn may play more than that
+        self.next_evaluation += every * (1 + (self.steps - self.next_evaluation) // every)
         self.learner.sync()
         self.learner.ship(self.shipped)
         with self.clock("evaluate"):
@@ -276,7 +277,7 @@ class Run:
     def save(self) -> None:
         """A checkpoint of everything, taken between two updates."""
         done = self.learner.updates + (self.recipe.sft.steps if self.stage else 0)
-        now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation
+        now = self.data.steps, self.learner.updates, len(self.intake.ids), self.next_evaluation, self.version
         if now != self.saved:
             checkpoint.save(self.run_dir / "checkpoints", f"updates-{done:09d}", {
                 "learner": self.learner.state_dict(), "data": self.data.state_dict(), "intake": self.intake.state_dict(),
@@ -295,5 +296,5 @@ class Run:
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
         self.progress.load_state_dict(state["progress"], before=self.next_evaluation)
         self.clock.seconds.update(state["clock"][0])
-        self.version = max(run["version"], newest_version(self.run_dir / "policies"))  # stations only take newer ones
+        self.version = self.data.published_since(run["version"], self.run_dir / "policies", self.updates)
         self.fitted, self.published_at = run["fitted"], run["published_at"]

@@ -11,7 +11,7 @@ import torch
 
 from rlinf_core import prometheus
 from rlinf_core.algorithms.common.settings import ROLLOUTS, offline
-from rlinf_core.distributed.ray_cluster import connect, connected, disconnect, resources
+from rlinf_core.distributed.ray_cluster import connect, connected, disconnect, gpus_of_machines, resources
 from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.embodiments import joined
 from rlinf_core.errors import RecipeError
@@ -50,6 +50,7 @@ def train(recipe: Recipe, run_dir: Path, make: Make = stations, tell: Tell = lam
     Raises:
         RecipeError: what of the recipe does not go together, with itself or with the run that is there.
         RlinfError: another trainer is at work there, training diverged, or it could not go on; the last checkpoint is good.
+        WornOutError: processes died once too often, or found no room: to begin again goes on from there.
     """
     check_source(recipe)
     torch.set_num_threads(1)
@@ -70,7 +71,7 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         if not connected():  # else whoever was before goes on
             ending.callback(disconnect)
         connect(recipe.placement.ray)
-        check_placement(recipe.placement, resources())
+        check_placement(recipe.placement, resources(), gpus_of_machines())
     at_once, robots, judged = simulation.environments or 1, dict[str, VectorEnv](), dict[str, VectorEnv]()
     if came_from != STATIONS and _simulated(recipe):
         robots = judged = environments(recipe, make, ending, at_once)

@@ -94,7 +94,8 @@ def imported(spool, tmp_path, *more):
 
 def test_what_was_exported_comes_back_to_the_last_bit_and_pictures_nearly(spool, tmp_path, capsys):
     assert imported(spool, tmp_path) == 0
-    assert "2 episodes, 12 frames" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 episodes, 12 frames" in said and f"--set 'collect.recordings=[{tmp_path}/new]'; look" in said
     for name in ("a-1", "a-2"):
         before, after = read_episode(spool.root / "closed" / name), read_episode(tmp_path / "new" / name, sealed=True)
         front = before.observations.pop("front").astype(int)

@@ -1,5 +1,6 @@
 """What collecting has left in a folder: counted, gone on with, and not mixed with what is of another task."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_a_second_call_goes_on_from_there(run, capsys):
     assert main(["collect", "demo", "--out", str(run), "--episodes", "2"]) == 0
     said = capsys.readouterr().out
     assert "2 of 2 demonstrations succeeded and count, 1 did not" in said and not (run / "logs").exists()
-    assert f"""rlinf train demo --set 'collect.recordings=["{run}"]' simulation.environments=1""" in said
+    assert f"""rlinf train demo --set 'collect.recordings=[{run}]' simulation.environments=1""" in said
 
 
 @pytest.mark.parametrize("recipe, overrides, told", [
@@ -100,4 +101,20 @@ def test_what_cannot_be_collected_is_told_before_anything_starts(tmp_path, capsy
 
 def test_its_last_words_are_commands_for_the_same_recipe(tmp_path):
     said = next_commands(load_recipe("sim_rlpd"), "sim_rlpd", ["seed=3", *BY_HAND], tmp_path)
-    assert f"""rlinf train sim_rlpd --set seed=3 'collect.recordings=["{tmp_path}"]'  """ in said and "gamepad" not in said
+    assert f"""rlinf train sim_rlpd --set seed=3 'collect.recordings=[{tmp_path}]'  """ in said and "gamepad" not in said
+    assert "    rlinf demo sim_rlpd --set seed=3 'collect" in said
+
+
+def test_what_learns_from_recordings_alone_is_not_said_to_learn_on_a_station(tmp_path):
+    said = next_commands(load_recipe("sim_iql"), "sim_iql", [], tmp_path)
+    assert "rlinf demo" not in said and "rlinf train sim_iql --set" in said
+
+
+def test_the_folder_of_takes_may_have_any_name(tmp_path):
+    run = tmp_path / "it's été, 1"
+    said = next_commands(load_recipe("demo"), "demo", [], run)
+    lines = [line.partition("    # ")[0] for line in said.splitlines() if " --set " in line]
+    assert len(lines) == 2
+    for words in map(shlex.split, lines):
+        assert load_recipe("demo", [each for each in words if each.startswith("collect.rec")]).collect.recordings == (
+            str(run),)

@@ -136,10 +136,10 @@ def test_what_cannot_do_without_an_extra_refuses_before_it_starts(station_pc):
     (["--set", "station.policy={backend: remote, address: 'ws://trainer:8000'}"], "it goes on"),
     (["--episodes", "3"], "it goes on")])
 def test_a_station_needs_torch_only_where_it_computes_a_policy(said, lacks, station_pc, monkeypatch, capsys, tmp_path):
-    def prepare(*_):
+    def check(*_):
         raise RlinfError("it goes on")
 
-    monkeypatch.setattr(demo, "prepare", prepare)
+    monkeypatch.setattr(demo, "check", check)
     assert main(["up", "demo", "--out", str(tmp_path), *said]) == 1
     assert lacks in capsys.readouterr().err
     del station_pc["websockets"]

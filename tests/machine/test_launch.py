@@ -126,6 +126,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
     with ros.launched(f"realworld.launch.py recipe:=franka_twin run_dir:={tmp_path}/run", tmp_path / "log") as launch:
         launch.until("now waits for you; next, each in a terminal")
         launch.until("mode: ARMED")
+        assert (tmp_path / "run/recipe.yaml").exists(), "which its recordings have with them"
         nodes = [said for pid, said in marked(f"{tmp_path}/log").items()
                  if b"--ros-args" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
         assert len(nodes) > 8 and all(b"OMP_NUM_THREADS=1" in said for said in nodes), "or one spins at its priority"
@@ -186,8 +187,9 @@ def test_a_launch_argument_may_be_any_path(ros, tmp_path):
     told = subprocess.run(
         ["python3", "-c", "import json, station; from pathlib import Path; station.find_rlinf()\n"
          "said = dict.fromkeys(station.ARGUMENTS, '') | json.loads(input())\n"
+         "from rlinf_core.launching.launched import overrides_of\n"
          "from rlinf_core.settings.overrides import override\nfrom rlinf_core.settings.reading import Document\n"
-         "found = Document({})\nfor each in station._overrides(said): override(found, each)\n"
+         "found = Document({})\nfor each in overrides_of(said): override(found, each)\n"
          "print(json.dumps(found.data))"],
         cwd=ROOT / "launch", env=ros.environment, text=True, capture_output=True,
         input=json.dumps({"robot": f"{odd}/arm", "credentials": str(odd), "policy": "remote://host:8000"}))

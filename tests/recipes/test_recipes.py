@@ -74,6 +74,19 @@ def test_unknown_names_are_answered_with_known_ones():
         station_task(load_recipe("demo", ["station.robot=franka-sim"]))
 
 
+@pytest.mark.parametrize("base, told", [
+    ("[demo]", "'defaults': expected the name of one recipe, got ('demo',)"),
+    ("5", "'defaults': expected the name of one recipe, got 5"),
+    ("{demo: 1}", "expected the name of one recipe, got {'demo': 1}"),
+    ("demo_tin", "'defaults': recipe 'demo_tin': expected a file or one of .*did you mean 'demo_tiny'")])
+def test_a_base_that_is_none_is_named_with_its_line(tmp_path, base, told):
+    (tmp_path / "r.yaml").write_text(f"name: x\ndefaults: {base}\n")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(tmp_path / "r.yaml")
+    assert f"{tmp_path}/r.yaml, line 2: 'defaults': " in str(error.value)
+    assert told in str(error.value) or re.search(told, str(error.value))
+
+
 def test_another_algorithm_takes_none_of_the_bases_hyper_parameters(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("defaults: sim_ppo\nname: mine\nalgorithm: {name: grpo, group: 4}\n")

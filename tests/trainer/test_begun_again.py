@@ -197,7 +197,7 @@ def test_a_process_that_is_killed_for_memory_is_replaced_and_one_that_is_not_hea
         workers._answer(0)
     assert len(replaced) > 1
     readers = Readers.__new__(Readers)
-    readers.ray, readers._begun = Lost(ray.exceptions.ObjectLostError("a" * 56, "b", "c")), {tmp_path: (0, None)}
+    readers.ray, readers._begun = Lost(ray.exceptions.RpcError("cut")), {tmp_path: (0, None)}
     with pytest.raises(IngestError, match="a process of the ingest does not answer"):
         readers.read(tmp_path, "station_a")
     readers.ray, readers._begun = Lost(ray.exceptions.RayTaskError("f", "tb", MemoryError("m"))), {tmp_path: (0, None)}

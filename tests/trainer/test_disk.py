@@ -11,11 +11,13 @@ import time
 import pytest
 
 from rlinf_core.cli.demo import prepare
+from rlinf_core.cli.main import main
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching.fleet import members
+from rlinf_core.launching.preflight import check_trainer
 from rlinf_core.policies.files import newest_version, policy_files
-from rlinf_core.recipes import load_recipe
+from rlinf_core.recipes import load_recipe, resolved
 from rlinf_core.trainer import checkpoint, progress
 from rlinf_core.trainer.folder import check_same, keep_recipe, only_trainer
 from rlinf_core.trainer.sources import stations
@@ -189,6 +191,40 @@ def test_another_recipe_does_not_take_the_place_of_that_of_the_run_that_is_there
         with pytest.raises(RecipeError, match="seed: expected 0, with which the run in .*run was begun and goes on, got 3"):
             begin()
         assert (tmp_path / "run/recipe.yaml").read_text() == before
+
+
+BY_HAND = "# mine\ndefaults: demo\nname: mine\n"
+
+
+@pytest.mark.parametrize("text", [
+    BY_HAND, "name: mine\nseed: 1\n", "# what I changed\n{}", "{}", "a: [", "\udcff", "[" * 5000],
+    ids=["base", "short", "commented", "edited", "cut", "bytes", "deep"])
+def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folder(text, tmp_path):
+    path, recipe = tmp_path / "recipe.yaml", load_recipe("demo", ["bridge.port=50998"])
+    written = text.replace("{}", resolved(recipe).replace("seed: 0", "seed: 0 ")).encode("utf-8", "surrogateescape")
+    path.write_bytes(written)
+    for begin in (lambda: check_trainer(recipe, tmp_path), lambda: prepare(recipe, tmp_path),
+                  lambda: train(recipe, tmp_path), lambda: keep_recipe(recipe, tmp_path)):
+        with pytest.raises(RecipeError, match="recipe.yaml: expected none, or one that a run has written, got another"):
+            begin()
+    assert path.read_bytes() == written and not (tmp_path / "plan.json").exists()
+
+
+def test_the_recipe_that_was_given_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "recipe.yaml").write_text(BY_HAND)
+    assert main(["up", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path), "--set", "station.domain_id=58"]) == 1
+    assert "Choose another --out, or give it another name" in capsys.readouterr().err
+    assert (tmp_path / "recipe.yaml").read_text() == BY_HAND and not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("name", ["demo", "sim_vla", "sim_embodiments", "franka_twin"])
+def test_what_a_run_has_written_is_written_again(name, tmp_path):
+    for overrides in (["seed=1"], ["seed=2", "algorithm.learning_rate=1e-5"], []):
+        keep_recipe(load_recipe(name, overrides), tmp_path)
+    before = (tmp_path / "recipe.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(before.partition("release:")[0])  # of a release that knew no such section
+    keep_recipe(load_recipe(tmp_path / "recipe.yaml"), tmp_path)
+    assert (tmp_path / "recipe.yaml").read_text() == before
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "- 1", "seed: 0\nalgorithm: 3\n", "\udcff"])

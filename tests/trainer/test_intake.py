@@ -1,5 +1,6 @@
 """From recordings to what is learned from: nothing that lies there stops a trainer, and nothing wrong is learned from."""
 
+import errno
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import pytest
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import SUMS, seal
 from rlinf_core.episodes.spool import Spool
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import BeginError, IngestError, RecipeError
 from rlinf_core.policies.instructions import NAME, decoded
 from rlinf_core.trainer.sources.intake import Intake, trajectory_of
 from rlinf_core.trainer.sources.recordings import read_recordings
@@ -176,3 +177,40 @@ def test_recordings_stay_where_they_are_and_need_one_that_can_be_learned_from(sp
         read_recordings((str(bad),), intake(tmp_path / "other", task.spec), taken)
     with pytest.raises(RecipeError, match="expected recorded episodes .* found none"):
         read_recordings((str(tmp_path / "run"),), run, taken)
+
+
+def test_recordings_of_a_user_that_is_not_there_are_refused_by_name(task, tmp_path):
+    with pytest.raises(RecipeError, match="collect.recordings: expected a folder, .* got ~nobody_of_that_name/x"):
+        read_recordings(("~nobody_of_that_name/x",), intake(tmp_path / "run", task.spec), Taken())
+
+
+@pytest.mark.parametrize("error, raised", [
+    (MemoryError("for 3 GiB"), IngestError), (OSError(errno.ENOSPC, "full"), IngestError),
+    (IngestError("the shards died"), IngestError), (BeginError("no such module"), BeginError)])
+def test_where_there_is_no_room_for_an_episode_the_run_ends_and_nothing_is_refused(spool, task, tmp_path, error, raised):
+    folder, run = record(spool, task.spec).close(), intake(tmp_path / "run", task.spec)
+
+    def insert(trajectory):
+        raise error
+
+    with pytest.raises(raised, match="expected room to learn from it|died|no such module"):
+        run.take(folder, insert)
+    assert folder.is_dir() and not run.ids and run.counts() == {"refused": 0} and not run.journal.path.exists()
+    assert run.take(folder, Taken()) == "online"
+
+
+def test_what_was_refused_is_counted_as_it_is_noted_and_when_a_run_goes_on(spool, task, tmp_path):
+    run = intake(tmp_path / "run", task.spec)
+    for number, station in enumerate(("a", "b", "b", "")):
+        folder = record(spool, task.spec, f"e{number}", leave=("ended",)).close()
+        if station:
+            run.journal.arrived(folder.name, station, "0" * 64)
+        run.take(folder, Taken())
+        run.take(folder, Taken())
+    run.take(record(spool, task.spec, "good").close(), Taken())
+    assert run.counts() == {"refused": 4, "a/refused": 1, "b/refused": 2}
+    again = intake(tmp_path / "run", task.spec)
+    again.load_state_dict(run.state_dict())
+    again.load_state_dict(run.state_dict())
+    again.ids = None
+    assert again.counts() == run.counts(), "without a look at each, four times a second"

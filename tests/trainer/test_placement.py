@@ -1,6 +1,10 @@
 """What a placement may say, and what a cluster may lack."""
 
+import os
+import subprocess
+
 import pytest
+import ray
 from pydantic import ValidationError
 
 from rlinf_core.distributed import ray_cluster
@@ -14,7 +18,8 @@ SMALL, LARGE = {"CPU": 2.0}, {"CPU": 64.0, "GPU": 4.0}
     (dict(), SMALL), (dict(learners=2, workers=2), SMALL), (dict(learners=2, workers=2, mode="pipelined"), SMALL),
     (dict(learners=8, workers=8), SMALL), (dict(learners=2, workers=2, ingest=6, replay_shards=6), SMALL),
     (dict(learners=4, workers=4, learner_gpus=0.6, worker_gpus=0.4), LARGE),
-    (dict(learners=2, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="disaggregated"), LARGE)])
+    (dict(learners=2, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="disaggregated"), LARGE),
+    (dict(learners=1, workers=4, learner_gpus=2.0, worker_gpus=0.5), LARGE), (dict(workers=9, worker_gpus=0.33), LARGE)])
 def test_what_a_cluster_has_is_placed(asked, resources):
     check_placement(Placement(**asked), resources)
 
@@ -26,10 +31,21 @@ def test_what_a_cluster_has_is_placed(asked, resources):
      r"2 learners \+ 2 workers \+ 6 processes of ingest \+ 7 replay shards are 17 processes"),
     (dict(learners=2, learner_gpus=1.0), SMALL, r"2 learners and 0 workers ask for 2 x 1 \+ 0 x 0 = 2 GPUs; .* has 0"),
     (dict(learners=3, workers=2, learner_gpus=1.0, worker_gpus=1.0, mode="pipelined", ray="10.0.0.1:6379"), LARGE,
-     r"3 x 1 \+ 2 x 1 = 5 GPUs; the cluster at 10.0.0.1:6379 has 4")])
+     r"3 x 1 \+ 2 x 1 = 5 GPUs; the cluster at 10.0.0.1:6379 has 4"),
+    (dict(workers=3, worker_gpus=0.6), {"CPU": 2.0, "GPU": 2.0},
+     "0 learners of 0 GPUs each and 3 workers of 0.6 do not fit into the GPUs of this machine, which has 2: "),
+    (dict(learners=1, workers=3, learner_gpus=2.0, worker_gpus=0.6), LARGE, "3 workers of 0.6 do not fit into the GPUs")])
 def test_what_a_cluster_lacks_is_refused_with_both_sides(asked, resources, message):
     with pytest.raises(RecipeError, match=message):
         check_placement(Placement(**asked), resources)
+
+
+def test_what_takes_several_gpus_takes_them_in_one_machine():
+    asked = Placement(learners=1, workers=2, learner_gpus=2.0, worker_gpus=1.0, mode="disaggregated")
+    check_placement(asked, LARGE, [1.0, 3.0])
+    check_placement(asked, LARGE, [2.0, 0.0, 1.0, 1.0])
+    with pytest.raises(RecipeError, match=r"1 learners of 2 GPUs each and 2 workers of 1 .* which has 1 \+ 1 \+ 1 \+ 1: "):
+        check_placement(asked, LARGE, [1.0] * 4)
 
 
 @pytest.mark.parametrize("asked, message", [
@@ -56,3 +72,20 @@ def test_processes_share_cpus_where_there_are_more_of_them(monkeypatch):
 def test_a_cluster_that_is_not_there_is_named(address, why):
     with pytest.raises(RlinfError, match=f"placement.ray: expected the head of a Ray cluster at {address}, .*{why}"):
         ray_cluster.connect(address)
+
+
+def test_a_cluster_has_a_folder_of_its_process_and_those_of_processes_that_were_killed_go(tmp_path, monkeypatch):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    names = [f"rlinf-ray-{gone.pid}-a", f"rlinf-ray-{os.getppid()}-b", f"rlinf-ray-{gone.pid}", "rlinf-ray-abc",
+             f"ray-{gone.pid}-"]
+    for name in names:
+        (tmp_path / name / "session").mkdir(parents=True)
+    for where, name, value in ((ray_cluster, "ROOM", tmp_path), (ray_cluster, "_folder", None),
+                               (ray, "is_initialized", lambda: False), (ray, "init", lambda *_, **how: said.append(how))):
+        monkeypatch.setattr(where, name, value)
+    said = []
+    ray_cluster.connect()
+    own = ray_cluster._folder
+    assert own.name.startswith(f"rlinf-ray-{os.getpid()}-") and said[0]["_temp_dir"] == str(own) and own.is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*names[1:], own.name])

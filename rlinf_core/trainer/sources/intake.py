@@ -13,7 +13,7 @@ from rlinf_core.atomic_io import set_aside
 from rlinf_core.episodes import Episode, read_episode
 from rlinf_core.episodes.journal import Journal
 from rlinf_core.episodes.validation import check_episode
-from rlinf_core.errors import EpisodeError, IngestError, SpecError, passing, printable
+from rlinf_core.errors import BeginError, EpisodeError, IngestError, SpecError, passing, printable
 from rlinf_core.policies import instructions
 from rlinf_core.policies.settings import PolicySettings
 from rlinf_core.rollouts.experience import TRAIN, Trajectory
@@ -43,12 +43,11 @@ class Intake:
         self.journal = Journal(run_dir / "journal.jsonl")
         self.readers: Readers | None = None  # on Ray
         self.ids: dict[str, str] = {}  # of episodes, to what became of them: those of a checkpoint, and since
+        self._refused = Counter({REFUSED: 0})
 
     def counts(self) -> dict[str, float]:
         """How many may not be learned from, and how many of each station: ``refused``, ``<station>/refused``."""
-        refused = [name for name, status in self.ids.items() if status.startswith(REFUSED)]
-        of_each = Counter(f"{station}/{REFUSED}" for name in refused if (station := self.journal.station(name)))
-        return {REFUSED: float(len(refused)), **{name: float(count) for name, count in of_each.items()}}
+        return {name: float(count) for name, count in self._refused.items()}
 
     def take(self, folder: Path, insert: Callable[[Trajectory], str], ours: bool = True) -> str:
         """Insert one episode; returns what became of it, and never raises for its sake. A second time changes nothing.
@@ -82,11 +81,22 @@ class Intake:
             status = f"{REFUSED}: {error}"
         except SpecError as error:
             status = f"{REFUSED}: episode {folder.name}: {error}. It is not trained on"
-        except IngestError:
+        except (IngestError, BeginError):
             raise
-        except Exception as error:  # no recording may stop a trainer, now and at every restart
+        except Exception as error:
+            if passing(error):  # where it is kept, of which a part may be there by now: a checkpoint has all or none
+                raise IngestError(f"episode {folder.name}: expected room to learn from it, got {type(error).__name__}: "
+                                  f"{error}. It stays where it is, and the last checkpoint is good. A smaller "
+                                  "replay.capacity needs less memory; then the same command goes on") from error
+            # no recording may stop a trainer, now and at every restart
             status = f"{REFUSED}: episode {folder.name}: cannot be read: {type(error).__name__}: {error}"
-        self.ids[folder.name] = status = printable(status)
+        return self._note(folder.name, printable(status))
+
+    def _note(self, name: str, status: str) -> str:
+        self.ids[name] = status
+        if status.startswith(REFUSED):
+            station = self.journal.station(name)
+            self._refused.update([REFUSED, *([f"{station}/{REFUSED}"] if station else [])])
         return status
 
     def read(self, folder: Path) -> Episode:
@@ -119,7 +129,9 @@ class Intake:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.ids = dict(state["ids"])
+        self.ids, self._refused = {}, Counter({REFUSED: 0})
+        for name, status in state["ids"]:
+            self._note(name, status)
 
 
 def checked(folder: Path, spec: StationSpec, longest: int, sender: str) -> Episode:

@@ -1,0 +1,111 @@
+"""What ROS's launch starts of a station, by the arguments of a launch file; a refusal names the argument."""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlinf_core.cli.arguments import written
+from rlinf_core.data.takes import Takes
+from rlinf_core.errors import RecipeError
+from rlinf_core.launching.collecting import collecting, collecting_processes
+from rlinf_core.launching.graph import Process, director_process, station_processes, write_plan
+from rlinf_core.operators import KEYBOARD, SCRIPTED
+from rlinf_core.paths import expanded
+from rlinf_core.recipes import Recipe, load_recipe, station_robot
+from rlinf_core.settings.overrides import quoted
+from rlinf_core.trainer.folder import keep_recipe
+
+ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
+TRAINER = re.compile(r"(\[[^\s\[\]/]+\]|[^\s:\[\]/]+):(\d{1,5})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A station that may be started.
+
+    Attributes:
+        recipe, overrides: what it plays, and how the recipe was loaded.
+        run_dir: where to.
+        wanted: demonstrations that are collected; 0 for the station alone.
+        before: of those, what is there.
+        processes: none where as many as are wanted are there.
+    """
+
+    recipe: Recipe
+    overrides: list[str]
+    run_dir: Path
+    wanted: int
+    before: Takes
+    processes: list[Process]
+
+
+def launched(said: Mapping[str, str]) -> Launched:
+    """What the arguments ask for, written down in its folder; RlinfError, and nothing is written, where it cannot be."""
+    name, overrides = said["recipe"], overrides_of(said)
+    run_dir, wanted, before = folder("run_dir", said["run_dir"]), number("episodes", said["episodes"]), Takes()
+    recipe = load_recipe(name, overrides)
+    if not said["operator"] and recipe.station.operator.kind == SCRIPTED and not station_robot(recipe).without_hardware:
+        overrides.append(f"station.operator={{kind: {KEYBOARD}}}")  # whom a script may not arm
+        recipe = load_recipe(name, overrides)
+    if wanted:
+        recipe, before = collecting(name, overrides, run_dir, wanted)
+        if before.succeeded >= wanted:
+            return Launched(recipe, overrides, run_dir, wanted, before, [])
+    processes = station_processes(recipe, run_dir)
+    keep_recipe(recipe, run_dir)
+    if wanted:
+        processes = collecting_processes(recipe, run_dir, before, terminal=False)
+    elif said["director"] == "true":
+        write_plan(recipe, run_dir)
+        processes.append(director_process(recipe, run_dir))
+    return Launched(recipe, overrides, run_dir, wanted, before, processes)
+
+
+def overrides_of(said: Mapping[str, str]) -> list[str]:
+    """What they change in the recipe."""
+    robot, trainer, policy = ROBOTS.get(said["robot"], said["robot"]), said["trainer"], said["policy"]
+    values = {"station.robot": str(folder("robot", robot)) if "/" in robot else robot, "station.name": said["namespace"]}
+    address = TRAINER.fullmatch(trainer)
+    if trainer and not address:
+        raise RecipeError(f"trainer: expected host:port, such as gpu-pc:50551 or [::1]:50551, or nothing, got '{trainer}'")
+    if address:
+        values |= {"bridge.host": address[1]}
+    if said["credentials"]:
+        values |= {"bridge.credentials": str(folder("credentials", said["credentials"]))}
+    found = [f"{key}={quoted(value)}" for key, value in values.items() if value]
+    found += [f"bridge.port={int(address[2])}"] if address else []
+    found += [f"station.lockstep={said['lockstep']}"] if said["lockstep"] else []
+    found += [f"station.web.port={number('web', said['web'])}"] if said["web"] else []
+    found += [f"station.operator={{kind: {quoted(said['operator'])}}}"] if said["operator"] else []
+    if not policy:
+        return found
+    scheme, _, server = policy.partition("://")
+    if scheme != "remote" or not server:
+        raise RecipeError(f"policy: expected remote://host:port, or nothing, got '{policy}'")
+    return [*found, "station.policy.backend=remote", f"station.policy.address={quoted(f'ws://{server}')}"]
+
+
+def folder(argument: str, said: str) -> Path:
+    """The path that an argument says."""
+    if not said:
+        raise RecipeError(f"{argument}: expected a folder, got nothing")
+    return expanded(said, argument).resolve()
+
+
+def file(argument: str, said: str) -> Path:
+    """The file that an argument says, into which something is written once the work is done."""
+    try:
+        return written()(said)
+    except ArgumentTypeError as error:
+        raise RecipeError(f"{argument}: {error}") from error
+
+
+def number(argument: str, said: str) -> int:
+    """The whole number that an argument says."""
+    if not re.fullmatch(r"\d{1,9}", said, re.ASCII):
+        raise RecipeError(f"{argument}: expected a whole number from 0 on, got '{said}'")
+    return int(said)

@@ -1,0 +1,59 @@
+"""Paths of recipes, tasks and robots: a home that nobody has is said in words, with the key that names it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlinf_core.cli.check import recipe_of
+from rlinf_core.errors import RecipeError
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.page.access import token_of
+from rlinf_core.paths import expanded
+from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.recipes.exposure import credentials_of, fleet_of
+from rlinf_core.task import load_task
+
+NOBODYS = "~nobody_x/there"
+TOLD = "expected a path, in which ~name is the home of a user of this machine, got '~nobody_x/"
+
+
+def test_a_home_is_the_users_own_or_that_of_one_there_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert expanded("~/a", "here") == tmp_path / "a" and expanded("a/~b", "here") == Path("a/~b")
+    with pytest.raises(RecipeError, match=f"^here: {TOLD}"):
+        expanded(NOBODYS, "here")
+
+
+@pytest.mark.parametrize("key, use", [
+    ("station.robot", check_recipe), ("station.task", check_recipe),
+    ("bridge.fleet", lambda recipe: fleet_of(recipe.bridge)),
+    ("bridge.credentials", lambda recipe: credentials_of(recipe.bridge)),
+    ("station.web.token_file", lambda recipe: token_of(recipe.station.web)),
+    ("station.web.token_file", lambda recipe: station_processes(recipe, Path("run")))])
+def test_of_a_recipe(key, use):
+    with pytest.raises(RecipeError, match=f"^{key}: {TOLD}"):
+        use(load_recipe("demo", [f"{key}='{NOBODYS}'", "station.web.port=8080"]))
+
+
+def test_of_a_part_in_a_file_of_ones_own():
+    with pytest.raises(RecipeError, match=f"'station.operator.kind': {TOLD}"):
+        load_recipe("demo", [f"station.operator={{kind: '{NOBODYS}.py:Mine'}}"])
+
+
+@pytest.mark.parametrize("reward, key", [
+    ({"kind": "classifier", "model": NOBODYS}, "reward.model"), ({"kind": f"{NOBODYS}.py:Mine"}, "reward.kind")])
+def test_of_a_task(reward, key, tmp_path):
+    said = yaml.safe_load(Path("configs/tasks/reach.yaml").read_text()) | {"reward": reward}
+    (tmp_path / "task.yaml").write_text(yaml.safe_dump(said))
+    with pytest.raises(RecipeError, match=rf"task.yaml, line \d+: '{key}': {TOLD}"):
+        load_task(tmp_path / "task.yaml")
+
+
+def test_a_robot_and_a_task_that_are_checked_may_lie_anywhere(tmp_path):
+    robot, task = tmp_path / "o'brien, é/r", tmp_path / "o'brien, é/t.yaml"
+    robot.parent.mkdir()
+    robot.symlink_to(Path("sim_bridges/franka_mujoco/franka_sim").resolve())
+    task.write_text(Path("configs/tasks/reach.yaml").read_text())
+    station = recipe_of("franka_mujoco", str(robot), str(task)).station
+    assert (station.robot, station.task) == (str(robot), str(task))

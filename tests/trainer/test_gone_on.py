@@ -1,0 +1,46 @@
+"""A run that goes on: what it knows of evaluations and policies since its last checkpoint, and before."""
+
+from rlinf_core.policies.files import policy_name
+from rlinf_core.reports.curves import read_evaluations
+from rlinf_core.rollouts.evaluation import EpisodeResult
+from rlinf_core.trainer import checkpoint
+from tests.trainer.test_run import ASYNC_PPO, run_of
+
+
+def judged(run, steps):
+    run.data.steps = steps
+    run._evaluate(lambda: [EpisodeResult(1, True, False, 1.0, 5)])
+
+
+def test_the_next_evaluation_is_ahead_however_much_a_turn_plays_and_none_is_forgotten(task, tmp_path):
+    run = run_of(task, tmp_path, "simulation.evaluate_every=2000")
+    for steps, following in ((0, 2000), (4096, 6000), (8192, 10_000), (9000, 10_000), (10_000, 12_000)):
+        judged(run, steps)
+        assert run.next_evaluation == following
+    again = run_of(task, tmp_path, "simulation.evaluate_every=2000")
+    assert [entry["env_steps"] for entry in read_evaluations(tmp_path)] == [0, 4096, 8192, 9000, 10_000]
+    assert again.next_evaluation == 12_000
+
+
+def test_what_was_evaluated_before_its_time_is_in_a_checkpoint(task, tmp_path):
+    """As at the end of a run, of which there is a checkpoint already."""
+    run = run_of(task, tmp_path, "simulation.evaluate_every=2000")
+    judged(run, 2500)
+    judged(run, 2500)
+    assert checkpoint.load(checkpoint.checkpoints(tmp_path / "checkpoints")[-1])["run"]["version"] == run.version == 2
+
+
+def test_policies_since_the_checkpoint_are_as_old_as_the_learner_that_goes_on(task, tmp_path):
+    """What stations have played with them is learned from."""
+    run = run_of(task, tmp_path, algorithm=ASYNC_PPO)
+    for updates in (3, 5):
+        run.learner.updates = updates
+        run.publish()
+    run.save()
+    for updates in (5, 9):
+        run.learner.updates = updates
+        run.publish()
+    (tmp_path / "policies" / policy_name(5)).write_bytes(b"damaged")
+    again = run_of(task, tmp_path, algorithm=ASYNC_PPO)
+    assert again.updates == 5 and again.version == 5
+    assert again.data.versions == {1: 3, 2: 5, 3: 5, 4: 5}

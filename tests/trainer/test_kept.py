@@ -1,0 +1,64 @@
+"""What is kept of episodes that are learned from in parts, or later: how much room it takes, and who waits meanwhile."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlinf_core.recipes import load_recipe
+from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Trajectory
+from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.learner import first_policy
+from tests.algorithms.point import SPEC
+from tests.trainer.test_run import ASYNC_PPO, run_of, shown, spool  # noqa: F401 (a fixture)
+
+STEPS = 40
+
+
+@pytest.fixture
+def gated():
+    """The data of HG-DAgger, which has room for three whole episodes."""
+    recipe = load_recipe("sim_dagger", ["algorithm.gated=true", "policy.hidden=[8]", "algorithm.batch_size=64",
+                                        f"replay.capacity={3 * (STEPS + 1)}"])
+    return data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+
+
+def episode(number, *taken_over, mode=TRAIN):
+    """Whose vectors say its number and time step."""
+    sources = ["operator" if step in taken_over else "policy" for step in range(STEPS)]
+    vectors = np.stack([np.full(STEPS + 1, number), np.arange(STEPS + 1)], axis=1).astype(np.float32)
+    return Trajectory({"vectors": vectors}, np.zeros((STEPS, SPEC.action.dim), np.float32), np.zeros(STEPS, np.float32),
+                      np.ones(STEPS, np.float32), True, mode, sources, station="a")
+
+
+def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_demonstrated(gated):
+    gated.insert(episode(0, *range(STEPS), mode=DEMONSTRATION), 0)
+    for number in range(1, 17):
+        assert gated.insert(episode(number, 7, 8, 30), 0) == "online"
+    drawn = {tuple(row) for _ in range(40) for row in gated.batch()["vectors"]}
+    shown = {(0.0, float(step)) for step in range(STEPS)}
+    assert drawn == shown | {(float(number), step) for number in range(1, 17) for step in (7.0, 8.0, 30.0)}
+    assert gated.online.inserted == STEPS + 16 * 3 and gated.steps == 16 * STEPS
+    assert gated.order()["expert_fraction"] == pytest.approx(gated.config.expert_fraction(16)), "of whole episodes"
+
+
+def test_where_there_is_nothing_to_learn_from_stations_go_on_until_there_is(gated):
+    for number in range(9):
+        assert gated.insert(episode(number), 0) == "online"
+    assert len(gated.online) == gated.online.inserted == 0 and not gated.governor.accepting(gated.steps, 0)
+    assert gated.accepting(0) and gated.due(0, None) == 0
+    gated.insert(episode(9, 3), 0)
+    assert not gated.accepting(0) and gated.due(0, None) > 0 and len(gated.online) == 1
+
+
+def test_stations_wait_for_a_learner_of_rollouts_that_is_behind_by_more_than_its_lag(spool, task, tmp_path):  # noqa: F811
+    run = run_of(task, tmp_path, "policy.horizon=2", "policy.execute=2", "algorithm.chunks=8", algorithm=ASYNC_PPO)
+    run.data.governor = replace(run.data.governor, max_lag_episodes=1.5, steps_per_episode=8)
+    asked = []
+    for number in range(6):
+        assert shown(run, spool, f"e{number}", steps=6, chunk=(2, 2)) == "online"
+        asked.append((run.report()["accepting"], run.data.due(0, run.learner)))
+    assert asked == [(True, 0), (True, 0), (True, 1), (True, 1), (False, 1), (False, 1)], "8 chunks and 1.5 episodes of 4"
+    run.data.batch()
+    assert run.report()["accepting"]

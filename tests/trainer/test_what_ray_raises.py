@@ -1,0 +1,193 @@
+"""What Ray raises where a process, a machine or its store fails: who goes on, who ends, and that no episode is blamed."""
+
+import runpy
+import sys
+
+import pytest
+import ray
+from ray import exceptions
+
+from rlinf_core.distributed import ray_cluster, replay_shards
+from rlinf_core.distributed.group import LearnerGroup
+from rlinf_core.distributed.readers import Readers
+from rlinf_core.distributed.replay_shards import ReplayShards
+from rlinf_core.distributed.rollout_workers import OnRay
+from rlinf_core.episodes.spool import Spool
+from rlinf_core.errors import REFUSED, BeginError, IngestError, RecipeError, RlinfError, SpecError, WornOutError
+from rlinf_core.trainer.sources.intake import Intake
+from tests.messages import record
+
+LOST = exceptions.ObjectLostError("a" * 56, None, "")
+
+
+def at_once(reason):
+    """What Ray says of an actor whose ``__init__`` has raised."""
+    return exceptions.ActorDiedError(exceptions.RayTaskError("__init__", f"Traceback\n{reason}", ValueError(reason)))
+
+
+def raised_there(cause):
+    """What Ray raises where a task has raised."""
+    return exceptions.RayTaskError("f", "Traceback", cause).as_instanceof_cause()
+
+
+class Here:
+    """Ray, as it is to its callers, with actors in this process; ``put`` and ``get`` raise what stands there in turn."""
+
+    exceptions = exceptions
+
+    def __init__(self, put=(), get=()):
+        self.to_raise, self.made = {"put": list(put), "get": list(get)}, 0
+
+    def remote(self, *made, **asked):
+        return lambda kind: Made(self, kind)
+
+    def put(self, value):
+        return self._answer("put", value)
+
+    def get(self, call):
+        return self._answer("get", call)
+
+    def _answer(self, of, value):
+        error = self.to_raise[of].pop(0) if self.to_raise[of] else None
+        if error is not None:
+            raise error
+        return value() if callable(value) else value
+
+    def kill(self, actor):
+        pass
+
+
+class Made:
+    """An actor class, and an actor."""
+
+    def __init__(self, owner, kind):
+        self.owner, self.kind = owner, kind
+
+    def remote(self, *made):
+        self.owner.made += 1
+        actor = self.kind(*made)
+        return type("Actor", (), {"__getattr__": lambda _, name: type("Method", (), {
+            "remote": staticmethod(lambda *what: lambda: getattr(actor, name)(*what))})()})()
+
+
+@pytest.fixture
+def intake(task, tmp_path):
+    """With an episode, and what is to take it."""
+    intake = Intake(tmp_path / "run", task.spec, 49)
+    intake.folder = record(Spool(tmp_path / "spool"), task.spec).close()
+    return intake
+
+
+def shards(task, monkeypatch, **errors):
+    monkeypatch.setattr(replay_shards, "connect", lambda address: Here(**errors))
+    return ReplayShards(task.spec, 100, shards=1)
+
+
+def kept_in(replay):
+    def insert(episode):
+        seen = {"vectors": episode.observations["vectors"]}
+        replay.insert_episode(seen, episode.actions, episode.rewards, episode.discounts)
+        return "online"
+
+    return insert
+
+
+@pytest.mark.parametrize("errors, said", [
+    (dict(put=[exceptions.ObjectStoreFullError("full")]), "expected room in their processes and in Ray's store, got: full"),
+    (dict(put=[exceptions.OutOfDiskError("full")]), "expected room in their processes and in Ray's store"),
+    (dict(get=[raised_there(MemoryError("for 3 GiB"))]), "expected room in their processes"),
+    (dict(get=[exceptions.RaySystemError("no raylet")]), "expected room in their processes"),
+    (dict(get=[exceptions.RayActorError()] * 11), "replay shards died 11 times")])
+def test_a_replay_that_cannot_go_on_ends_the_run_and_refuses_no_episode(intake, task, monkeypatch, errors, said):
+    with pytest.raises(IngestError, match=said):
+        intake.take(intake.folder, kept_in(shards(task, monkeypatch, **errors)))
+    assert intake.folder.is_dir() and not intake.ids
+    assert intake.take(intake.folder, kept_in(shards(task, monkeypatch))) == "online"
+
+
+def test_what_a_shard_itself_refuses_is_refused(intake, task, monkeypatch):
+    replay = shards(task, monkeypatch, get=[raised_there(SpecError("episode of 200 transitions"))])
+    assert intake.take(intake.folder, kept_in(replay)).startswith("refused: episode a-1: episode of 200 transitions")
+
+
+def test_a_shard_whose_answer_is_lost_with_its_machine_is_made_again_and_holds_each_episode_once(intake, task, monkeypatch):
+    replay = shards(task, monkeypatch, get=[LOST])
+    assert intake.take(intake.folder, kept_in(replay)) == "online"
+    assert replay.died == 1 and replay.ray.made == 2 and len(replay) == 5
+    replay.ray.to_raise["get"] = [LOST]
+    assert len(replay.vectors()) == 5 and replay.ray.made == 3
+
+
+@pytest.fixture
+def readers(intake):
+    intake.readers = readers = Readers.__new__(Readers)
+    readers.ray, readers.died, readers._next, readers._begun = Here(), 0, 0, {}
+    readers.made = intake.spec, intake.longest, False, None
+    readers._actors = [readers._spawn()]
+    return readers
+
+
+def test_a_full_store_ends_no_reading_ahead_and_refuses_no_episode(intake, readers, monkeypatch):
+    def begin(folder, sender):
+        raise exceptions.ObjectStoreFullError("full")
+
+    monkeypatch.setattr(readers, "_begin", begin)
+    intake.ahead([intake.folder])
+    for error in (None, raised_there(exceptions.OutOfDiskError("full")), exceptions.RpcError("cut")):
+        if error:
+            readers._begun, readers.ray = {intake.folder: (0, None)}, Here(get=[error])
+        with pytest.raises(IngestError, match="(?s)a process of the ingest does not answer: .*Nothing is lost"):
+            intake.take(intake.folder, lambda episode: "online")
+    assert intake.folder.is_dir() and not intake.ids
+
+
+def test_a_reader_whose_answer_is_lost_is_replaced_and_the_episode_read(intake, readers):
+    readers.ray.to_raise["get"] = [LOST]
+    assert intake.take(intake.folder, lambda episode: "online") == "online" and readers.died == 1
+
+
+def test_who_cannot_begin_is_not_tried_again_and_the_reason_is_told(intake, readers, task, monkeypatch):
+    said, error = "expected a process that begins, .*(?s:.)*no module named 'mine'", at_once("no module named 'mine'")
+    readers.ray.to_raise["get"] = [error]
+    with pytest.raises(BeginError, match=said):
+        intake.take(intake.folder, lambda episode: "online")
+    replay = shards(task, monkeypatch, get=[error])
+    with pytest.raises(BeginError, match=said):
+        intake.take(intake.folder, kept_in(replay))
+    assert not intake.ids and readers.died == replay.died == 0
+    group, workers = LearnerGroup.__new__(LearnerGroup), OnRay.__new__(OnRay)
+    group.ray, group.processes, group.since, group.failures = Here(get=[error]), [], [], 0
+    with pytest.raises(BeginError, match=said):
+        group._call("normalise")
+    workers.ray, workers.died, workers.pending = Here(get=[error]), 0, [None]
+    with pytest.raises(BeginError, match=said):
+        workers._answer(0)
+    assert group.failures == workers.died == 0
+
+
+def test_rollout_workers_that_a_cluster_has_no_room_for_end_the_run_in_words(monkeypatch):
+    workers, waited = OnRay.__new__(OnRay), []
+    workers.ray, workers.placed, workers.asked = Here(), False, {"num_cpus": 1.0, "num_gpus": 0.6}
+    workers.workers = [Made(workers.ray, dict).remote() for _ in range(3)]
+    workers.ray.wait = lambda ready, num_returns, timeout: waited.append((num_returns, timeout)) or (ready[:2], ready[2:])
+    monkeypatch.setattr(ray_cluster, "resources", lambda: {"CPU": 8.0, "GPU": 2.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 6.0, "GPU": 0.8})
+    with pytest.raises(WornOutError, match="rollout workers: expected room for 3 processes of 1 CPU, 0.6 GPU each within "
+                                           "180 s; the cluster has 8 CPU, 2 GPU, of which 6 CPU, 0.8 GPU are free"):
+        workers.start(0, {})
+    assert waited == [(3, 180.0)]
+
+
+@pytest.mark.parametrize("error, code", [
+    (RecipeError("no such key"), REFUSED), (BeginError("no such module"), REFUSED), (RlinfError("diverged"), REFUSED),
+    (WornOutError("no room"), 1), (IngestError("shards died"), 1)])
+def test_a_trainer_that_a_restart_would_mend_says_so_by_its_exit_code(tmp_path, monkeypatch, capsys, error, code):
+    def train(**_):
+        raise type(error)(*error.args)
+
+    monkeypatch.setattr(WornOutError, "told", False)
+    monkeypatch.setattr("rlinf_core.cli.train.train_command", train)
+    monkeypatch.setattr(sys, "argv", ["trainer", "demo", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("rlinf_core.cli.trainer", run_name="__main__")
+    assert ended.value.code == code and f"rlinf: {error}" in capsys.readouterr().err
