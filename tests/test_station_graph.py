@@ -14,6 +14,7 @@ import pytest
 
 from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.errors import REFUSED, RecipeError, RlinfError
+from rlinf_core.launching import supervisor as supervising
 from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process, station_processes, trainer_process
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_station
 from rlinf_core.recipes import load_recipe
@@ -136,6 +137,17 @@ def test_the_supervisor_starts_again_what_may_die_and_gives_up_on_what_cannot_li
                 time.sleep(0.05)
         left = children(supervisor)
     assert all(popen.poll() is not None for popen in left)
+
+
+def test_what_ends_again_and_again_for_one_reason_is_given_up_however_slowly(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervising, "RESTART_WINDOW_S", 0.0)
+    lacks = "import sys; print('rlinf: no room on any machine. Ask for fewer', file=sys.stderr); sys.exit(1)"
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.run("trainer", [sys.executable, "-c", lacks], RESPAWN)
+        with pytest.raises(RlinfError, match=f"trainer ended {MAX_RESTARTS + 1} times for one reason: no room on any"):
+            poll(supervisor)
+    assert supervisor.events == [
+        "trainer ended (exit code 1) and was started again: no room on any machine. Ask for fewer"] * MAX_RESTARTS
 
 
 def test_a_trainer_that_refuses_ends_the_run_with_its_words_and_is_not_started_again(tmp_path):

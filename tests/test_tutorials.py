@@ -44,8 +44,8 @@ def test_first_run(tmp_path):
 def test_your_task(tmp_path):
     told = follow("tutorial_your_task.md", tmp_path)
     assert "does not fit this station" in told and "refused, as it should be" in told
-    recipe = (tmp_path / "runs/mine/run/recipe.yaml").read_text()
-    assert "runs/mine/task.yaml" in recipe
+    recipe = (tmp_path / "runs/my_task/run/recipe.yaml").read_text()
+    assert "runs/my_task/task.yaml" in recipe
 
 
 @pytest.mark.slow
@@ -56,10 +56,10 @@ def test_your_robot(tmp_path):
     assert told.count("15 of 15 kept") == 2, "lifting and stacking"
     assert "robot.yaml, line 3: unknown key 'options.griper' (did you mean 'gripper'?)" in told
     assert "refused, as it should be" in told
-    evaluations = [json.loads(line) for line in (tmp_path / "runs/mine/run/progress.jsonl").read_text().splitlines()]
+    evaluations = [json.loads(line) for line in (tmp_path / "runs/my_robot/run/progress.jsonl").read_text().splitlines()]
     assert [entry["updates"] for entry in evaluations] == [0, 200]
-    recipe = yaml.safe_load((tmp_path / "runs/mine/run/recipe.yaml").read_text())
-    assert recipe["station"]["robot"] == str(tmp_path / "runs/mine/ur5e"), "from where the recipe lies"
+    recipe = yaml.safe_load((tmp_path / "runs/my_robot/run/recipe.yaml").read_text())
+    assert recipe["station"]["robot"] == str(tmp_path / "runs/my_robot/ur5e"), "from where the recipe lies"
 
 
 @station

@@ -27,6 +27,7 @@ from rlinf_core.ros import ros_environment
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 MAX_RESTARTS, RESTART_WINDOW_S = 5, 60.0
+LONG_S = 3600.0  # a process that has lived so long has another reason
 
 
 @dataclass
@@ -37,6 +38,8 @@ class Child:
     popen: subprocess.Popen
     started: float
     restarts: list[float] = field(default_factory=list)
+    why: str = ""   # it said it could not go on the last time
+    alike: int = 0  # times in a row that it said so before
 
 
 class Supervisor:
@@ -89,8 +92,12 @@ class Supervisor:
         if len(child.restarts) > MAX_RESTARTS:
             raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
                              f"{_last_words(log)}")
-        child.popen, child.started = self._spawn(child.process), now
-        return f"{name} ended ({how}) and was started again"
+        why = _refusal(log)[:300] if code == 1 and "\nrlinf: " in f"\n{log.read_text(errors='replace')}" else ""
+        child.alike = child.alike + 1 if why and why == child.why and now - child.started < LONG_S else 0
+        if child.alike >= MAX_RESTARTS:
+            raise RlinfError(f"{name} ended {child.alike + 1} times for one reason: {why}\nIts log: {log}")
+        child.popen, child.started, child.why = self._spawn(child.process), now, why
+        return f"{name} ended ({how}) and was started again{f': {why}' if why else ''}"
 
     def stop(self) -> None:
         """First whoever commands and records, then interlock and robot side: they bring the arm to rest meanwhile."""

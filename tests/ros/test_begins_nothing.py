@@ -85,12 +85,16 @@ def test_a_pose_that_was_seen_makes_no_other_time_step():
 
 
 @pytest.mark.parametrize("recorders, quiet_s, given_up", [
-    (2, 14.0, False), (2, 100.0, False), (2, 151.0, True), (1, 16.0, True)])
+    ("one", 14.0, False), ("one", 100.0, False), ("one", 151.0, True), ("", 16.0, True), ("two", 16.0, True)])
 def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(recorders, quiet_s, given_up):
     watch, closed = Watch.__new__(Watch), Future()  # without ROS
     watch.environment = SimpleNamespace(
         get_logger=MagicMock(), running=False, step_index=-1, episode_id="a", closed={"a": closed}, patience_s=15.0,
-        progress_at=time.monotonic() - quiet_s, count_publishers=lambda topic: recorders,
-        task=SimpleNamespace(success=None))
+        progress_at=time.monotonic(), task=SimpleNamespace(success=None), get_name=lambda: "environment",
+        get_publishers_info_by_topic=lambda topic: [SimpleNamespace(node_name="environment", endpoint_gid=[0]), *there])
+    there = [SimpleNamespace(node_name="recorder", endpoint_gid=list(b"one"))]
+    watch.begun()
+    there[:] = [SimpleNamespace(node_name="recorder", endpoint_gid=list(recorders.encode()))] if recorders else []
+    watch.environment.progress_at -= quiet_s
     watch._look()
     assert closed.done() == given_up

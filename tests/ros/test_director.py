@@ -108,12 +108,13 @@ def test_only_episodes_of_what_was_asked_for_count_as_answers_to_it(tmp_path):
 
 @pytest.mark.parametrize("said, refused_since", [
     ([(False, None), (True, 3), (True, 3)], 0), ([(True, 3), (True, 4)], 1), ([(True, 2), (True, 0), (True, 1)], 1),
-    ([(False, None), (False, None)], 0)])
+    ([(False, None), (False, None)], 0), ([(True, 3), (True, None), (True, 3)], 0), ([(True, None), (True, 3)], 3),
+    ([(True, None), (True, 2), (True, 3)], 1)])
 def test_what_was_refused_before_is_not_recorded_anew_and_what_is_since_is(said, refused_since):
     director = Director.__new__(Director)  # without ROS
-    director.station, director.refused, director._seen = "a", -1, set()
+    director.station, director.refused, director._seen, director.counted = "a", -1, set(), False
     for number, (connected, count) in enumerate(said):
-        names, values = ([], []) if count is None else (["a/refused"], [float(count)])
+        names, values = ([], []) if count is None else (["refused", "a/refused"], [9.0, float(count)])
         director._on_trainer(TrainerStatus(connected=connected, names=names, values=values))
         if number == len(said) - 2:
             director._seen.add("the first of this run")

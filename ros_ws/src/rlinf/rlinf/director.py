@@ -46,7 +46,7 @@ class Director(StationNode):
         self.done = self.successes = self.env_steps = self.total = self.dropped = self.discarded = 0
         self._seen: set[str] = set()
         self._safe: list[EpisodeEvent] = []  # closed since the last question, of the mode that was asked for
-        self.mode, self.lines = "", Lines(self.run_dir)  # asked for; of progress.jsonl
+        self.mode, self.lines, self.counted = "", Lines(self.run_dir), False  # asked for; of progress.jsonl; any refused
         self.station, self.refused = self.get_namespace().strip("/"), -1  # by the trainer; -1 before it is heard
         self.active_at = self.moved_at = time.monotonic()
         self.request: Any = None  # of what was asked for
@@ -62,7 +62,9 @@ class Director(StationNode):
     # What the station says
     def _on_trainer(self, message: TrainerStatus) -> None:
         self.trainer, now = message, refused(message, self.station)
-        if self.refused < 0 or message.connected and (now < self.refused or not self._seen):
+        counts = "refused" in message.names  # not yet, where it has but begun to listen
+        first, self.counted = counts and not (self.counted or self._seen), self.counted or counts
+        if self.refused < 0 or first or (counts and now < self.refused):
             self.refused = now  # of before: a trainer that goes on counts them, and after a restart some no more
 
     def _on_policy(self, message: PolicyStatus) -> None:
@@ -224,7 +226,6 @@ class Director(StationNode):
                 handle.cancel_goal_async()
                 deadline = 0.0
             if time.monotonic() - self.active_at > SILENCE_S and self.trainer.accepting:
-                handle.cancel_goal_async()  # what of it is played yet counts for none that is asked for next
                 self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
                 return
         result = answer.result().result

@@ -16,7 +16,7 @@ from rosgraph_msgs.msg import Clock
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.asked_for import AskedFor
 from rlinf.conversions import fill_observation
-from rlinf.environment_watch import Watch
+from rlinf.environment_watch import MEANWHILE, Watch
 from rlinf.episode_ids import episode_name, new_request
 from rlinf.labels import AGAIN, CANCELLED, DISCARDED, Labels
 from rlinf.latest import Latest
@@ -152,7 +152,7 @@ class Environment(ControlNode):
                 trouble = await self._one_episode(handle, goal.first_seed + result.episodes + discarded)
                 if trouble:
                     held = HELD in trouble
-                    failures += not (held or trouble in (AGAIN, DISCARDED))
+                    failures += not (held or trouble in (AGAIN, DISCARDED, MEANWHILE))
                     discarded, self.held_until = discarded + (trouble == DISCARDED), time.monotonic() + HELD_S * held
                     self.get_logger().warning(f"episode {self.episode_id} does not count: {trouble}")
                     several = f"{failures} episodes failed in a row: " if failures > self.retries else ""
@@ -182,6 +182,7 @@ class Environment(ControlNode):
             return trouble
         self.closed, self.done = {self.episode_id: Future(executor=self.executor)}, Future(executor=self.executor)
         self.policy_tracker.begin(self.mode, to_ns(stamp))
+        self.watch.begun()
         self._tell(EpisodeEvent.STARTED)
         self._begin(stamp)
         return await Until(self.done) or await Until(self.closed[self.episode_id])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 CLOSES = 10  # times as long as an environment has patience, a recorder that is there may take to close an episode
 UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
+MEANWHILE = "while its scene was reset the arm was disarmed, or came to a fault"
 FORBIDDEN = "the interlock does not let the arm move. Arm it, or clear its fault"
 
 
@@ -27,7 +28,7 @@ class Watch:
     """Twice a second, and once a second on /diagnostics."""
 
     def __init__(self, environment: Environment) -> None:
-        self.environment = environment
+        self.environment, self.recorders = environment, set[tuple[int, ...]]()
         environment.create_timer(0.5, self._look)
         self.diagnostics = Diagnostics(environment, self._health)
 
@@ -51,9 +52,19 @@ class Watch:
             missing = self._missing() or "an action from the commander"
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
-            if env.count_publishers("episode") > 1 and quiet_s < CLOSES * env.patience_s:
-                return  # it flushes a large one
+            if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
+                return  # it flushes a large one; another in its place knows of none
             env.closed[env.episode_id].set_result(f"the recorder has not closed the episode within {quiet_s:.0f} s")
+
+    def begun(self) -> None:
+        """An episode: who is there now records it."""
+        self.recorders = self._recorders()
+
+    def _recorders(self) -> set[tuple[int, ...]]:
+        """Who else speaks of episodes, by what the middleware tells one from another of the same name by."""
+        env = self.environment
+        return {tuple(each.endpoint_gid) for each in env.get_publishers_info_by_topic("episode")
+                if each.node_name != env.get_name()}
 
     async def ready(self, handle: ServerGoalHandle) -> str:
         """Wait for whom an episode needs, a little; what is missing, that nobody wants it any more, or an empty string."""
@@ -71,8 +82,7 @@ class Watch:
 
     def forbidden(self) -> str:
         """Why no episode begins though its scene is ready; empty where it may."""
-        env = self.environment
-        return "" if env.may_move() else f"{FORBIDDEN} (interlock: {Mode(env.safety.state).name} {env.safety.cause})"
+        return "" if self.environment.may_move() else MEANWHILE
 
     def unheard(self) -> bool:
         """Whether an uplink is there that has said nothing yet."""

@@ -104,8 +104,11 @@ class Uplink(StationNode):
     def _report(self) -> None:
         try:
             backlog, room = len(self.spool.closed()), {"set_aside": self.spool.set_aside(), "spool_full": self.spool.full()}
-        except OSError as error:  # and nothing is said, so that no episode begins
-            self.health = Health(ERROR, f"spool {self.spool.root}: {error.strerror or error}. Check the disk", {})
+        except OSError as error:
+            trouble = f"spool {self.spool.root}: {error.strerror or error}. Check the disk"
+            self.health, status = Health(ERROR, trouble, {}), TrainerStatus(held=self.held, spool_full=1.0, message=trouble)
+            status.header.stamp = self.get_clock().now().to_msg()
+            self.statuses.publish(status)  # as with a full one, no episode begins
             return
         full = room["spool_full"] >= 1.0
         status = TrainerStatus(connected=False, backlog=backlog, held=self.held, message=self.trouble, **room)
