@@ -13,7 +13,8 @@ from rlinf_core.interface import EPISODE, TOPICS, topic
 ROOT = Path(__file__).resolve().parent.parent
 NOT_OURS = {  # ROS's own, the drill's, and those of drivers, as their settings or their user name them
     '"/diagnostics"', '"/parameter_events"', '"/tf"', '"/tf_static"', '"inject"', '"injected"', '"drill/do"',
-    '"drill/stalls"', 'controller.py: self.declare_parameter("topic", "").value', "fault_injector.py: source",
+    '"drill/stalls"', 'controller.py: self.declare_parameter("topic", "").value', "controller.py: slowed_by",
+    "fault_injector.py: source",
     "fault_injector.py: target", 'arm_driver.py: self.resolve_topic_name(name)',
     'franka_hand.py: f"{prefix}franka_gripper/joint_states"', "gripper_command.py: self.settings.states",
     "universal_robots.py: prefix + topic"}

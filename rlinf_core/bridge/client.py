@@ -73,7 +73,7 @@ class BridgeClient:
             BridgeError: not now; try again, and what was sent need not be sent again.
         """
         looks, before = _looks(folder), self._offered
-        again = before is not None and before[0] == looks  # an hour without a trainer is no reason to read it every second
+        again = before is not None and before[0] == looks != ()  # no reason to read it every second while nobody is there
         episode = before[1] if before is not None and again else described(folder)
         self._offered = looks, episode
         reply = self._answer(self._call(self._stub.Offer, episode, timeout_s, away=AwayError), episode)
@@ -183,8 +183,11 @@ class BridgeClient:
 
 
 def _looks(folder: Path) -> tuple[Any, ...]:
-    """What changes with a folder's files, without reading them."""
-    return folder, *sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
+    """What changes with a folder's files, without reading them; nothing of one that is none, which reading will say."""
+    try:
+        return folder, *sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in folder.iterdir())
+    except OSError:
+        return ()
 
 
 def described(folder: Path) -> pb.Episode:

@@ -1,11 +1,13 @@
 """What a joint trajectory controller makes of our messages: a model of ros2_control's own, as its source has it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from rlinf.controller import trajectory
+from rlinf.controller import Controller
 from rlinf.stamps import NS, set_stamp
 
 pytestmark = pytest.mark.ros
@@ -57,13 +59,21 @@ def driven(message_of, jitter_s):
 
 
 def ours():
-    before = [JointState()]
+    node = controller()
 
     def message(target):
-        said, before[0] = trajectory(before[0], target, HORIZON_S, HORIZON_S), target
-        return said
+        Controller._on_joints(node, target)
+        return node.sent.pop()
 
     return message
+
+
+def controller(horizon_s=HORIZON_S, tick=TICK_S):
+    """Of a node what makes messages."""
+    sent = []
+    return SimpleNamespace(kind="joint_trajectory", before=JointState(), way=([], [], 0.0), horizon_s=horizon_s, speed=1.0,
+                           limits=SimpleNamespace(tick=tick, joint_speed=SPEED), sent=sent,
+                           output=SimpleNamespace(publish=sent.append))
 
 
 @pytest.mark.parametrize("jitter_s", [0.0, 0.004])
@@ -94,12 +104,18 @@ def test_one_that_comes_late_or_first_or_of_other_joints_begins_where_the_arm_is
         set_stamp(target.header.stamp, NS + round(at_s * NS))
         return target
 
+    def second(before, target, **how):
+        node = controller(**how)
+        for each in (before, target):
+            Controller._on_joints(node, each)
+        return node.sent[-1].points
+
     for before, target in ((JointState(), said(1.0)), (said(1.0), said(1.06)), (said(1.0), said(1.01, "other")),
                            (said(1.01), said(1.01)), (said(1.02), said(1.01))):
-        [point] = trajectory(before, target, HORIZON_S, HORIZON_S).points
-        assert point.time_from_start.nanosec == 50_000_000
-    slow = trajectory(said(1.0), said(1.07), HORIZON_S, 0.15).points
+        [point] = second(before, target)
+        assert 50_000_000 <= point.time_from_start.nanosec <= 60_000_000, "no faster than it may catch up"
+    slow = second(said(1.0), said(1.07), tick=0.05)
     assert len(slow) == 2 and slow[1].time_from_start.nanosec == 70_000_000, "of ticks that are that far apart"
-    first, last = trajectory(said(1.0), said(1.01), HORIZON_S, HORIZON_S).points
+    first, last = second(said(1.0), said(1.01))
     assert (first.positions[0], first.time_from_start.nanosec) == (1.0, 0)
     assert (last.positions[0], last.time_from_start.nanosec) == (1.01, 10_000_000)

@@ -89,7 +89,7 @@ def test_an_enrolled_station_sends_what_can_go_sets_aside_what_cannot_and_tells_
     server.stop()
 
 
-@pytest.mark.domain(90)
+@pytest.mark.domain(96)
 def test_a_station_that_the_trainer_does_not_know_yet_begins_nothing_and_forgets_it(peer, tmp_path):
     server = BridgeServer("127.0.0.1:0", tmp_path / "run/inbox", tmp_path / "run/policies", print,
                           lambda: {"phase": "online", "accepting": True})
