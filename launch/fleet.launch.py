@@ -34,10 +34,10 @@ def _start(context: LaunchContext) -> list:
     from station import find_rlinf
 
     python = find_rlinf()
+    from rlinf_core.cli.launched import folder
     from rlinf_core.errors import REFUSED
     from rlinf_core.launching.fleet import members
     from rlinf_core.launching.graph import trainer_process
-    from rlinf_core.launching.launched import folder
     from rlinf_core.settings.overrides import split
     from rlinf_core.trainer.folder import keep_recipe
 

@@ -29,7 +29,7 @@ def _start(context: LaunchContext) -> list:
     from station import find_rlinf
 
     find_rlinf()
-    from rlinf_core.launching.launched import file
+    from rlinf_core.cli.launched import file
 
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
     drill = Node(package="rlinf", executable="drill", output="screen", emulate_tty=True,

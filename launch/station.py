@@ -62,8 +62,8 @@ def find_rlinf() -> str:
 
 def _start(context: LaunchContext) -> list:
     find_rlinf()
+    from rlinf_core.cli.launched import launched
     from rlinf_core.launching.graph import SHUTDOWN, operator_process
-    from rlinf_core.launching.launched import launched
     from rlinf_core.launching.next_steps import next_steps
     from rlinf_core.operators import SCRIPTED
     from rlinf_core.ros import of_every_process

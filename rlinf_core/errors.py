@@ -3,7 +3,6 @@
 import difflib
 import errno
 from collections.abc import Iterable
-from typing import ClassVar
 
 REFUSED = 78  # exit code of a process that has said why it cannot go on (EX_CONFIG of sysexits.h): nobody starts it again
 
@@ -33,17 +32,7 @@ class SpoolError(RlinfError):
 
 
 class WornOutError(RlinfError):
-    """Processes died once too often, or found no room: who is started anew goes on from the last checkpoint.
-
-    Attributes:
-        told: one was made in this process, whose end is no refusal then.
-    """
-
-    told: ClassVar[bool] = False
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        WornOutError.told = True
+    """Processes died once too often, or found no room: who is started anew goes on from the last checkpoint."""
 
 
 class IngestError(WornOutError):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from rlinf_core.cli.launched import file, launched, overrides_of
 from rlinf_core.errors import RecipeError
 from rlinf_core.launching.graph import station_processes
-from rlinf_core.launching.launched import file, launched, overrides_of
 from rlinf_core.recipes import load_recipe, resolved
 from rlinf_core.settings.overrides import override
 from rlinf_core.settings.reading import Document

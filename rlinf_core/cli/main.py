@@ -27,7 +27,7 @@ from rlinf_core.cli.data_commands import data_commands, reward_commands
 from rlinf_core.cli.fleet_commands import fleet_commands
 from rlinf_core.cli.station_commands import station_commands
 from rlinf_core.cli.streams import open_streams, unread
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RlinfError, WornOutError
 from rlinf_core.interrupts import held_back
 from rlinf_core.page import PORT as PAGE_PORT
 from rlinf_core.ros import MAX_DOMAIN
@@ -78,8 +78,10 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def run(argv: list[str] | None = None) -> int:
-    """One command; errors a user can act on end with exit code 1 and no traceback."""
+def run(argv: list[str] | None = None, refused: int = 1) -> int:
+    """One command; errors a user can act on end without a traceback, with exit code 1, or ``refused`` where to begin once
+    more would mend nothing.
+    """
     arguments = vars(_parser().parse_args(argv))
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
@@ -89,11 +91,11 @@ def run(argv: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except RlinfError as error:
         print(f"rlinf: {error}", file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, WornOutError) else refused
     except ModuleNotFoundError as error:
         if told := _which_extra(error):
             print(f"rlinf: {told}", file=sys.stderr)
-            return 1
+            return refused
         raise
     except KeyboardInterrupt:
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # asked twice, as by ros2 launch: it ends already

@@ -3,8 +3,7 @@
 import sys
 
 from rlinf_core.cli.main import run
-from rlinf_core.errors import REFUSED, WornOutError
+from rlinf_core.errors import REFUSED
 
 if __name__ == "__main__":
-    code = run(["train", *sys.argv[1:]])
-    sys.exit(REFUSED if code == 1 and not WornOutError.told else code)
+    sys.exit(run(["train", *sys.argv[1:]], REFUSED))

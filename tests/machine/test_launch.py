@@ -131,13 +131,13 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
                  if b"--ros-args" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
         assert len(nodes) > 8 and all(b"OMP_NUM_THREADS=1" in said for said in nodes), "or one spins at its priority"
         topics, echoed, info, active, described, actions = ros.all_at_once(
-            "topic list --no-daemon --spin-time 2 -t",
+            "topic list --no-daemon --spin-time 4 -t",
             "topic echo --once --no-daemon --qos-reliability best_effort /station_a/current_pose "
             "geometry_msgs/msg/PoseStamped",
-            "topic info -v --no-daemon --spin-time 2 /station_a/target_pose",
-            "lifecycle get --no-daemon --spin-time 2 /station_a/interlock",
-            "param describe --no-daemon --spin-time 2 /station_a/interlock limits.speed",
-            "node info --no-daemon --spin-time 2 /station_a/environment")
+            "topic info -v --no-daemon --spin-time 4 /station_a/target_pose",
+            "lifecycle get --no-daemon --spin-time 4 /station_a/interlock",
+            "param describe --no-daemon --spin-time 4 /station_a/interlock limits.speed",
+            "node info --no-daemon --spin-time 4 /station_a/environment")
         assert {"/station_a/safety [rlinf_msgs/msg/SafetyState]", "/tf [tf2_msgs/msg/TFMessage]",
                 "/station_a/target_pose [geometry_msgs/msg/PoseStamped]",
                 "/station_a/franka_robot_state_broadcaster/robot_state [franka_msgs/msg/FrankaRobotState]"
@@ -148,7 +148,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
         assert "Type: double" in described and "Max value" in described and "m/s" in described
         assert "/station_a/run_episodes: rlinf_msgs/action/RunEpisodes" in actions.partition("Action Servers:")[2]
         refused, disarmed, reset = ros.all_at_once(
-            "param set --no-daemon --spin-time 2 /station_a/interlock limits.speed 99.0",
+            "param set --no-daemon --spin-time 4 /station_a/interlock limits.speed 99.0",
             ["service", "call", "/station_a/interlock/arm", "std_srvs/srv/SetBool", "{data: false}"],
             ["service", "call", "/station_a/interlock/reset_fault", "rlinf_msgs/srv/ResetFault", "{cause: nothing}"])
         assert "limits.speed" in refused and "successful" not in refused
@@ -187,7 +187,7 @@ def test_a_launch_argument_may_be_any_path(ros, tmp_path):
     told = subprocess.run(
         ["python3", "-c", "import json, station; from pathlib import Path; station.find_rlinf()\n"
          "said = dict.fromkeys(station.ARGUMENTS, '') | json.loads(input())\n"
-         "from rlinf_core.launching.launched import overrides_of\n"
+         "from rlinf_core.cli.launched import overrides_of\n"
          "from rlinf_core.settings.overrides import override\nfrom rlinf_core.settings.reading import Document\n"
          "found = Document({})\nfor each in overrides_of(said): override(found, each)\n"
          "print(json.dumps(found.data))"],

@@ -185,7 +185,6 @@ def test_a_trainer_that_a_restart_would_mend_says_so_by_its_exit_code(tmp_path, 
     def train(**_):
         raise type(error)(*error.args)
 
-    monkeypatch.setattr(WornOutError, "told", False)
     monkeypatch.setattr("rlinf_core.cli.train.train_command", train)
     monkeypatch.setattr(sys, "argv", ["trainer", "demo", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:

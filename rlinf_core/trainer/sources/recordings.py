@@ -11,6 +11,7 @@ from rlinf_core.episodes.checksums import SUMS
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import EPISODE
+from rlinf_core.paths import expanded
 from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer.sources.intake import LATER, REFUSED, Intake
 
@@ -36,20 +37,12 @@ class Recordings(Source):
 def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
     """Every episode below the folders, in order, but takes that were set aside; RecipeError where there is none."""
     for name in folders:
-        every = sorted(path.parent for path in _folder(name).glob("**/metadata.yaml"))
+        every = sorted(path.parent for path in expanded(name, "collect.recordings").glob("**/metadata.yaml"))
         found = [folder for folder in every if kind_of(folder) == EPISODE
                  and ((folder / SUMS).exists() or folder.parent.name not in NEVER_CLOSED)]
         if not found:
             raise RecipeError(f"collect.recordings: expected recorded episodes (rosbag2 folders) in {name}, found none")
         yield from found
-
-
-def _folder(name: str) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:  # nobody of that name
-        raise RecipeError(f"collect.recordings: expected a folder, ~ alone for your own, got {name}: {error}. Write its "
-                          "path out") from error
 
 
 def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[Trajectory], str]) -> None:
