@@ -7,9 +7,13 @@ Real time: this process stands at the robot side. It publishes two camera images
 the loop's), interlock and recorder run as they do on a station. Every observation asks for another velocity than the one
 before, so that the first command with that velocity is the answer to it. The time is from just before the observation's
 first message is published until that command is in this process's callback: transport, packing, inference and the waits
-for the environment's and the interlock's timers included. The ping-pong sends the same messages at the same rate to one
-process, a bare node under ``rclpy.spin``, which answers with a pose when the last has come. "events" is the same ping-pong
-with the executor that our nodes spin on, which wakes faster: the floor of what four processes in a row could reach.
+for the environment's and the interlock's timers included; "late" counts those beyond a period. The ping-pong sends the
+same messages at the same rate to one process, a bare node under ``rclpy.spin``, which answers with a pose when the last has
+come. "events" is the same ping-pong with the executor that our nodes spin on, which wakes faster: the floor of what four
+processes in a row could reach.
+
+``--tick 0.004 --horizon 2``: an interlock of 250 Hz, and chunks of two actions of which the first is played until the next
+chunk comes, the second where that one is late. A chunk that has missed one tick then waits for 4 ms, not for 10.
 
 Lockstep: the demo's station and its simulator, as fast as it goes, beside the simulator stepped in a loop.
 
@@ -34,7 +38,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 DOMAIN, CAMERAS, SIZE, STATE_HZ = 55, ("front", "wrist"), (128, 128), 100
 LEVELS = (-0.75, -0.25, 0.25, 0.75)     # normalised actions
-SPEED = 0.02                            # [m/s] of an action of 1
+SPEED = 0.005                           # [m/s] of an action of 1: any other follows within a tick, whatever the limits
 PING_PONGS = {"spin": "pingpong", "events": "pingpong_events"}  # executor of the other side, and its key in the results
 OFFSETS = (-0.15, -0.05, 0.05, 0.15)    # [m] where the socket seems to be, which names the level
 WARM_UP_S = 8.0
@@ -54,8 +58,20 @@ def write_task(folder: Path, hz: int, seconds: float) -> Path:
     return path
 
 
-def train_policy(task_path: Path, path: Path) -> None:
-    """A policy that answers each socket offset with its level (supervised, seconds)."""
+def write_robot(folder: Path, tick_s: float) -> Path:
+    """The demo's robot with another period of its interlock."""
+    import yaml
+
+    at = ROOT / "sim_bridges/franka_mujoco/franka_sim"
+    robot = folder / "robot"
+    robot.mkdir(exist_ok=True)
+    for name, other in (("robot.yaml", {}), ("limits.yaml", {"tick": tick_s})):
+        (robot / name).write_text(yaml.safe_dump(yaml.safe_load((at / name).read_text()) | other))
+    return robot
+
+
+def train_policy(task_path: Path, path: Path, horizon: int) -> None:
+    """A policy that answers each socket offset with its level, throughout a chunk (supervised, seconds)."""
     import torch
 
     from rlinf_core.policies import tanh_gaussian
@@ -65,7 +81,7 @@ def train_policy(task_path: Path, path: Path) -> None:
 
     torch.manual_seed(0)
     spec = load_task(task_path).with_images(dict.fromkeys(CAMERAS, SIZE)).spec
-    actor = Actor(spec, tanh_gaussian.Config(hidden=(64, 64), image_features=0))
+    actor = Actor(spec, tanh_gaussian.Config(hidden=(64, 64), image_features=0, horizon=horizon, execute=1))
     random, columns, start = np.random.default_rng(0), {}, 0
     for vector in spec.vectors:
         columns[vector.name] = slice(start, start := start + vector.size)
@@ -75,9 +91,9 @@ def train_policy(task_path: Path, path: Path) -> None:
         vectors = random.normal(0.0, 0.02, (64, spec.vector_size)).astype(np.float32)
         vectors[:, columns["tcp_position"]] += HOME[:3]
         vectors[:, columns["socket_offset"].start] = np.take(OFFSETS, index)
-        wanted = torch.zeros(64, spec.action.dim)
-        wanted[:, 0] = torch.as_tensor(np.take(LEVELS, index))
-        loss = ((torch.tanh(actor({"vectors": torch.as_tensor(vectors)})[0]) - wanted) ** 2).mean()
+        wanted = torch.zeros(64, horizon, spec.action.dim)
+        wanted[..., 0] = torch.as_tensor(np.take(LEVELS, index))[:, None]
+        loss = ((torch.tanh(actor({"vectors": torch.as_tensor(vectors)})[0]) - wanted.flatten(1)) ** 2).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -138,11 +154,11 @@ class RobotSide:
         self.answers.append((time.monotonic(), p.x))
         self.target = (p.x, p.y, p.z)
 
-    def latencies(self, hz: int) -> tuple[np.ndarray, int]:
+    def latencies(self, hz: int, tick_s: float) -> tuple[np.ndarray, int]:
         """Seconds from each observation to the first command of its level; and how many were never answered."""
         levels, arrived = [], []
         for (_, before), (at, x) in zip(self.answers, self.answers[1:], strict=False):
-            action = (x - before) * 100.0 / SPEED
+            action = (x - before) / tick_s / SPEED
             nearest = int(np.argmin(np.abs(np.array(LEVELS) - action)))
             levels.append(nearest if abs(LEVELS[nearest] - action) < 0.2 else -1)
             arrived.append(at)
@@ -159,7 +175,7 @@ class RobotSide:
         return np.array(times), missed
 
 
-def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
+def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int) -> dict[str, float]:
     import rclpy
     from rclpy.action import ActionClient
     from rlinf_msgs.action import ResetScene, RunEpisodes
@@ -174,8 +190,9 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
 
     task = write_task(folder, hz, seconds + WARM_UP_S)
     policy = folder / f"policy_{hz}hz.safetensors"
-    train_policy(task, policy)
-    recipe = load_recipe("demo", [f"station.task={quoted(task)}", "station.lockstep=false", f"station.domain_id={DOMAIN}",
+    train_policy(task, policy, horizon)
+    recipe = load_recipe("demo", [f"station.robot={quoted(write_robot(folder, tick_s))}", f"station.task={quoted(task)}",
+                                  "station.lockstep=false", f"station.domain_id={DOMAIN}",
                                   f"station.observe_cameras=[{','.join(CAMERAS)}]", f"station.image_size={list(SIZE)}"])
     run_dir = folder / f"station_{hz}hz"
     run_dir.mkdir()
@@ -226,11 +243,11 @@ def real_time(folder: Path, hz: int, seconds: float) -> dict[str, float]:
     del resetter
     executor.shutdown()
     node.destroy_node()
-    times, missed = robot.latencies(hz)
+    times, missed = robot.latencies(hz, tick_s)
     if len(times) < 0.5 * seconds * hz:
         raise SystemExit(f"only {len(times)} of {seconds * hz:.0f} observations were answered; logs in {run_dir / 'logs'}")
     return {**percentiles(times), "inference_p50_ms": inference_ms, "answered": len(times), "missed": missed,
-            "dropped": dropped}
+            "late": int(np.sum(times > 1.0 / hz)), "dropped": dropped}
 
 
 def ping_pong(hz: int, seconds: float, executor_name: str) -> np.ndarray:
@@ -379,6 +396,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20.0, help="measured time of each real-time run")
     parser.add_argument("--hz", type=int, nargs="+", default=[20, 100], help="control rates")
+    parser.add_argument("--tick", type=float, default=0.01, help="period of the interlock [s]")
+    parser.add_argument("--horizon", type=int, default=1, help="actions of a chunk, of which one is played")
     parser.add_argument("--episodes", type=int, default=20, help="lockstep episodes")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     parser.add_argument("--pong", choices=PING_PONGS, help=argparse.SUPPRESS)
@@ -397,14 +416,14 @@ def main() -> None:
     rclpy.init()
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rlinf-station-loop-") as folder:
-        print(f"{'':8}{'station p50':>13}{'p99':>9}{'inference':>11}{'missed':>8}{'dropped':>9}"
+        print(f"{'':8}{'station p50':>13}{'p99':>9}{'inference':>11}{'missed':>8}{'late':>8}{'dropped':>9}"
               f"{'rclpy.spin p50':>16}{'p99':>9}{'missed':>8}{'ratio':>7}{'events p50':>12}{'p99':>9}{'missed':>8}"
               f"{'ratio':>7}")
         for hz in options.hz:  # half of each floor before and half after: the machine's mood changes
             before = {name: ping_pong(hz, options.seconds / 2, name) for name in PING_PONGS}
-            ours = real_time(Path(folder), hz, options.seconds)
+            ours = real_time(Path(folder), hz, options.seconds, options.tick, options.horizon)
             line = (f"{hz:>4} Hz {ours['p50_ms']:10.2f} ms{ours['p99_ms']:6.2f} ms{ours['inference_p50_ms']:8.2f} ms"
-                    f"{ours['missed']:8d}{ours['dropped']:9d}")
+                    f"{ours['missed']:8d}{ours['late']:8d}{ours['dropped']:9d}")
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
             for name, key in PING_PONGS.items():
                 times = np.concatenate([before[name], ping_pong(hz, options.seconds / 2, name)])

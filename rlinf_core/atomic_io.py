@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 REASON = ".reason.txt"
@@ -44,8 +45,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
     """
     aside = path.with_name(f".{path.name}.part")
     try:
-        with disk_errors():
-            write(aside)
+        aside.unlink(missing_ok=True)
+        write_as_usual(aside, write)
         return publish_file(aside, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -53,15 +54,20 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
         raise
 
 
-@contextlib.contextmanager
-def disk_errors() -> Iterator[None]:
-    """What safetensors raises where it cannot write, as the OSError that everybody else raises."""
+def write_as_usual(path: Path, write: Callable[[Path], object]) -> None:
+    """Have a new file written as ``open`` would: safetensors gives its own to nobody but who writes them.
+
+    What it raises where it cannot write is the OSError that everybody else raises.
+    """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)  # by the umask, which cannot be asked without changing it
     try:
-        yield
+        write(path)
     except Exception as error:
         if type(error).__name__ != "SafetensorError":  # which only those have who write tensors
             raise
         raise OSError(f"{error}") from error
+    path.chmod(mode)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -51,8 +51,8 @@ def load(path: Path) -> HandEye:
     return checked(HandEye, read(path, "hand-eye file"))
 
 
-def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str]) -> None:
-    """RecipeError where the file that is named at ``where`` is missing, wrong, or of cameras or arms that are not there."""
+def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str], tool_frame: str) -> None:
+    """RecipeError where the file that is named at ``where`` is missing, wrong, or of what ``robot.yaml`` does not have."""
     if not path.is_file():
         raise RecipeError(f"{where}: 'hand_eye': expected a file, got '{path}', which is not there. Leave it out: `rlinf "
                           "camera locate --write` writes both")
@@ -64,6 +64,9 @@ def check(path: Path, where: str, cameras: Collection[str], arms: Collection[str
                 there = ", ".join(filter(None, known)) or f"none: it has no {what.split()[1]} with a name"
                 raise RecipeError(f"{said.place(tuple(key.split('.')))}: '{key}': expected {what} of robot.yaml ({there}), "
                                   f"got '{got}'{nearest(got, known)}")
+        if mount.on == TOOL and not tool_frame:
+            raise RecipeError(f"{said.place(('cameras', name, 'on'))}: 'cameras.{name}.on': expected base, as robot.yaml "
+                              "says tool_frame: '', none, got tool. Give that frame a name, e.g. tool_frame: tcp")
 
 
 def save(path: Path, name: str, mount: Mount) -> None:

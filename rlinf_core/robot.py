@@ -217,7 +217,7 @@ def load_robot(name: str) -> Robot:
     if urdf:
         _check_urdf(urdf, said.place(("urdf",)))
     if hand_eye:
-        check_hand_eye(hand_eye, said.place(("hand_eye",)), robot.cameras, robot.interlocks)
+        check_hand_eye(hand_eye, said.place(("hand_eye",)), robot.cameras, robot.interlocks, robot.tool_frame)
     cameras: dict[str, CameraSettings] = robot.cameras | {
         name: each.beside(folder) for name, each in robot.devices.items()}
     return robot.but(urdf=urdf, hand_eye=hand_eye, cameras=cameras, limits=own, options=options, task=task,

@@ -143,8 +143,8 @@ class StationSpec:
         data.pop("_by_name")
         data["control_hz"] = float(self.control_hz)  # 10 is 10.0: the hash is of numbers, not of how they were written
         for numbers, names in ((data["action"], ("scale",)), *((item, ("low", "high")) for item in data["observation"])):
-            numbers.update({name: tuple(map(float, numbers[name])) for name in names})
-        return json.loads(json.dumps(data).replace("-Infinity", '"-inf"').replace("Infinity", '"inf"'))
+            numbers.update({name: tuple(map(_spelled, numbers[name])) for name in names})
+        return json.loads(json.dumps(data))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> StationSpec:
@@ -189,6 +189,12 @@ class StationSpec:
         if self.control_hz != other.control_hz:
             lines.append(f"control_hz: {self.control_hz} against {other.control_hz}")
         return "\n".join(lines)
+
+
+def _spelled(number: Any) -> float | str:
+    """A number as JSON has it, which knows no infinity."""
+    value = float(number)
+    return str(value) if np.isinf(value) else value
 
 
 def _short(spec: ArraySpec | None) -> str:

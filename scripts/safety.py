@@ -46,7 +46,7 @@ REQUIREMENTS = {
            "arm within its limits, or at once where nothing follows it; resting far from the arm it is a fault",
     "S22": "an input that a limit needs (wrench, joints, gripper, pose) is alive, or nothing is armed and nothing moves",
     "S23": "one interlock, one commander: authority is of the topic; a second publisher of commands or of an e-stop is a "
-           "fault by name, of any other input a hold",
+           "fault by name, of any other input a hold, but for joint_states and episode, on which several may speak",
     "S24": "limits hold by measured time: after a stall motion begins from rest, and stamps are never closer than a tick",
     "S25": "no request, message, log line or disk ends or delays the process that holds the arm",
     "S26": "arming a real arm is a person's act each time; a disarming stands until a person arms again",

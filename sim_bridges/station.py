@@ -82,7 +82,7 @@ class SimulatedStation:
         """
         self.simulator.reset(seed)
         if any(arm.state.mode is Mode.FAULT for arm in self._arms):
-            self._tick({arm.name: {"reset_fault": arm.state.cause, "enable": True, "enable_age_s": 0.0}
+            self._tick({arm.name: {"reset_fault": arm.state.cause}
                         for arm in self._arms if arm.state.mode is Mode.FAULT}, move=False)
         self._tick({arm.name: {"end_episode": True, "restart": True, "arm": arm.state.mode is Mode.DISARMED or None}
                     for arm in self._arms}, move=False)
@@ -160,6 +160,7 @@ class SimulatedStation:
         for arm in self._arms:
             x, y, z, qx, qy, qz, qw = poses[arm.name].tolist()
             inputs = Inputs(pose=(x, y, z, qx, qy, qz, qw), gripper=gripper_widths[arm.name],
+                            enable=True, enable_age_s=0.0,  # as a station's scripted operator holds it
                             others=tuple([other for other in said if other.name != arm.name]), **told.get(arm.name, {}))
             arm.state, output, _ = step(arm.limits, arm.state, inputs, self._now)
             arm.applied, arm.blocked = output.applied, output.blocked

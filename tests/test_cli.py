@@ -123,7 +123,7 @@ def test_where_demonstrations_alone_are_recorded_no_policy_is_started(tmp_path):
                                               ("result", 0, "the report")])
 def test_a_run_that_was_stopped_has_no_report(last, code, told, capsys, tmp_path, monkeypatch):
     (tmp_path / "progress.jsonl").write_text(json.dumps({"event": "result"}) + "\n" + json.dumps({"event": last}) + "\n")
-    monkeypatch.setattr(demo, "write_report", lambda recipe, folder: "the report")
+    monkeypatch.setattr(demo, "write_report", lambda recipe, folder, since: "the report")
     assert demo._tell(load_recipe("demo"), tmp_path) == code
     assert told in capsys.readouterr().out
 
@@ -222,7 +222,7 @@ def test_report_and_display_name_the_version_that_was_evaluated(tmp_path):
     recipe = load_recipe("demo")
     summary = report._summary(recipe, result)
     assert (summary["version_before"], summary["version_after"]) == (1, 55)
-    text = report._markdown(recipe, summary, [], "")
+    text = report._markdown(recipe, tmp_path, summary, [], "")
     assert "| after RL | 55 | 100% |" in text and "Training ended because 9 time steps were played." in text
     status = {"phase": "evaluate_after", "phase_seconds": 1.0, "done": 1, "total": 2, "successes": 1, "policy_version": 55,
               "inference_p50_ms": 1.0, "waiting_for": "disarmed; arm it again", "safety": {

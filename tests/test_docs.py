@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import jsonschema
@@ -12,6 +13,7 @@ import yaml
 
 from rlinf_core.launching.graph import check_operator
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, station_task
+from rlinf_core.robot import load_robot
 from rlinf_core.settings.checking import PATTERNS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,6 +90,15 @@ def test_the_files_for_a_real_arm_are_taken_as_the_pages_have_them(tmp_path):
     check_operator(loaded)
     assert "object_pose" not in station_task(loaded).channels, "nobody says it at an arm"
     assert "object_pose" in station_task(load_recipe("demo_vision")).channels, "as the page says"
+
+
+def test_the_ur5e_of_the_page_is_that_of_robots_but_for_driver_and_camera(tmp_path):
+    page = (ROOT / "docs/bring_your_robot.md").read_text()
+    (said,) = re.findall(r"^    driver: external\n(?:    .*\n)+", page, re.M)
+    (tmp_path / "robot.yaml").write_text(textwrap.dedent(said))
+    (tmp_path / "limits.yaml").write_text(f"extends: {ROOT}/robots/ur5e/limits.yaml\n")
+    shown = load_robot(str(tmp_path))
+    assert shown == load_robot("ur5e").but(driver="external", options={}, cameras={}, limits=shown.limits)
 
 
 def test_the_page_of_recipes_names_every_one_and_every_section():

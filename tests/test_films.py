@@ -56,7 +56,7 @@ def test_side_by_side_the_shorter_episode_waits_and_only_what_was_learned_is_sho
 
 
 def test_scenes_that_were_learned_are_filmed_first(recipe, tmp_path, monkeypatch):
-    events = [{"event": "episode", "mode": mode, "seed": seed, "success": success}
+    events = [{"event": "episode", "mode": mode, "seed": seed, "success": success, "intervened": 0}
               for mode, seed, success in (("evaluate", 7, True), ("evaluate", 8, False), ("evaluate", 9, False),
                                           ("train", 3, False), ("train", 3, True),
                                           ("evaluate", 7, True), ("evaluate", 8, False), ("evaluate", 9, True))]

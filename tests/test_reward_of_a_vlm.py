@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -112,6 +113,16 @@ def test_the_robot_does_not_wait_and_what_comes_counts_for_its_episode_alone(ser
     assert not vlm(frame(200)), "the yes was about the episode before"
     settle(vlm)
     assert vlm(frame(10)) and not vlm.trouble, "of the frame before this one"
+
+
+def test_where_its_thread_may_not_leave_a_priority_it_answers_all_the_same(server, monkeypatch):
+    def refuses(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuses)
+    vlm = asks(server, waits=False, in_a_row=1)
+    vlm(frame(200))
+    assert vlm.asked.result(20) is True
 
 
 @pytest.mark.parametrize("says, told", [

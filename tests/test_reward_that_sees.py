@@ -20,6 +20,7 @@ from rlinf_core.rewards.classifier import Network
 from rlinf_core.rewards.step import step_result
 from rlinf_core.rollouts.simulated import stations
 from tests.messages import record
+from tests.trainer.test_disk import full_disk
 
 SIZE = 24
 
@@ -185,6 +186,18 @@ def test_the_picture_of_another_model_and_the_model_itself_stay(tmp_path, record
         assert main(["reward", "train", recorded, "--out", str(tmp_path / out), "--steps", "1"]) == 0
         assert Network.load(tmp_path / out).cameras and (tmp_path / f"{out}.png").stat().st_size > 1000
     assert (tmp_path / "success.png").read_text() == "mine"
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_in_the_way_of_the_next_try(tmp_path, capsys, recorded):
+    command = ["reward", "train", recorded, "--out", str(tmp_path / "new/model"), "--steps", "1"]
+    with full_disk():
+        assert main(command) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"rlinf: --out {tmp_path}/new/model: cannot be written: ") and "File too large" in error
+    assert error.count("\n") == 1 and not list((tmp_path / "new").iterdir())
+    assert main(command) == 0
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"model", "model.png"}
+    assert (tmp_path / "new/model.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_model_that_could_not_be_written_is_not_trained(tmp_path, capsys, recorded, monkeypatch):

@@ -59,6 +59,18 @@ def test_a_file_of_a_recording_means_the_recording(spool):
     assert len(topics(spool.root / "closed/a-1")["/station/timestep"][1]) == 6
 
 
+@pytest.mark.parametrize("here", [".", "metadata.yaml"])
+def test_within_its_folder_a_recording_has_its_name(spool, tmp_path, capsys, monkeypatch, here):
+    monkeypatch.chdir(spool.root / "closed/a-1")
+    code, lines, _, _ = shown(capsys, here)
+    assert code == 0 and str(spool.root / "closed/a-1") in lines and lines["/station/timestep"][2] == "6"
+    assert main(["data", "check", here]) == 0
+    assert main(["data", "merge", here, "--out", str(tmp_path / "all")]) == 0
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["a-1"]
+    monkeypatch.chdir(spool.root)
+    assert "closed/a-1" in shown(capsys, ".")[1], "below it, names are as short as before"
+
+
 def test_a_changed_byte_is_told_and_is_exit_code_1(spool, capsys):
     file = spool.root / "closed/a-1/a-1.mcap"
     data = bytearray(file.read_bytes())

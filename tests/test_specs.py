@@ -21,6 +21,16 @@ def test_the_hash_is_of_numbers_not_of_how_they_were_written():
     assert spec(1).hash != spec(1.5).hash
 
 
+def test_words_may_say_what_a_number_without_bounds_is_called(task):
+    """And the hash is as ever, by which policies and recordings are known."""
+    seen = ArraySpec("at", (2,), low=(-np.inf, 0.0), high=(np.inf,), take="-Infinity")
+    spec = StationSpec((seen,), ActionSpec("tcp_delta", ("dx",), (0.02,), ("m",)), 10.0, 'to "Infinity"')
+    data = spec.to_dict()
+    assert StationSpec.from_dict(json.loads(json.dumps(data, allow_nan=False))) == spec
+    assert (data["observation"][0]["low"], data["observation"][0]["high"]) == (["-inf", 0.0], ["inf"])
+    assert StationSpec((ArraySpec("at", (2,)),), spec.action, 10.0, spec.instruction).hash == "f15b373d241f"
+
+
 def test_the_hash_ignores_wording_and_nothing_else(task):
     other = task.with_images({"front": (64, 64)}).spec
     assert other.hash != task.spec.hash

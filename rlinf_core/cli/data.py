@@ -35,7 +35,7 @@ def check(paths: list[Path], recipe: str | None, json_file: Path | None) -> int:
 
 
 def repair(paths: list[Path], out: Path) -> int:
-    """Write what is whole of every broken recording to a new folder; 1 where one could not be kept as an episode."""
+    """Write what is whole of every broken recording to a new folder; 1 where one is not what it was."""
     from rlinf_core.data.check import fault
     from rlinf_core.data.folders import new_folder
     from rlinf_core.data.repair import repair as repaired
@@ -44,7 +44,7 @@ def repair(paths: list[Path], out: Path) -> int:
     if not broken:
         print("all are whole; nothing was written")
         return 0
-    episodes = kept = 0
+    whole = kept = 0
     with new_folder(out) as folder:
         for source in broken:
             if (folder / source.name).exists():
@@ -56,15 +56,15 @@ def repair(paths: list[Path], out: Path) -> int:
                 print(printable(error))
                 continue
             kept += 1
-            episodes += not done.fault
+            whole += done.whole
             lost = f"; lost: {'; '.join(done.lost)}" if done.lost else ""
             print(f"{printable(source)}: {done.messages} messages kept{lost}; "
-                  + (f"no episode: {done.fault}" if done.fault else
-                     f"a {'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"))
+                  + (f"no {done.kind}: {done.fault}" if done.fault else
+                     f"{'what is left of ' * (not done.whole)}a {'whole ' * (done.kind == EPISODE)}{done.kind}, sealed"))
         if not kept:
             raise EpisodeError(f"nothing whole in {len(broken)} broken recordings; nothing was written")
-    print(f"{episodes} of {len(broken)} are whole again, in {out}")
-    return int(episodes < len(broken))
+    print(f"{whole} of {len(broken)} are whole again, in {out}")
+    return int(whole < len(broken))
 
 
 def merge(paths: list[Path], out: Path) -> None:

@@ -49,8 +49,8 @@ def demo(name: str, overrides: list[str], run_dir: Path, quiet: bool = False, we
         supervisor.start(trainer_process(run_dir))
         for process in station_processes(recipe, run_dir):
             supervisor.start(process)
-        direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
-    return _tell(recipe, run_dir)
+        since = direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
+    return _tell(recipe, run_dir, since)
 
 
 def _check_stations(recipe: Recipe, name: str) -> None:
@@ -80,12 +80,14 @@ def direct(name: str, overrides: list[str], run_dir: Path, quiet: bool = False) 
     check_report(recipe, "rlinf direct")
     prepare(recipe, run_dir, starts=False)
     with Supervisor(run_dir, recipe.station.domain) as supervisor:
-        direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
-    return _tell(recipe, run_dir)
+        since = direct_to_its_end(supervisor, director_process(recipe, run_dir), run_dir, Display(recipe, run_dir, quiet))
+    return _tell(recipe, run_dir, since)
 
 
-def _tell(recipe: Recipe, run_dir: Path) -> int:
-    """Print the report, or, where nothing was learned, what was recorded; 130 where the director was asked to end early."""
+def _tell(recipe: Recipe, run_dir: Path, since: int = 0) -> int:
+    """Print the report of the events from ``since`` on, or, where nothing was learned, what was recorded; 130 where the
+    director was asked to end early.
+    """
     if read_events(run_dir)[-1]["event"] == "stopped":
         print(f"stopped before its end; everything recorded is in {run_dir}", flush=True)
         return 130
@@ -94,12 +96,12 @@ def _tell(recipe: Recipe, run_dir: Path) -> int:
         recorded = {folder.name for folder in kept if kind_of(folder) == EPISODE}  # in the spool, in the inbox, or in both
         print(f"{len(recorded)} episodes recorded in {run_dir}: rlinf show {run_dir}, rlinf identify {run_dir}", flush=True)
     else:
-        print(write_report(recipe, run_dir), flush=True)
+        print(write_report(recipe, run_dir, since), flush=True)
     return 0
 
 
-def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> None:
-    """Run the director to its end, showing how it goes."""
+def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, display: Display) -> int:
+    """Run the director to its end, showing how it goes; returns how many events there were before it."""
     before = len(read_events(run_dir))
     director = supervisor.start(process)
     with display as show:
@@ -112,6 +114,7 @@ def direct_to_its_end(supervisor: Supervisor, process: Process, run_dir: Path, d
         last = next((event["detail"] for event in reversed(read_events(run_dir)[before:]) if event["event"] == "error"),
                     f"the director ended without a word; see {run_dir / 'logs/director.log'}")
         raise RlinfError(f"the run stopped: {last}\nEverything recorded is in {run_dir}")
+    return before
 
 
 def served(web: int | None) -> list[str]:

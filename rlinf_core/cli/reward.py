@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlinf_core.errors import EpisodeError
+from rlinf_core.atomic_io import write_whole
+from rlinf_core.errors import EpisodeError, RlinfError
 
 if TYPE_CHECKING:
     from rlinf_core.rewards.training import Frames
@@ -42,10 +43,12 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
         task = progress.add_task("learning to see success", total=steps)
         network = training.train(learned, steps, seed, lambda _: progress.advance(task))
     scores, said = training.judge(network, judged)
-    _picture(judged, said, picture)
-    aside = out.with_name(f".{out.name}.part")
-    network.save(aside)
-    aside.replace(out)  # whole, or not there
+    try:
+        write_whole(out, network.save)
+    except OSError as error:
+        raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
+                         "disk, or choose another folder, and train again") from error
+    write_whole(picture, lambda aside: _picture(judged, said, aside))
     print(f"{out}: {scores.accuracy:.1%} of {scores.positives + scores.negatives} frames of held-out episodes; missed "
           f"{scores.missed} of {scores.positives} that show success, took {scores.invented} of {scores.negatives} others "
           f"for it\nwhat it takes for what: {picture}\nin a task's file: reward: {{kind: classifier, model: {out.name}}}, "
@@ -73,5 +76,5 @@ def _picture(frames: Frames, said: np.ndarray, path: Path, columns: int = 6) -> 
             if place < len(doubtful):
                 axis.imshow(frames.images[doubtful[place]][:3].transpose(1, 2, 0))
                 axis.text(0, -1, "" if place == 0 else f"{said[doubtful[place]]:.2f}", fontsize=7)
-    shape.savefig(path, dpi=110)
+    shape.savefig(path, dpi=110, format="png")
     plt.close(shape)

@@ -9,6 +9,7 @@ from pathlib import Path
 from rlinf_core.cli.foreground import foreground
 from rlinf_core.drivers import SIMULATOR
 from rlinf_core.errors import RecipeError
+from rlinf_core.hand_eye import TOOL
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.ros import ros_environment
@@ -72,6 +73,13 @@ def camera(what: str, name: str, camera: str, overrides: list[str], arm: str, on
     check_recipe(recipe)
     if not re.fullmatch(r"[1-9]\d?x[1-9]\d?", board) or min(map(int, board.split("x"))) < 3:
         raise RecipeError(f"--board: expected the inner corners of a chessboard, 3x3 at least, e.g. 8x5, got '{board}'")
+    if sum(map(int, board.split("x"))) % 2 == 0:
+        raise RecipeError(f"--board: expected one even number and one odd, e.g. 8x5, got '{board}', a board that looks the "
+                          "same turned by 180 degrees: how it lies cannot be told. Cover a row of its squares, and say one "
+                          "less, or take another board")
+    if (what, on) == ("locate", TOOL) and not station_robot(recipe).tool_frame:
+        raise RecipeError("--on: expected base, as robot.yaml says tool_frame: '', none, got tool. Give that frame a name, "
+                          "e.g. tool_frame: tcp")
     if not 0.001 <= square <= 1.0:
         raise RecipeError(f"--square: expected 0.001 to 1 m, got {square}")
     command = [sys.executable, "-m", "rlinf.camera_client", what, name, camera, *overrides, f"--arm={arm}", f"--on={on}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rlinf_core.episodes import Episode, read_episode
-from rlinf_core.episodes.checksums import SUMS, told
+from rlinf_core.episodes.checksums import SUMS, never_closed, told
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.validation import check_episode
 from rlinf_core.errors import EpisodeError, RlinfError, printable
@@ -34,7 +34,7 @@ def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, 
     """
     first: tuple[Path, Episode] | None = None
     seen: dict[str, Path] = {}
-    for folder, reading in _ahead(episodes_in(paths)):
+    for folder, reading in _ahead(_closed(episodes_in(paths), say)):
         try:
             episode = reading.result()
         except EpisodeError as error:
@@ -43,6 +43,9 @@ def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, 
                                    "is whole") from error
             say(f"left out: {printable(folder)}: {printable(error).removeprefix(f'episode {printable(folder)}: ')}")
             continue
+        except OSError as error:
+            error.filename = error.filename or str(folder)  # a disk that fails while it is read names nothing
+            raise
         first = first or (folder, episode)
         _check_same_specs(folder, episode, *first)
         if episode.id in seen:
@@ -54,7 +57,16 @@ def whole_episodes(paths: list[Path], say: Say = print) -> Iterator[tuple[Path, 
         raise EpisodeError(f"{', '.join(map(str, paths))}: expected a whole episode, got none. `rlinf data check` says why")
 
 
-def _ahead(folders: list[Path]) -> Iterator[tuple[Path, Future[Episode]]]:
+def _closed(folders: list[Path], say: Say) -> Iterator[Path]:
+    """Those that were closed; what was interrupted or aborted may be whole all the same, and is said."""
+    for folder in folders:
+        if never_closed(folder):
+            say(f"left out: {printable(folder)}: no {SUMS}: it was interrupted or aborted")
+        else:
+            yield folder
+
+
+def _ahead(folders: Iterable[Path]) -> Iterator[tuple[Path, Future[Episode]]]:
     """Each with its episode, in their order; the next ones are read meanwhile."""
     with ThreadPoolExecutor(READERS) as pool:
         waiting: deque[tuple[Path, Future[Episode]]] = deque()

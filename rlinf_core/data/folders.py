@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rlinf_core.atomic_io import fsync, make_folder, move
-from rlinf_core.errors import RlinfError
+from rlinf_core.errors import RlinfError, printable
 
 PARTIAL = ".partial"
 
@@ -18,7 +19,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     """A folder to write to, which becomes ``out`` when all went well, and is removed when not.
 
     Raises:
-        RlinfError: there is something at ``out``, or the disk refused.
+        RlinfError: there is something at ``out``, or the disk refused; where that was of what is read, it is named.
     """
     out = out.resolve()
     partial = out.with_name(out.name + PARTIAL)
@@ -33,7 +34,18 @@ def new_folder(out: Path) -> Iterator[Path]:
             fsync(path)
         move(partial, out)
     except OSError as error:
+        if source := _elsewhere(error, partial):
+            raise RlinfError(f"{printable(source)}: expected to read it, got: {error.strerror}. Nothing is left at --out "
+                             f"{out}; see to what is named, or leave it out") from error
         raise RlinfError(f"--out {out}: cannot be written: {error.strerror or error}. Nothing is left there; free the "
                          "disk, or choose another folder") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _elsewhere(error: OSError, partial: Path) -> str:
+    """The one path that an error is about, where it is neither in ``partial`` nor above it."""
+    if not isinstance(error.filename, str | bytes | os.PathLike) or error.filename2 is not None:
+        return ""
+    path = Path(os.path.abspath(os.fsdecode(error.filename)))
+    return "" if path.is_relative_to(partial) or partial.is_relative_to(path) else os.fsdecode(error.filename)

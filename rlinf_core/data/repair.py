@@ -18,6 +18,7 @@ from mcap.records import Attachment, Channel, Chunk, Message, Schema
 from mcap.stream_reader import breakup_chunk
 
 from rlinf_core.data.check import fault
+from rlinf_core.data.episodes import check_values
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.checksums import seal
 from rlinf_core.episodes.messages import store_for
@@ -43,6 +44,11 @@ class Repaired:
     lost: tuple[str, ...]
     fault: str
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is again what it was; of what has no steps to count, only where nothing was lost."""
+        return not self.fault and (self.kind == EPISODE or not self.lost)
+
 
 def repair(folder: Path, out: Path) -> Repaired:
     """Write what is whole of a recording to ``out``; it is sealed where that is a whole episode, or was none.
@@ -59,11 +65,11 @@ def repair(folder: Path, out: Path) -> Repaired:
     lost = list(dict.fromkeys(lost))  # both have seen where it was cut off
     if not count:
         shutil.rmtree(out)
-        raise EpisodeError(f"{folder}: expected a chunk whose checksum fits, got none: {'; '.join(lost) or 'no data'}. "
+        raise EpisodeError(f"{folder}: expected messages that can be read, got none: {'; '.join(lost) or 'no data'}. "
                            "There is nothing to keep")
     try:
         if kind == EPISODE:
-            read_episode(out)
+            check_values(read_episode(out))
     except EpisodeError as error:
         return Repaired(kind, count, tuple(lost), printable(error).removeprefix(f"episode {printable(out)}: "))
     seal(out)
@@ -87,7 +93,7 @@ def _write(out: Path, kind: str, messages: Iterator[Said], attached: Iterable[At
 
 
 def _messages(file: Path, lost: list[str]) -> Iterator[Said]:
-    schemas, channels = _summary(file)
+    (schemas, channels), unknown = _summary(file), 0
     for chunk in _records(file, Chunk, lost):
         try:
             if chunk.compression:
@@ -101,9 +107,15 @@ def _messages(file: Path, lost: list[str]) -> Iterator[Said]:
                 schemas[record.id] = record
             elif isinstance(record, Channel):
                 channels[record.id] = record
-            elif isinstance(record, Message) and record.channel_id in channels:
-                channel = channels[record.channel_id]
-                yield schemas[channel.schema_id], channel, record
+            elif isinstance(record, Message):
+                channel = channels.get(record.channel_id)
+                schema = schemas.get(channel.schema_id) if channel else None
+                if channel and schema:
+                    yield schema, channel, record
+                else:
+                    unknown += 1
+    if unknown:
+        lost.append(f"{unknown} messages of topics whose description is lost")
 
 
 def _records(file: Path, kind: type[T], lost: list[str]) -> Iterator[T]:

@@ -26,18 +26,23 @@ def described(values: np.ndarray) -> Numbers:
     return told | dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values()), axis=0), strict=True))
 
 
+def sampled(images: np.ndarray) -> np.ndarray:
+    """Those of an episode's ``images`` (N, H, W, C) whose pixels count."""
+    return images[::len(images) // FRAMES or 1]
+
+
 def histogram(images: np.ndarray) -> np.ndarray:
     """How often each value occurs in each channel of ``images`` (N, H, W, C) uint8: (C, 256)."""
-    pixels = images[::len(images) // FRAMES or 1, ::STEP, ::STEP]
+    pixels = sampled(images)[:, ::STEP, ::STEP]
     return np.stack([np.bincount(pixels[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])])
 
 
 def described_histogram(counts: np.ndarray) -> Numbers:
-    """The same of pixels, in [0, 1], from how often each value occurs (C, 256)."""
+    """The same of pixels but their count, in [0, 1], from how often each value occurs (C, 256)."""
     values, total = np.arange(256) / 255.0, counts.sum(1)
     mean = counts @ values / total
     seen, below = counts > 0, np.cumsum(counts, axis=1) / total[:, None]
-    told = {"count": total[:1], "mean": mean, "std": np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0)),
+    told = {"mean": mean, "std": np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 0.0)),
             "min": values[seen.argmax(1)], "max": values[255 - seen[:, ::-1].argmax(1)]}
     return told | {name: values[(below >= q).argmax(1)] for name, q in QUANTILES.items()}
 

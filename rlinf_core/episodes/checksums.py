@@ -13,6 +13,7 @@ from pathlib import Path
 from rlinf_core.errors import EpisodeError
 
 SUMS = "SHA256SUMS"
+NEVER_CLOSED = ("open", "broken")  # of a spool's folders: interrupted, or aborted
 MAX_FILES = 16
 MAX_BYTES = 2 << 30  # of an episode, all files together
 MAX_SUMS_BYTES = 1 << 14
@@ -79,6 +80,11 @@ def told(path: Path) -> str:
     """The text of a SHA256SUMS, whatever is in it, as far as one can be long."""
     with open(path, "rb") as source:
         return source.read(MAX_SUMS_BYTES).decode(errors="replace")
+
+
+def never_closed(folder: Path) -> bool:
+    """Whether a recording was interrupted or aborted: it lies where a spool keeps such, and has no seal."""
+    return folder.absolute().parent.name in NEVER_CLOSED and not (folder / SUMS).exists()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -57,6 +57,28 @@ class Status(NamedTuple):
         return {ACTIVE: "", ACTIVATING: "it is being activated"}.get(self.state, "not activated since it has power")
 
 
+class Told:
+    """What a gripper is told next, and since when it has not taken that: its echo is always of an order before.
+
+    Attributes:
+        order: the last one that it was given.
+        taken_at: when it had taken what it was told, or was told nothing [s].
+    """
+
+    def __init__(self, now: float) -> None:
+        self.order: int | None = None
+        self.taken_at = now
+
+    def next(self, status: Status, wanted: int | None, now: float) -> int | None:
+        """The order that it lacks, which is given from now on; None where there is none, or it would not move."""
+        if status.trouble or wanted is None or status.ordered in (self.order, wanted):
+            self.taken_at = now
+        if status.trouble or wanted in (None, status.ordered):
+            return None
+        self.order = wanted
+        return wanted
+
+
 class Robotiq:
     """One that is open; DeviceError where it does not answer within ``timeout_s``."""
 

@@ -8,7 +8,7 @@ from rlinf_core.interlock.state import State
 from rlinf_core.interlock.tick import STOPPED, Tick
 from rlinf_core.interlock.tracking import seen_at_rest
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
-from rlinf_core.interlock.watch import enabled, follows_nothing, others, unready
+from rlinf_core.interlock.watch import HANDING_BACK, OF_THE_POLICY, enabled, follows_nothing, others, unready
 
 
 def step(limits: Limits, state: State, inputs: Inputs, now_ns: int) -> tuple[State, Output, tuple[Event, ...]]:
@@ -41,7 +41,9 @@ class _Stages(Tick):
         if self.standing and self.mode is not Mode.DISARMED:  # disarmed is stopped already, and cannot be armed now
             self.fault(self.standing[0])
         silence = "stale_command"  # which is over when something comes, and must not hide what is in the way
-        lasting = others(self.inputs, besides=silence) if self.cause == silence else self.others
+        besides = (silence,) if self.cause == silence else ()
+        by_policy = self.chunk is not None and self.chunk.source != OPERATOR
+        lasting = others(self.inputs, *besides, *(() if by_policy else OF_THE_POLICY))
         for cause in [*self.obstacles, *lasting]:
             self.hold(cause, only_active=self.cause != silence)
         if self.chunk is not None and self.needs_enable(self.chunk):
@@ -152,10 +154,12 @@ class _Stages(Tick):
             return self.cause
         if self.refused_now:
             return "refused_now"
-        if self.commander == OPERATOR != chunk.source and not self.trajectory.still:
-            self.hold("handing_back", only_active=True)  # S16: a pause before the policy goes on
-            return "handing_back"
-        return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(self.others[:1])
+        if self.commander == OPERATOR != chunk.source and (self.mode is Mode.ACTIVE or not self.trajectory.still):
+            self.hold(HANDING_BACK, only_active=True)  # S16: a pause before the policy goes on
+            self.held_now = HANDING_BACK  # the others hear of it, whatever holds this one already
+            return HANDING_BACK
+        waits = others(self.inputs, *OF_THE_POLICY) if chunk.source == OPERATOR else self.others
+        return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(waits[:1])
 
     def commands(self, source: str) -> bool:
         """Whether a chunk of ``source`` is still valid and in command."""
@@ -191,7 +195,13 @@ class _Stages(Tick):
             return self.mode.name.lower()
         own = [*self.obstacles, self.unknown()][0]
         later = self.held_now or (self.cause if self.cause == "new_session" else "")
-        return own if own or self.mode is Mode.ACTIVE else later or self.astray()
+        return own if own or self.mode is Mode.ACTIVE else later or self.astray() or self.not_by_policy()
+
+    def not_by_policy(self) -> str:
+        """Which of ``OF_THE_POLICY`` it is that it waits for; empty if for none."""
+        if not enabled(self.limits, self.inputs):
+            return "enable"
+        return HANDING_BACK if self.commander == OPERATOR and not self.trajectory.still else ""
 
     # S2, S7, S8, S12: motion
     def move(self) -> None:
@@ -220,10 +230,12 @@ class _Stages(Tick):
     def goes_back(self) -> bool:
         """Whether the set-point is on its way to the arm, or has come there: once armed, and before a hold ends.
 
-        Not while anything holds the arm, but for contact, which this lessens, and another arm on the same way.
+        Not while anything holds the arm, but for contact, which this lessens, another arm on the same way, and what only
+        the policy waits for.
         """
         trajectory, arm = self.trajectory, self.arm
-        held = [cause for cause in self.obstacles if cause != "contact"] or others(self.inputs, besides="realigning")
+        held = [cause for cause in self.obstacles if cause != "contact"] \
+            or others(self.inputs, "realigning", *OF_THE_POLICY)
         may = not held and (self.mode is Mode.ARMED or (self.mode is Mode.HOLD and self.cause == "realigning"))
         if not may or not trajectory.motions or (trajectory.goal is not None and trajectory.lost_its_goal(arm)):
             trajectory.goal = None

@@ -16,6 +16,8 @@ NEVER_S = 1e8                    # an enable this old was never heard
 RECOVERING = "recovering"         # of robot/fault: it is brought back
 FOLLOWS = ("gripper", "silent", "frozen", "error")  # begin a robot's faults in which the arm may follow all the same
 STOPPED = ("disarmed", "fault")  # what another arm says of itself while it is
+HANDING_BACK = "handing_back"     # an operator has moved it, and it does not rest yet (S16)
+OF_THE_POLICY = ("enable", HANDING_BACK)  # what keeps the policy alone from moving: an operator moves all the same
 
 
 def standing_faults(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
@@ -57,13 +59,13 @@ def obstacles(limits: Limits, inputs: Inputs, contacts: Contacts) -> list[str]:
     return causes + outside_range(limits, inputs) + unready(inputs)
 
 
-def others(inputs: Inputs, besides: str = "") -> list[str]:
-    """The other arms that may not move, but for that one cause: then this one does not either (S27).
+def others(inputs: Inputs, *besides: str) -> list[str]:
+    """The other arms that may not move, but for these causes: then this one does not either (S27).
 
     Where all of them were put somewhere else at once, as a simulator does, what held one before has gone.
     """
     return [f"{OTHER}{arm.name}" for arm in inputs.others
-            if arm.blocked not in ("", besides) and (arm.blocked in STOPPED or not inputs.restart)]
+            if arm.blocked not in ("", *besides) and (arm.blocked in STOPPED or not inputs.restart)]
 
 
 def enabled(limits: Limits, inputs: Inputs) -> bool:

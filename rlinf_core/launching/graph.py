@@ -125,6 +125,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
 def check_operator(recipe: Recipe) -> None:
     """A real arm is armed by a person each time; RecipeError where the recipe leaves that to a script, or to none."""
     kind, robot = recipe.station.operator.kind, recipe.station.robot
+    _devices(recipe)  # refuses two of one kind
     if kind == SCRIPTED and not station_robot(recipe).without_hardware:
         raise RecipeError(f"station.operator.kind: expected {KEYBOARD} for robot '{robot}', which is no simulator, got "
                           f"{kind}. A person arms a real arm: --set 'station.operator={{kind: {KEYBOARD}}}', and rlinf "
@@ -173,6 +174,9 @@ def _devices(recipe: Recipe) -> dict[str, str]:
     """What a person holds, each as JSON; with a page, that too, and no keyboard, which would need a terminal."""
     station, served = recipe.station, bool(recipe.station.web.port)
     own = [each for each in (station.operator, station.beside) if each is not None and each.kind != SCRIPTED]
+    if len(own) == 2 and own[0].kind == own[1].kind != KEYBOARD:
+        raise RecipeError(f"station.beside.kind: expected another kind than that of station.operator, got {own[0].kind} "
+                          "for both, of which one would not be heard. Leave one out")
     said = {each.kind: each.model_dump_json() for each in own if not (served and each.kind == KEYBOARD)}
     page = {PAGE: said.pop(PAGE, json.dumps({"kind": PAGE}))} if served else {}
     return dict(zip(("settings", "beside", "page"), [*said.values(), "", ""][:2] + [page.get(PAGE, "")], strict=True))
@@ -190,7 +194,8 @@ def _page(recipe: Recipe, robot: Robot, run_dir: Path) -> Process:
     folder = robot_folder(recipe.station.robot).resolve()
     token = str(expanded(web.token_file, "station.web.token_file").resolve()) if web.token_file else ""
     return _node(recipe, "page", "rlinf.page", task_file=str(task_file(recipe)), run_dir=str(run_dir), port=web.port,
-                 host=web.host, token_file=token, cameras=list(cameras) or [""],
+                 host=web.host, token_file=token, lockstep=station.lockstep and robot.driver == SIMULATOR,
+                 cameras=list(cameras) or [""],
                  references=[str(reference(folder, camera)) for camera in cameras] or [""],
                  limits=[str(path) for path in robot.interlocks.values()],
                  first_seeds=[recipe.scene(recipe.collect.first_seed), recipe.scene(recipe.online.first_seed),

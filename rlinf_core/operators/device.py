@@ -26,6 +26,7 @@ class Device:
 
     rest_s: ClassVar[float] = REST_S        # how long it must have been seen at rest before it is believed
     topics: ClassVar[tuple[str, ...]] = ()  # of the station (rlinf_core.interface); their messages go to ``receive``
+    label_renews: ClassVar[bool] = True     # the enable: whoever labels by it is there
 
     def attach(self, action: ActionSpec, control_hz: float) -> None:
         """Told once, before it is opened: what one arm's actions are, and how many there are a second."""
@@ -51,6 +52,10 @@ class Device:
         """
         return ()
 
+    def owed(self) -> tuple[str, ...]:
+        """What was asked before ``poll`` raised, each once: to disarm counts all the same."""
+        return ()
+
     def motion(self) -> dict[str, float] | None:
         """Of this time step: 1 for the task's largest, by axis (AXES, or j1, j2, ... for joints); None: none is asked."""
         return None
@@ -62,6 +67,16 @@ class Device:
     def help(self, axes: dict[str, int]) -> str:
         """How to use it, for an arm with these axes."""
         return ""
+
+
+class Asking(Device):
+    """One that keeps what was asked until it is handed on."""
+
+    asked: list[str]
+
+    def owed(self) -> tuple[str, ...]:
+        asked, self.asked = self.asked, []
+        return tuple(asked)
 
 
 class Guard:
@@ -84,9 +99,10 @@ class Guard:
                 return ()
             asked = self.device.poll()
         except DeviceError as error:
+            asked = self.device.owed()
             self._doubt(error)
-            return ()
-        self._weigh()
+        else:
+            self._weigh()
         return asked if self.believed else tuple(each for each in asked if each == "disarm")
 
     def motion(self) -> dict[str, float] | None:
@@ -123,8 +139,8 @@ class Guard:
         if resting and now - self._rest_since >= self.device.rest_s:
             self.believed, self.trouble = True, ""
         elif not resting and not self.trouble:
-            self.trouble = (f"{self.name}: expected it at rest before it may command, got a deflection or a pressed "
-                            "button. Let go of it")
+            self.trouble = (f"{self.name}: expected it at rest before it may command, got a deflection, a pressed "
+                            "button, or no word of it yet. Let go of it")
 
 
 class Source:

@@ -30,29 +30,34 @@ class Joy(Pad):
         """
         super().__init__(silence_s=silence_s, **shared)
         self.axis_names, self.button_names = axis_names, button_names
-        self.garbage = ""
+        self.garbage, self.known = "", False
 
     def open(self) -> None:
         self._forget()
-        self.garbage = ""
+        self.garbage, self.known = "", False
 
     def receive(self, message: Any) -> None:
-        axes, buttons = list(message.axes), list(message.buttons)
+        axes = list(message.axes)
+        for name, down in zip(self.button_names, message.buttons, strict=False):
+            self.press(name, bool(down))  # to disarm counts, whatever the axes say
         used = {name for name, _ in self.sources.values()} & {*self.axis_names}
         if len(axes) < 1 + max(map(self.axis_names.index, used), default=-1):
             self.garbage = f"expected axes {', '.join(self.axis_names)}, got {len(axes)}. Set station.operator.axis_names"
         elif not all(abs(value) <= MARGIN for value in axes):
             self.garbage = f"expected axes from -1 to 1, got {axes}"
         else:
-            self._believe(dict(zip(self.axis_names, axes, strict=False)), buttons)
+            self._believe(dict(zip(self.axis_names, axes, strict=False)))
 
-    def _believe(self, axes: dict[str, float], buttons: list[int]) -> None:
+    def _believe(self, axes: dict[str, float]) -> None:
         self.values = {name: (1.0 - value) / 2 if name in ("lt", "rt") else value for name, value in axes.items()}
-        for name, down in zip(self.button_names, buttons, strict=False):
-            self.press(name, bool(down))
+        self.known = True
         self.heard()
 
     def take(self) -> None:
         garbage, self.garbage = self.garbage, ""
         if garbage:
             raise DeviceError(f"garbage on the topic joy: {garbage}")
+
+    def at_rest(self) -> bool:
+        """Once it has been heard."""
+        return self.known and super().at_rest()

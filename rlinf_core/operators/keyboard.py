@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import sys
 import time
 
 from rlinf_core.errors import DeviceError
-from rlinf_core.operators.device import Device
+from rlinf_core.operators.device import Asking
 
 PAIRS = {"x": ("ws", "forward/back"), "y": ("ad", "left/right"), "z": ("rf", "up/down"), "rx": ("lj", "tilt right/left"),
          "ry": ("ik", "tip forward/back"), "rz": ("uo", "turn left/right"), "grip": ("vc", "open/close the gripper")}
@@ -16,15 +17,21 @@ ASKS = {"e": "arm", "q": "disarm", "g": "ready", "y": "success", "n": "failure",
 MOVES, PAUSE = "".join(keys for keys, _ in PAIRS.values()), "p"
 STEP = 0.5         # of the task's largest
 KEY_HELD_S = 0.4   # a terminal repeats a key that is held
+SEQUENCE_S = 0.3   # within which the rest of an escape sequence comes; what comes later is a key of its own
+PARAMETERS = "[0-9;:<=>?]{0,16}[ -/]{0,4}"
+SEQUENCE = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}[@-~]?|O.?|[^\[O\x1b])?", re.S)  # of an arrow, F1, or a key with Alt
+UNFINISHED = re.compile(rf"\x1b(?:\[\[?{PARAMETERS}|O)?\Z")
 
 
-class Keyboard(Device):
+class Keyboard(Asking):
     """A person in a terminal of their own (rlinf teleop): every key renews the enable, ``e`` arms, ``q`` disarms."""
 
     rest_s = 0.0  # a key that was pressed before is over
 
     def __init__(self) -> None:
         self.key, self.key_at = " ", 0.0
+        self.asked = []
+        self.cut, self.cut_at = "", 0.0  # the beginning of a sequence
 
     def open(self) -> None:
         if not sys.stdin.isatty():
@@ -32,18 +39,26 @@ class Keyboard(Device):
                               "rlinf teleop <recipe>, or ros2 run rlinf operator")
 
     def poll(self) -> tuple[str, ...]:
-        asked: list[str] = []
         while select.select([sys.stdin], [], [], 0)[0]:
             try:
-                keys = os.read(sys.stdin.fileno(), 64).decode(errors="ignore")
+                data = os.read(sys.stdin.fileno(), 64)
             except OSError as error:
                 raise DeviceError(f"unplugged: the terminal has gone ({error.strerror})", gone=True) from error
-            if not keys:
+            if not data:
                 raise DeviceError("unplugged: the terminal has ended", gone=True)
-            for key in keys:
-                asked.append(ASKS.get(key, key if key.isdigit() else "enable"))
+            for key in self._keys(data.decode(errors="replace")):
+                self.asked.append(ASKS.get(key, key if key.isdigit() else "enable"))
                 self.key, self.key_at = key, time.monotonic()
-        return tuple(asked)
+        return self.owed()
+
+    def _keys(self, text: str) -> str:
+        """What was pressed: escape for each key that sends a sequence, whose letters and digits mean nothing, but for q."""
+        now = time.monotonic()
+        text = (self.cut if now - self.cut_at < SEQUENCE_S else "") + text
+        cut = UNFINISHED.search(text)
+        self.cut, self.cut_at = cut[0] if cut else "", now
+        keys = SEQUENCE.sub(lambda each: "\x1bq" if each[0].endswith("q") else "\x1b", text.removesuffix(self.cut))
+        return keys + "\x1b" * bool(self.cut)
 
     def motion(self) -> dict[str, float] | None:
         if time.monotonic() - self.key_at >= KEY_HELD_S or self.key not in MOVES + PAUSE:

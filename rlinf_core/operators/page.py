@@ -11,8 +11,8 @@ from rlinf_core.errors import DeviceError
 from rlinf_core.operators.device import AXES, LABELS
 from rlinf_core.operators.sticks import Curve, Scale, Sticks
 
-HELD, ACTIVE = "held", "active"
-BUTTONS = (HELD, ACTIVE, *LABELS)  # of its messages, in their order; its axes are AXES
+HELD, ACTIVE, ASKED = "held", "active", "asked"
+BUTTONS = (HELD, ACTIVE, ASKED, *LABELS)  # of its messages, in their order; ASKED: no word of what is held; axes are AXES
 Silence = Annotated[float, Field(ge=0.1, le=1)]
 
 
@@ -20,6 +20,7 @@ class Page(Sticks):
     """Of a browser, whose last word may be a key that is held: what is held must be heard again and again."""
 
     topics = ("page",)
+    label_renews = False  # ACTIVE does: a label that comes late is without it
 
     def __init__(self, *, scale: Scale = 0.5, rotation_scale: Scale = 0.5, curve: Curve = 1.5,
                  silence_s: Silence = 0.3) -> None:
@@ -32,33 +33,35 @@ class Page(Sticks):
             silence_s: a takeover is held, and not heard for so long: it stops
         """
         axes: dict[Any, str] = {axis: axis for axis in AXES}
-        roles: dict[str, Any] = {HELD: "intervene", **{label: label for label in LABELS}}
-        super().__init__(axes=axes, buttons=roles, deadband=0.0, scale=scale, rotation_scale=rotation_scale, curve=curve,
-                         silence_s=silence_s)
-        self.garbage = ""
+        super().__init__(axes=axes, buttons={HELD: "intervene"}, deadband=0.0, scale=scale,
+                         rotation_scale=rotation_scale, curve=curve, silence_s=silence_s)
+        self.garbage, self.rested = "", False
 
     def receive(self, message: Any) -> None:
         axes, buttons = list(message.axes), list(message.buttons)
         if len(axes) != len(AXES) or len(buttons) != len(BUTTONS) or not all(abs(value) <= 1.0 for value in axes):
             self.garbage = f"expected {len(AXES)} axes from -1 to 1 and {len(BUTTONS)} buttons, got {axes} and {buttons}"
             return
+        down = {name for name, pressed in zip(BUTTONS, buttons, strict=True) if pressed}
+        self.asked += ["enable"] * (ACTIVE in down) + [label for label in LABELS if label in down]
+        if ASKED in down:
+            return
         self.values = dict(zip(AXES, axes, strict=True))
-        for name, down in zip(BUTTONS, buttons, strict=True):
-            if name != ACTIVE:
-                self.press(name, bool(down))
-            elif down:
-                self.asked.append("enable")
+        self.press(HELD, HELD in down)
         self.heard()
+        self.rested = self.rested or self.at_rest()
 
     def poll(self) -> tuple[str, ...]:
         garbage, self.garbage = self.garbage, ""
         if garbage:
             raise DeviceError(f"garbage on the topic page: {garbage}. Who else publishes there?")
+        if not (self.rested or self.at_rest()):  # while nobody has opened the page, it is no trouble
+            raise DeviceError("expected it at rest before it may command, got a takeover that was held when it was first "
+                              "heard. Let go of it")
         if not self.at_rest() and time.monotonic() - self.heard_at > self.silence_s:
             raise DeviceError(f"silent: a takeover is held and was not heard for {self.silence_s:g} s. Let go of it; if "
                               "the page has gone, open it and take the controls")
-        asked, self.asked = self.asked, []
-        return tuple(asked)
+        return self.owed()
 
     def help(self, axes: dict[str, int]) -> str:
         return "what is held on the operator's page commands, while it is held"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rlinf_core.errors import DeviceError
-from rlinf_core.operators.device import Device
+from rlinf_core.operators.device import Asking
 
 Axis = Literal["x", "y", "z", "rx", "ry", "rz", "grip"]
 Role = Literal["arm", "disarm", "enable", "next_arm", "open", "close", "intervene", "ready", "success", "failure",
@@ -21,7 +21,7 @@ Seconds = Annotated[float, Field(ge=0.05, le=60)]
 HELD = {"open": 1.0, "close": -1.0}
 
 
-class Sticks(Device):
+class Sticks(Asking):
     """A device with deflections and buttons. What is of one kind only fills ``values`` and ``pressed`` (``take``)."""
 
     streams = False  # whether it speaks at rest too, so that silence at rest is trouble as well
@@ -52,7 +52,7 @@ class Sticks(Device):
         self.values: dict[str, float] = {}
         self.pressed: set[str] = set()
         self.asked: list[str] = []
-        self.heard_at = time.monotonic()
+        self.heard_at = self.polled_at = time.monotonic()  # polled_at: what was heard last when it was polled last
 
     def take(self) -> None:
         """Read what has come into ``values`` and ``pressed``; DeviceError."""
@@ -68,15 +68,12 @@ class Sticks(Device):
         (self.pressed.add if down else self.pressed.discard)(name)
 
     def poll(self) -> tuple[str, ...]:
-        before = self.heard_at
         self.take()
         if (self.streams or self._deflected()) and time.monotonic() - self.heard_at > self.silence_s:
             raise DeviceError(f"silent: expected reports while it is deflected, got none for {self.silence_s:g} s. Let go "
                               "of it; if that does not help, plug it in again")
-        asked, self.asked = self.asked, []
-        if not asked and self.heard_at != before and self.motion() is not None:
-            asked = ["enable"]
-        return tuple(asked)
+        asked, news, self.polled_at = self.owed(), self.heard_at != self.polled_at, self.heard_at
+        return asked or (("enable",) if news and self.motion() is not None else ())
 
     def motion(self) -> dict[str, float] | None:
         moved = {axis: self._shaped(axis) for axis in self.sources}

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rlinf_core.errors import DeviceError
 from rlinf_core.interlock.rotation import inverse, product, to_quaternion, to_vector
-from rlinf_core.operators.device import Device
+from rlinf_core.operators.device import Asking
 from rlinf_core.operators.sticks import HELD, Button, Role, Scale, Seconds
 from rlinf_core.specs import ActionSpec
 
@@ -25,7 +25,7 @@ ASKS: dict[Button, Role] = {"a": "success", "b": "failure", "trigger": "close", 
 NAMES = ("trigger", "grip", "a", "b", "menu", "stick")
 
 
-class Vr(Device):
+class Vr(Asking):
     """Relative: while the clutch is held, the tool goes and turns as the hand does, from wherever both are."""
 
     topics = ("vr/pose", "vr/joy")
@@ -112,8 +112,7 @@ class Vr(Device):
             self.given = None
             raise DeviceError(f"silent: something is held on it, and vr/pose or vr/joy was not heard for "
                               f"{self.silence_s:g} s. Let go of it; if that does not help, look at the headset's bridge")
-        asked, self.asked = self.asked, []
-        return tuple(asked or (["enable"] if self._holds() else []))
+        return self.owed() or (("enable",) if self._holds() else ())
 
     def _holds(self) -> bool:
         return self.clutch in self.pressed

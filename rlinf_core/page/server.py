@@ -22,7 +22,7 @@ from aiohttp import ClientError, WSMsgType, web
 
 from rlinf_core.errors import RlinfError, printable
 from rlinf_core.page.access import Access
-from rlinf_core.page.controls import ANYBODYS, ASKED_S, BEGIN, Ask, Controls, Hand, read
+from rlinf_core.page.controls import ANYBODYS, ASKED_S, BEGIN, Ask, Controls, Hand, Seen, read
 from rlinf_core.page.views import Views
 
 STATIC = Path(__file__).with_name("static")
@@ -30,7 +30,7 @@ BEAT_S, AGAIN_S = 0.05, 2.0
 AHEAD = 2          # frames on their way to a page that it has not drawn yet
 MOST_PAGES = 16
 MOST_BYTES = 2048  # of a word
-MOST_WORDS = 200   # a second, of one page: 20 of what is held, and one for each frame
+MOST_WORDS = 200   # a second, of one page: 20 of what is held, and buttons; that a frame of ours has been drawn is none
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src "
     "'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -231,16 +231,20 @@ class Server:
         asked: set[asyncio.Task[None]] = set()
         lately: deque[float] = deque(maxlen=MOST_WORDS)
         async for message in page.socket:
-            lately.append(time.monotonic())
-            if len(lately) == MOST_WORDS and lately[-1] - lately[0] < 1.0:
-                self.log(f"the page from {remote} said more than {MOST_WORDS} words in a second. It is closed")
-                await page.socket.close(code=1008, message=b"expected fewer words a second")
-                return
             try:
                 word = read(message.data if message.type is WSMsgType.TEXT else "")
             except ValueError:
                 self.log(f"the page from {remote} said no word of ours: {printable(message.data)[:80]}. It is closed")
                 await page.socket.close(code=1008, message=b"expected a word of this page's protocol")
+                return
+            if isinstance(word, Seen) and page.unseen:
+                page.unseen -= 1
+                page.news.set()
+                continue
+            lately.append(time.monotonic())
+            if len(lately) == MOST_WORDS and lately[-1] - lately[0] < 1.0:
+                self.log(f"the page from {remote} said more than {MOST_WORDS} words in a second. It is closed")
+                await page.socket.close(code=1008, message=b"expected fewer words a second")
                 return
             if isinstance(word, Hand):
                 if self.controls.counts(page.number, word, time.monotonic()):
@@ -248,9 +252,6 @@ class Server:
             elif isinstance(word, Ask):
                 asked.add(task := asyncio.create_task(self._ask(page, word)))
                 task.add_done_callback(asked.discard)
-            else:
-                page.unseen = max(0, page.unseen - 1)
-                page.news.set()
 
     async def _ask(self, page: Page, word: Ask) -> None:
         try:

@@ -10,7 +10,10 @@ DECAY = 0.01  # of temporal ensembling's weights, from the oldest chunk on (Zhao
 
 
 class Chunking:
-    """The chunks that are in play, by the time step of their first action.
+    """The chunks that are in play, by when their first action is.
+
+    That is in time steps, which need not be whole: what is observed in real time comes a little early or late, so the
+    distance of two is rounded, not each of them.
 
     Args:
         mode: one of ``MODES``.
@@ -19,36 +22,37 @@ class Chunking:
 
     def __init__(self, mode: str, execute: int) -> None:
         self.mode, self.execute = mode, 1 if mode == TEMPORAL_ENSEMBLING else execute
-        self.chunks: list[tuple[int, np.ndarray]] = []
+        self.chunks: list[tuple[float, np.ndarray]] = []
 
     def cut(self) -> None:
         """Nothing is in play any more."""
         self.chunks.clear()
 
-    def merge(self, actions: np.ndarray, start: int, frozen: int, continues: bool = False) -> np.ndarray:
+    def merge(self, actions: np.ndarray, start: float, frozen: int, continues: bool = False) -> np.ndarray:
         """What is sent of ``actions`` (H, A); the first ``frozen`` have begun by now, as the last chunk has them.
 
         Where they ``continue`` the last chunk, nothing else of it is blended in: they were made to follow it.
         """
         sent = actions[:self.execute] if self.mode == SYNCHRONOUS else actions
         if self.mode == TEMPORAL_ENSEMBLING:
-            self.chunks = [*[each for each in self.chunks if each[0] + len(each[1]) > start], (start, actions)]
+            self.chunks = [*[each for each in self.chunks if len(_rest(each, start))], (start, actions)]
             return self._mean(start, len(actions))
         if self.mode == REAL_TIME and self.chunks:
             sent = self._blended(actions, start, frozen, 0.0 if continues else 1.0)
         self.chunks = [(start, sent)]
         return sent
 
-    def _mean(self, start: int, horizon: int) -> np.ndarray:
+    def _mean(self, start: float, horizon: int) -> np.ndarray:
         total, weights = 0.0, np.zeros((horizon, 1))
-        for age, (begun, actions) in enumerate(self.chunks):
-            own, left = np.zeros((horizon, actions.shape[1])), actions[start - begun:][:horizon]
+        for age, chunk in enumerate(self.chunks):
+            left = _rest(chunk, start)[:horizon]
+            own = np.zeros((horizon, left.shape[1]))
             own[:len(left)] = left
             weight = np.exp(-DECAY * age) * (np.arange(horizon) < len(left))[:, None]
             total, weights = total + weight * own, weights + weight
         return total / weights
 
-    def _blended(self, actions: np.ndarray, start: int, frozen: int, soft: float) -> np.ndarray:
+    def _blended(self, actions: np.ndarray, start: float, frozen: int, soft: float) -> np.ndarray:
         """The last chunk where it has begun, then less and less of it; ``soft`` is a factor of that."""
         left = self.left(start)[:len(actions)]
         weight = kept(len(left), frozen)[:, None]
@@ -57,12 +61,15 @@ class Chunking:
         blended[:len(left)] = weight * left + (1.0 - weight) * actions[:len(left)]
         return blended
 
-    def left(self, start: int) -> np.ndarray:
+    def left(self, start: float) -> np.ndarray:
         """What the last chunk has from time step ``start`` on, (L, A); nothing where there is none."""
-        if not self.chunks:
-            return np.zeros((0, 0))
-        begun, last = self.chunks[-1]
-        return last[max(start - begun, 0):]
+        return _rest(self.chunks[-1], start) if self.chunks else np.zeros((0, 0))
+
+
+def _rest(chunk: tuple[float, np.ndarray], start: float) -> np.ndarray:
+    """Its actions (L, A) from time step ``start`` on."""
+    begun, actions = chunk
+    return actions[max(round(start - begun), 0):]
 
 
 def kept(left: int, frozen: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from rlinf_core.policies.action_expert import Prefix
 from rlinf_core.policies.adapters import inject, of_base
 from rlinf_core.policies.continuation import Continuation, guided
 from rlinf_core.policies.noise_network import NoiseNetwork
-from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.policies.normalisation import BOUND, Normalisation
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation, OnPolicyActor
 from rlinf_core.policies.pretrained import Tokenizer, sentence_of, tokenizer_of
 from rlinf_core.policies.settings import FlowSettings
@@ -193,7 +193,7 @@ class FlowMatching(OnPolicyActor):
     def _step(self, batch: Batch, point: Tensor, velocity: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (B, H, M) of the next point, and its standard deviation (B, 1, 1), or (B, H, M) of a learned one."""
         if self.spread is not None:
-            state = self.normalisation.normalised(batch["vectors"])
+            state = self.normalisation.normalised(batch["vectors"]).clamp(-BOUND, BOUND)
             spread = self.spread(state, point[..., :self.spec.action.dim], time)
             return point - velocity / self.config.flow_steps, F.pad(spread, (0, point.shape[-1] - spread.shape[-1]))
         time, d, noise = time[:, None, None], 1.0 / self.config.flow_steps, self.config.sde_noise
@@ -229,8 +229,10 @@ class FlowMatching(OnPolicyActor):
 
     def _carried(self, inputs: Batch, noise: Tensor, continuation: Continuation | None = None) -> Tensor:
         prefix, point = self._prefix(inputs), noise
+        # a guided step asks for gradients, by which what is compiled would be compiled anew while an arm waits
+        field = self._velocity if continuation is None else partial(type(self)._velocity, self)
         for time in self._times(len(noise)):
-            velocity = partial(self._velocity, inputs, prefix, time=time)
+            velocity = partial(field, inputs, prefix, time=time)
             point = point - self._drawn(velocity, point, time, continuation) / self.config.flow_steps
         return point
 

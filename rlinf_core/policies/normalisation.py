@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from rlinf_core.embodiments import JointSpec
 from rlinf_core.specs import StationSpec
 
 STD_FLOOR = 1e-4
+BOUND = 5.0  # deviations, beyond which numbers are clipped
 
 
 class Normalisation(nn.Module):
@@ -19,6 +22,7 @@ class Normalisation(nn.Module):
     another one observes; the first R, which say which one it is, stay as they are.
     """
 
+    bound: ClassVar[float] = BOUND
     mean: Tensor
     std: Tensor
     whose: Tensor | None
@@ -32,7 +36,7 @@ class Normalisation(nn.Module):
 
     def normalised(self, vectors: Tensor) -> Tensor:
         """Vectors (B, V) as deviations from their mean, clipped."""
-        values = ((vectors - self.mean) / self.std).clamp(-5.0, 5.0)
+        values = ((vectors - self.mean) / self.std).clamp(-self.bound, self.bound)
         return values if self.whose is None else values * (vectors[:, :len(self.whose)] @ self.whose)
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:
@@ -52,5 +56,10 @@ class Normalisation(nn.Module):
         self.std.copy_(torch.from_numpy(np.asarray(std + STD_FLOOR)))
 
 
+def floored(std: np.ndarray, largest: np.ndarray) -> np.ndarray:
+    """Deviations (V,), of a twentieth at least of how large each number was at most."""
+    return np.maximum(std, 0.05 * largest)
+
+
 def _moments(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return vectors.mean(axis=0), np.maximum(vectors.std(axis=0), 0.05 * np.abs(vectors).max(axis=0))
+    return vectors.mean(axis=0), floored(vectors.std(axis=0), np.abs(vectors).max(axis=0))

@@ -161,7 +161,7 @@ class NetworkPolicy(nn.Module):
 
     Attributes:
         recorded: methods of tensors (B, ...) that ask the host for nothing; by which it acts where it does not explore.
-        compiled: methods that torch.compile takes.
+        compiled: methods that torch.compile takes; where gradients are asked for they stay as they are.
         looks: at all images, whatever ``config.image_features`` says of an encoder's.
         multiple: of so many tokens are the longest sentences, filled up where they are not.
     """

@@ -7,6 +7,7 @@ openpi and Dexbotic write norm_stats.json (``{"norm_stats": {"state": {"mean": [
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -54,7 +55,9 @@ class Units(nn.Module):
 
 
 class Given(Normalisation):
-    """That of a checkpoint's data set, whatever it is fine-tuned on."""
+    """That of a checkpoint's data set, whatever it is fine-tuned on; not clipped, as its makers do not."""
+
+    bound = math.inf
 
     def normalise(self, mean: np.ndarray, std: np.ndarray) -> None:
         """It stays what it is."""
@@ -78,6 +81,8 @@ def take(path: Path, kind: Kind, spec: StationSpec, room: tuple[int, int], norma
     known = _read(path)
     state = tuple(name for item in spec.vectors for name in [item.name] * item.size)
     middle, size = _bounds(path, known, "state", kind, state, room[0])
+    if kind == "quantiles":  # what never changed is -1, as the makers have it, where it is what it was
+        middle = np.where(size == 0.0, middle + 1.0, middle)
     normalisation.mean.copy_(torch.from_numpy(middle))
     normalisation.std.copy_(torch.from_numpy(np.where(size == 0.0, 1.0, size) / quantile))
     middle, size = _bounds(path, known, "action", kind, spec.action.names, room[1])

@@ -211,7 +211,7 @@ class Randomise(Settings):
     """Domain randomisation while training in simulation, drawn anew in each scene; evaluations are randomised too."""
 
     delay_s: float = Field(0.0, ge=0, description="commands come up to so much late [s]")
-    lag_s: float = Field(0.0, ge=0, description="and are followed with a time constant of up to so much [s]")
+    lag_s: float = Field(0.0, ge=0, description="and are followed with a time constant of up to so much, but for turns [s]")
     pose_error_m: float = Field(
         0.0, ge=0, description="standard deviation of a scene's error of reported objects and goals [m]")
     pose_noise_m: float = Field(0.0, ge=0, description="and of the noise on top, at every time step [m]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def recordings(paths: list[Path]) -> list[Path]:
         if not below or (path.is_file() and not (path.name == "metadata.yaml" or any(map(path.match, ENDINGS)))):
             raise EpisodeError(f"{path}: expected a recording (a folder with a metadata.yaml and an MCAP file), or a "
                                f"folder with some, got {'another file' if path.is_file() else 'none'}")
-        found |= below
+        found |= {folder if folder.name not in ("", "..") else Path(os.path.abspath(folder)) for folder in below}
     return sorted(found)
 
 

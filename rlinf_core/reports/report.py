@@ -18,11 +18,17 @@ from rlinf_core.reports.films import CAPTION, HOLD, caption, rollout, write_vide
 WINDOW = 40
 
 
-def write_report(recipe: Recipe, run_dir: Path) -> str:
-    """Write everything a run leaves for people to look at; returns what to print."""
-    events, checkpoint = read_events(run_dir), run_dir / "checkpoint"
+def write_report(recipe: Recipe, run_dir: Path, since: int = 0) -> str:
+    """Write everything a run leaves for people to look at; returns what to print.
+
+    Args:
+        recipe: of the run.
+        run_dir: its folder.
+        since: how many of its events are of earlier attempts, which are left out.
+    """
+    events, checkpoint = read_events(run_dir)[since:], run_dir / "checkpoint"
     result = [event for event in events if event["event"] == "result"][-1]
-    summary = _summary(recipe, result)
+    summary = _summary(recipe, result, since)
     (run_dir / "report.json").write_text(json.dumps(summary, indent=2))
     task = station_task(recipe).spec.instruction or recipe.station.task
     _curve(events, summary, f"{task}: learned online", run_dir / "learning_curve.png")
@@ -36,11 +42,11 @@ def write_report(recipe: Recipe, run_dir: Path) -> str:
         shutil.copy(source, policy)
     video = _filmed(recipe, run_dir, sides, "before RL (left) and after (right)", _learned(events))
     _poster(run_dir)
-    (run_dir / "report.md").write_text(_markdown(recipe, summary, events, video))
+    (run_dir / "report.md").write_text(_markdown(recipe, run_dir, summary, events, video))
     return (f"success before RL {summary['success_before']:.0%} (policy version {summary['version_before']}), after RL "
             f"{summary['success_after']:.0%} (version {summary['version_after']}; {summary['eval_episodes']} held-out "
             f"episodes each); {summary['env_steps']} env steps, "
-            f"{summary['updates']} updates, {summary['minutes']:.1f} minutes; training ended because "
+            f"{_updates(summary)}, {summary['minutes']:.1f} minutes; training ended because "
             f"{summary['ended']}\nreport: {run_dir / 'report.md'}")
 
 
@@ -54,7 +60,9 @@ def write_training_report(recipe: Recipe, run_dir: Path) -> str:
             f"{entry['seconds'] / 60:.1f} |" for entry in evaluations if (n := int(entry["episodes"]))]
     files = [run_dir / "policies" / policy_name(int(entry["policy_version"])) for entry in evaluations]
     sides = {f"after {evaluations[i]['env_steps']:,.0f} steps": files[i] for i in (0, -1)}
-    video = _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
+    video = "No video: there is one evaluation so far."
+    if len(sides) > 1:
+        video = _filmed(recipe, run_dir, sides, "before training (left) and after (right)")
     first, last = evaluations[0], evaluations[-1]
     said = [f"{entry[measure]:.0%}" if measure == "success" else f"{entry[measure]:.1f}" for entry in (first, last)]
     words = (f"{measure} {said[0]} at first, {said[1]} after {last['env_steps']:,.0f} steps "
@@ -70,13 +78,19 @@ def write_training_report(recipe: Recipe, run_dir: Path) -> str:
     return f"{words}\nreport: {run_dir / 'report.md'}"
 
 
-def _summary(recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
+def _summary(recipe: Recipe, result: dict[str, Any], since: int = 0) -> dict[str, Any]:
     sides = {side: result[side] for side in ("before", "after")}
     return {"seed": recipe.seed,
             **{f"success_{side}": seen["successes"] / max(1, seen["episodes"]) for side, seen in sides.items()},
             **{f"version_{side}": seen["policy_version"] for side, seen in sides.items()},
             "eval_episodes": result["after"]["episodes"], "env_steps": result["env_steps"],
-            "updates": result["updates"], "ended": result["ended"], "minutes": round(result["minutes"], 2)}
+            "updates": result["updates"], "ended": result["ended"], "minutes": round(result["minutes"], 2),
+            "earlier_attempts": since > 0}
+
+
+def _updates(summary: dict[str, Any]) -> str:
+    """How many; a trainer goes on in the folder of an earlier attempt, and so does its count."""
+    return f"{summary['updates']} gradient updates{', earlier attempts included' * summary['earlier_attempts']}"
 
 
 def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, path: Path) -> None:
@@ -102,11 +116,11 @@ def _curve(events: list[dict[str, Any]], summary: dict[str, Any], title: str, pa
 
 
 def _learned(events: list[dict[str, Any]]) -> list[int]:
-    """Held-out scenes that were solved after RL and not before."""
+    """Held-out scenes that the policy, not a person, solved after RL and not before."""
     solved: dict[int, list[bool]] = {}
     for event in events:
         if event["event"] == "episode" and event["mode"] == "evaluate":
-            solved.setdefault(event["seed"], []).append(event["success"])
+            solved.setdefault(event["seed"], []).append(event["success"] and not event["intervened"])
     return [seed for seed, outcomes in solved.items() if outcomes[-1] and not outcomes[0]]
 
 
@@ -181,7 +195,7 @@ def _difference(frame: np.ndarray) -> float:
     return float(np.abs(frame[CAPTION:, :half].astype(int) - frame[CAPTION:, half:]).mean())
 
 
-def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:
+def _markdown(recipe: Recipe, run_dir: Path, summary: dict[str, Any], events: list[dict[str, Any]], video: str) -> str:
     rows = []
     for name in ("before", "after"):
         rate, episodes = summary[f"success_{name}"], summary["eval_episodes"]
@@ -193,10 +207,10 @@ def _markdown(recipe: Recipe, summary: dict[str, Any], events: list[dict[str, An
     return "\n".join([
         f"# {recipe.name}, seed {recipe.seed}", "",
         "| | policy version | success | 95 % interval | held-out episodes |", "|---|---|---|---|---|", *rows, "",
-        f"{summary['env_steps']} online environment steps, {summary['updates']} gradient updates, "
+        f"{summary['env_steps']} online environment steps, {_updates(summary)}, "
         f"{summary['minutes']:.1f} minutes. Training ended because {summary['ended']}.", "",
         "![learning curve](learning_curve.png)", "", video, "",
         "| phase | minutes |", "|---|---|", *times, "",
-        f"Repeat: `rlinf demo {recipe.name} --set seed={recipe.seed}`. Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: "
-        "`tensorboard --logdir tensorboard`. Policy: `checkpoint/policy.safetensors`. Everything that was set: "
-        "`recipe.yaml`.", ""])
+        f"Repeat: `rlinf demo {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. Recordings: `inbox/` (rosbag2, MCAP). "
+        "TensorBoard: `tensorboard --logdir tensorboard`. Policy: `checkpoint/policy.safetensors`. Everything that was "
+        "set: `recipe.yaml`.", ""])

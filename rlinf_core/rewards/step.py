@@ -52,9 +52,11 @@ def step_result(task: Task, channels: dict[str, np.ndarray], step_index: int, be
                 ) -> StepResult:
     """Reward 1 on success, 0 otherwise; where the task has failed it has not succeeded.
 
-    With shaping, what the task has come nearer to success since ``before``, the last step, counts too; it is a difference
-    of potentials, which leaves the best policy the best (Ng, Harada, Russell 1999). Success is what has looked like it for
-    ``task.success_steps`` in a row: one frame may fool a learned reward.
+    With shaping, what the task has come nearer to success since ``before``, the last step, counts too. That is not the
+    shaping that leaves the best policy the best (gamma phi(s') - phi(s), with phi 0 at the end; Ng, Harada, Russell 1999):
+    to come near pays by itself, the earlier the more, and a large weight may favour ways that are slow to arrive.
+
+    Success is what has looked like it for ``task.success_steps`` in a row: one frame may fool a learned reward.
     """
     for term in (task.success, task.failure) if before is None else ():
         if isinstance(term, Remembering):

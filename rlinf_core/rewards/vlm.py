@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
@@ -96,7 +97,8 @@ class VLM:
         return asked
 
     def _answer(self, asked: Future[bool], moments: list[list[np.ndarray]]) -> None:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # of this thread: whoever asks controls an arm
+        with contextlib.suppress(OSError):  # a kernel may not let it; it answers all the same
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # of this thread: whoever asks controls an arm
         try:
             asked.set_result(self._yes(self._post(self._message(moments))))
         except Exception as error:  # it is raised where the answer is taken

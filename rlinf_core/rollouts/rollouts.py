@@ -28,12 +28,13 @@ class Rollouts(ABC):
         seed: of its noise; scenes count on from ``first_scene``.
 
     Attributes:
+        scene: the next episodes begin in, where somebody begins them.
         simulate_s: seconds spent in the environments.
         version: of the policy, for what says it.
     """
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
-        self.env, self.policy, self.first_scene = env, policy, first_scene
+        self.env, self.policy, self.scene = env, policy, first_scene
         self.random, self.generator = np.random.default_rng(seed), torch.Generator(policy.device).manual_seed(seed)
         self.observation: Arrays | None = None
         self.simulate_s, self.version = 0.0, 0
@@ -45,19 +46,26 @@ class Rollouts(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Where it is, to go on exactly; without the environments, where these cannot say it."""
         there = {} if self.observation is None else {"env": self.env.state_dict(), "observation": self.observation}
-        return there | {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state]}
+        return there | {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state],
+                        "scene": self.scene}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; with new episodes, where the environments could not say where they were."""
+        """Go on from there; with new episodes of the next scenes, where the environments could not say where they were."""
         restore(self.generator, state["generator"], self.version)
         self.random.bit_generator.state = state["random"][0]
+        self.scene = state.get("scene", self.scene)  # older checkpoints do not say
         if state.get("env"):
             self.env.load_state_dict(state["env"])
             self.observation = state["observation"]
 
     def begin(self) -> Arrays:
-        """The first observation of the first episodes."""
-        return self.env.reset(range(self.first_scene, self.first_scene + self.env.size))
+        """The first observation of new episodes, in the next scenes."""
+        return self.env.reset(self.scenes(self.env.size))
+
+    def scenes(self, count: int) -> range:
+        """So many that nobody has begun in yet."""
+        self.scene += count
+        return range(self.scene - count, self.scene)
 
     def step(self, actions: np.ndarray, active: np.ndarray | None = None) -> Steps:
         """One time step of the environments."""
@@ -145,14 +153,7 @@ class ChunkRollouts(Rollouts):
 
     def __init__(self, env: VectorEnv, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
-        self.scene, self.device = first_scene, policy.device
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"scene": self.scene}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.scene = state["scene"]
+        self.device = policy.device
 
     def play(self, chunks: int = 0, group: int = 0) -> Experience:
         """So many chunks of every environment, or one episode of each, ``group`` side by side in the same scene."""
@@ -161,7 +162,7 @@ class ChunkRollouts(Rollouts):
 
     def chunks(self, count: int) -> Rollout:
         """``count`` chunks of every environment, going on where the last rollout stopped (PPO)."""
-        observation = self.env.reset(self._scenes(self.env.size)) if self.observation is None else self.observation
+        observation = self.begin() if self.observation is None else self.observation
         made = []
         for _ in range(count):
             chunk, observation = self._decide(observation, np.ones(self.env.size))
@@ -171,7 +172,7 @@ class ChunkRollouts(Rollouts):
 
     def episodes(self, group: int) -> Rollout:
         """One whole episode of every environment, ``group`` side by side in the same scene (the GRPO family)."""
-        observation = self.env.reset([scene for scene in self._scenes(self.env.size // group) for _ in range(group)])
+        observation = self.env.reset([scene for scene in self.scenes(self.env.size // group) for _ in range(group)])
         alive, made = np.ones(self.env.size), []
         while alive.any():
             chunk, observation = self._decide(observation, alive)
@@ -179,10 +180,6 @@ class ChunkRollouts(Rollouts):
             alive = alive * (1.0 - chunk["done"])
         self.observation = None
         return _rollout(made)
-
-    def _scenes(self, count: int) -> range:
-        self.scene += count
-        return range(self.scene - count, self.scene)
 
     def _decide(self, observation: Arrays, alive: np.ndarray) -> tuple[dict[str, Any], Arrays]:
         """One chunk of each, a rollout's arrays by name without their first axis; and what is observed after it.

@@ -84,7 +84,7 @@ class InArrays(AtOnce):
 
 class TensorRollouts(Rollouts):
     """``rollouts.ChunkRollouts`` for on-policy learners, without leaving the environments' device; one action is played of
-    each chunk."""
+    each chunk. A resumed run begins new episodes."""
 
     def __init__(self, env: InArrays, policy: Policy, seed: int = 0, first_scene: int = 0) -> None:
         super().__init__(env, policy, seed, first_scene)
@@ -102,7 +102,7 @@ class TensorRollouts(Rollouts):
             raise RlinfError(f"{self.env.size} environments that are stepped at once: expected a learner from parts of "
                              "episodes (ppo, async_ppo), got one from groups of whole ones")
         if self.seen is None or self.env.resets != self.resets:
-            self.seen = self.tensors.reset(range(self.first_scene, self.first_scene + self.env.size))
+            self.seen = self.tensors.reset(self.scenes(self.env.size))
             self.resets = self.env.resets
         seen = self.seen
         made: list[dict[str, Any]] = []
@@ -131,10 +131,6 @@ class TensorRollouts(Rollouts):
                 "step_rewards": steps.reward[:, None], "steps": ones,
                 "terminated": steps.terminated, "done": torch.maximum(steps.terminated, steps.truncated), "mask": ones,
                 "versions": self.version * ones}, steps.observation
-
-    def state_dict(self) -> dict[str, Any]:
-        """Its noise; the environments begin new episodes."""
-        return {"generator": self.generator.get_state(), "random": [self.random.bit_generator.state]}
 
 
 def _stacked(values: list[Any]) -> Any:

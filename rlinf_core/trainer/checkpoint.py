@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rlinf_core.atomic_io import disk_errors, flush_folder, make_folder, move
+from rlinf_core.atomic_io import flush_folder, make_folder, move, write_as_usual
 from rlinf_core.errors import RlinfError
 
 DIGITS = 8
@@ -59,8 +59,7 @@ def save(root: Path, name: str, state: State, keep: int = 2) -> Path:
     aside.mkdir()
     arrays, rest = split(state)
     try:
-        with disk_errors():
-            save_file(arrays, aside / "arrays.safetensors")
+        write_as_usual(aside / "arrays.safetensors", lambda file: save_file(arrays, file))
         (aside / "state.json").write_text(json.dumps(rest))
         flush_folder(aside)
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from rlinf_core.algorithms.common.settings import (
     ExpertSettings,
     OnPolicySettings,
 )
-from rlinf_core.policies.normalisation import STD_FLOOR, Normalisation
+from rlinf_core.policies.normalisation import STD_FLOOR, Normalisation, floored
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.replay import ORIGINS, ReplayBuffer, mix
@@ -211,8 +212,10 @@ class RolloutData(Data):
         self.waiting: list[Rollout] = []
         self.taken = 0  # of them; those of a checkpoint are one, whatever they were
         self.moments = RunningMoments(policy.spec.vector_size)
+        begun = recipe.simulation.initial_policy
+        self.inherited = bool(begun) and Path(begun).is_dir()  # the learner, with how its critics see
         self.before = next(((part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
-                            for part in policy.modules() if isinstance(part, Normalisation)), (np.zeros(0), np.zeros(0)))
+                            for part in policy.modules() if begun and isinstance(part, Normalisation)), None)
 
     def _experienced(self, trajectory: Trajectory, newest: int) -> str:
         if trajectory.rollout is None:
@@ -240,18 +243,21 @@ class RolloutData(Data):
             return True
         governor = self.governor
         lag = governor.max_lag_episodes * governor.steps_per_episode / self.policy.config.executed
-        return self._chunks <= self.config.rollout["chunks"] + lag
+        return self._chunks(updates) <= self.config.rollout["chunks"] + lag
 
-    @property
-    def _chunks(self) -> float:
-        """That wait."""
-        return sum(float(rollout.mask.sum()) for rollout in self.waiting)
+    def _chunks(self, updates: int) -> float:
+        """That wait, of policies that are not too old."""
+        return sum(self._fresh(rollout, updates) for rollout in self.waiting)
+
+    def _fresh(self, rollout: Rollout, updates: int) -> float:
+        return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
 
     def due(self, updates: int, learner: Learner) -> int:
+        self.waiting = [each for each in self.waiting if self._fresh(each, updates)]  # from others nothing is learned
         if not self.waiting:
             return 0
         if self.stations:  # as many chunks as one environment's rollout has
-            return int(self._chunks >= self.config.rollout["chunks"])
+            return int(self._chunks(updates) >= self.config.rollout["chunks"])
         players = max(self.recipe.placement.workers, 1)
         return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.taken // players))
 
@@ -264,10 +270,10 @@ class RolloutData(Data):
 
     def learned(self, learner: Learner) -> None:
         self._seen(self.last)
-        if self.recipe.simulation.initial_policy:  # it sees as it has learned to see; so do its critics
-            learner.normalise(self.before[0], self.before[1])
-        else:
-            learner.normalise(self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True))
+        moments = self.moments
+        mean, std, largest = (part.numpy(force=True) for part in (moments.mean, moments.var.sqrt(), moments.largest))
+        if not self.inherited:  # else it sees as it has learned to see; so do its critics
+            learner.normalise(*(self.before or (mean, floored(std, largest))))
 
     def _seen(self, rollout: Rollout) -> torch.Tensor:
         vectors = rollout.observations["vectors"]
@@ -282,7 +288,8 @@ class RolloutData(Data):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
+        moments = {"largest": self.moments.largest} | state["moments"]  # older checkpoints do not say
+        self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in moments.items()})
         self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
         self.taken = state.get("taken", len(self.waiting))  # older checkpoints do not say
 

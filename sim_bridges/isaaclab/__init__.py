@@ -87,8 +87,10 @@ class Simulator:
     def channels(self) -> dict[str, np.ndarray]:
         robot, thing = self._robot.data, self._object.data
         position = _array(thing.root_pos_w) - _array(robot.root_pos_w)
-        return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([
-                    _array(robot.body_lin_vel_w[:, self._hand]), _array(robot.body_ang_vel_w[:, self._hand])]),
+        turning = _array(robot.body_link_ang_vel_w[:, self._hand])
+        from_hand = _array(self._frame.data.target_pos_w[:, 0]) - _array(robot.body_link_pos_w[:, self._hand])
+        moving = _array(robot.body_link_lin_vel_w[:, self._hand]) + np.cross(turning, from_hand)
+        return {"current_pose": self.tcp_pose(), "current_twist": np.concatenate([moving, turning]),
                 "joint_states": _array(robot.joint_pos)[:7], "gripper/state": np.array([self.gripper_width()]),
                 "object_pose": _xyzw(np.concatenate([position, _array(thing.root_quat_w)])), "goal_pose": self._goal.copy()}
 

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Simulator:
 
     tick_s = 0.05
     cameras = ("front", "wrist", "video")
+    VIEWS = {"front": "agentview", "wrist": "robot0_eye_in_hand", "video": "agentview"}
     joint_names = tuple(f"panda_joint{i}" for i in range(1, 8))
 
     def __init__(self, suite: str = "libero_object", task: str = "pick_up_the_cream_cheese_and_place_it_in_the_basket"
@@ -57,6 +59,7 @@ class Simulator:
             file, robots=["Panda"], controller_configs=control, has_renderer=False, has_offscreen_renderer=False,
             use_camera_obs=False, control_freq=round(1 / self.tick_s), horizon=10**9, ignore_done=True, hard_reset=False)
         self._substeps = round(self.env.control_timestep / self.env.model_timestep)
+        self.scene: Any = None  # a Scene from the first reset on
         self.reset(0)
 
     def reset(self, seed: int) -> None:
@@ -65,8 +68,12 @@ class Simulator:
         robot, sim = self.env.robots[0], self.env.sim
         self._robot, self._fingers = robot, robot._ref_gripper_joint_pos_indexes
         robot.gripper.current_action = np.zeros(robot.gripper.dof)  # which robosuite 1.4 forgets
-        self.scene = Scene(sim.model._model, sim.data._data, robot.gripper.important_sites["grip_site"], robot.base_pos,
-                           hidden=(0,), cameras={"front": "agentview", "wrist": "robot0_eye_in_hand", "video": "agentview"})
+        if self.scene is None or self.scene.model is not sim.model._model:  # a hard reset makes another
+            if self.scene is not None:
+                self.scene.close()
+            self.scene = Scene(sim.model._model, sim.data._data, robot.gripper.important_sites["grip_site"],
+                               hidden=(0,), cameras=self.VIEWS)
+        self.scene.place(robot.base_pos)
         self._of_interest()
         self._command = self.tcp_pose(), self.gripper_width()
 

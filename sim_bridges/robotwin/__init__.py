@@ -17,6 +17,7 @@ import numpy as np
 import yaml
 
 from rlinf_core.errors import RecipeError
+from rlinf_core.interlock.rotation import inverse, product, to_vector
 
 PACKAGE, INSTALL = "robotwin", "see https://robotwin-platform.github.io/doc, then export ROBOTWIN_ROOT=<its folder>"
 UNSTABLE = 20         # scenes tried when objects do not come to rest
@@ -109,8 +110,8 @@ class Simulator:
 
     def channels(self) -> dict[str, np.ndarray]:
         pose = self.tcp_pose()
-        moved = np.concatenate([(pose - self._before)[:3] / self.tick_s, np.zeros(3)])
-        return {"current_pose": pose, "current_twist": moved,
+        turned = to_vector(product(pose[3:], inverse(self._before[3:])))
+        return {"current_pose": pose, "current_twist": np.array([*(pose - self._before)[:3], *turned]) / self.tick_s,
                 "joint_states": self._entity.get_qpos()[self._places].astype(float),
                 "gripper/state": np.array([self.gripper_width()]), "object_pose": self._seen(self._object.get_pose()),
                 "goal_pose": self._seen(self._goal.get_pose()), "task/success": np.array([float(self.succeeded())])}

@@ -1,5 +1,6 @@
 """Whole updates of the PPO family, minibatch by minibatch, beside the papers' objectives written down once more."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,9 @@ class ByHand:
 
     def data(self, rollout):
         """Advantages and weights of every decision (T, N), and what a minibatch looks at."""
+        if self.name == "async_ppo":  # as if what is too old had not been played
+            young = self.updates - rollout.versions <= self.config.max_staleness
+            rollout = replace(rollout, mask=rollout.mask * young)
         played = torch.arange(rollout.actions.shape[2]) < rollout.steps[..., None]
         data = {"weights": rollout.mask, "actions": rollout.actions, "then": rollout.log_probs, "played": played.float(),
                 **rollout.observations}
@@ -46,7 +50,6 @@ class ByHand:
         else:
             data |= {"grpo": self.grpo, "dapo": self.dapo, "reinforce": self.reinforce}[self.name](rollout)
         if self.name == "async_ppo":
-            data["weights"] = rollout.mask * (self.updates - rollout.versions <= self.config.max_staleness)
             data["versions"], data["proximal"] = rollout.versions, self.density(self.own.policy, rollout)[0]
         return data
 
@@ -56,7 +59,7 @@ class ByHand:
         rewards = sum(config.discount ** k * rollout.step_rewards[..., k] for k in range(rollout.step_rewards.shape[-1]))
         gamma = config.discount ** rollout.steps
         if config.scale_rewards:
-            rewards = own.returns.scaled(rewards, rollout.done, rollout.steps)
+            rewards = own.returns.scaled(rewards, rollout.done, rollout.steps, rollout.mask)
         values, next_observations = own.value(rollout.observations), own.value(rollout.next_observations)
         counts = {"truncation": 1 - rollout.terminated, "always": torch.ones_like(rewards),
                   "never": 1 - rollout.done}[config.bootstrap]
@@ -68,7 +71,8 @@ class ByHand:
                 going = going * gamma[k] * config.gae_lambda * (1 - rollout.done[k])
         returns = advantages + values
         if config.normalise:
-            advantages = (advantages - advantages.mean()) / advantages.std()
+            kept = advantages[rollout.mask > 0]
+            advantages = (advantages - kept.mean()) / kept.std()
         return {"advantages": advantages, "returns": returns, "values": values}
 
     def per_group(self, returns, scale):
@@ -77,9 +81,11 @@ class ByHand:
         return (centred / (groups.std(1, keepdim=True) + 1e-6) if scale else centred).flatten()
 
     def grpo(self, rollout):
+        """DeepSeekMath, equation 3: of each episode, the mean over the actions (or chunks) that were played."""
         returns = (rollout.rewards * rollout.mask).sum(0)
-        return {"advantages": self.per_group(returns, True).expand(rollout.mask.shape),
-                "weights": rollout.mask / rollout.mask.sum(0)}
+        played = torch.arange(rollout.actions.shape[2]) < rollout.steps[..., None]
+        lengths = rollout.mask.sum(0) if self.config.level == "chunk" else (played * rollout.mask[..., None]).sum((0, 2))
+        return {"advantages": self.per_group(returns, True).expand(rollout.mask.shape), "weights": rollout.mask / lengths}
 
     def dapo(self, rollout):
         config, returns = self.config, (rollout.rewards * rollout.mask).sum(0)
@@ -191,9 +197,9 @@ def rollout_of(learner, collector):
     ("ppo", dict(horizon=2, normalise=False, bootstrap="always", value_clip=0.0, huber=0.0, value_weight=0.3)),
     ("ppo", dict(bootstrap="never", scale_rewards=True, anneal_updates=2, clip_gradient=0.05, dual_clip=1.05)),
     ("async_ppo", dict(horizon=2, level="chunk", weight_limit=1.02)),
-    ("async_ppo", dict(proximal="interpolated", max_staleness=1)),
+    ("async_ppo", dict(proximal="interpolated", max_staleness=1, scale_rewards=True)),
     ("grpo", dict(reference_kl=0.1, entropy=0.01)),
-    ("grpo", dict(horizon=2, level="chunk")),
+    ("grpo", dict(horizon=2)), ("grpo", dict(horizon=2, level="chunk")),
     ("dapo", dict()),
     ("dapo", dict(safe_length=8, length_buffer=6, horizon=2)),
     ("reinforce", dict(beta=0.05)),
@@ -213,6 +219,16 @@ def test_updates_equal_the_papers(name, changes):
         assert got == pytest.approx(expected, rel=2e-3, abs=1e-4)
         assert_alike(learner, by_hand.own, atol=2e-5)
     assert learner.updates == by_hand.updates
+
+
+def test_what_is_too_old_changes_nothing_at_all():
+    learner, collector = setting("async_ppo", scale_rewards=True, max_staleness=0)
+    before = copy.deepcopy(learner.state_dict())
+    rollout = rollout_of(learner, collector)
+    assert learner.update(replace(rollout, versions=rollout.versions - 1.0)) == {}
+    for name, module in learner.modules.items():
+        for key, value in module.state_dict().items():
+            assert key == "running" or torch.equal(value, before["modules"][name][key]), (name, key)
 
 
 def test_what_a_learner_cannot_do_it_says():

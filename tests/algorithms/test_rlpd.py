@@ -8,7 +8,7 @@ from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.algorithms.common import actor_critic
 from rlinf_core.algorithms.common.tensors import shift_images, to_tensors
 from rlinf_core.policies import tanh_gaussian
-from rlinf_core.policies.tanh_gaussian.policy import Actor
+from rlinf_core.policies.tanh_gaussian.policy import Actor, imitation
 from rlinf_core.replay import ReplayBuffer
 from rlinf_core.trainer import checkpoint
 from tests.algorithms import toy
@@ -80,6 +80,15 @@ def test_the_cloning_loss_is_the_likelihood_of_the_demonstrated_action(actor, de
     by_torch = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform())
     expected = -by_torch.log_prob(torch.tanh(raw)).sum(-1).mean()
     assert sft.loss(actor, batch, 0.0).item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("size, shown", [(8, 4), (7, 3)])
+def test_of_an_odd_batch_the_smaller_half_is_what_was_demonstrated(actor, demonstrations, random, size, shown):
+    learner = rlpd.Learner(actor, rlpd.Config(**SMALL, cloning_noise=0.0), seed=1)
+    batch = to_tensors(demonstrations.sample(size, random))
+    _, _, decided = learner.decide(batch)
+    _, metrics = learner.regularise(batch, decided)
+    assert metrics["cloning"] == pytest.approx(imitation(batch["action"][-shown:], *decided[:, -shown:]).item(), rel=1e-5)
 
 
 def test_going_on_from_a_saved_state_gives_the_same_updates(actor, demonstrations, tmp_path):

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from rlinf_core.alignment import moved, read, save_picture, shown
+from rlinf_core.cli import station
+from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.hand_eye import Mount, View, board_in, load, matrix, quaternion, save, solve
 from rlinf_core.launching.graph import station_processes
@@ -65,6 +67,31 @@ def test_the_board_is_where_it_was_drawn():
     assert board_in(np.zeros((480, 640, 3), np.uint8), LENS, COLUMNS, ROWS, SQUARE) is None
 
 
+def test_a_board_of_an_even_and_an_odd_number_is_told_from_itself_turned_by_half_a_turn():
+    for turn in (0.0, 0.5 * np.pi, np.pi, 1.5 * np.pi):
+        [(_, board)] = views(CAMERA, BOARD, [(0.3, 0.1, turn)])
+        found = board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE)
+        assert np.allclose(found[:3, 3], board[:3, 3], atol=0.005) and np.trace(found[:3, :3].T @ board[:3, :3]) > 2.99
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--board", "8x6"], "--board: expected one even number and one odd, e.g. 8x5, got '8x6', a board that looks the same"),
+    (["--board", "7x7"], "got '7x7', a board that looks the same turned by 180 degrees"),
+    (["--board", "2x5"], "3x3 at least, e.g. 8x5, got '2x5'"),
+    (["--on", "tool"], "--on: expected base, as robot.yaml says tool_frame: '', none, got tool"),
+    (["--on", "base", "--board", "6x9"], "")])
+def test_a_board_that_looks_the_same_turned_and_a_tool_without_a_frame_are_refused(words, said, tmp_path, capsys,
+                                                                                   monkeypatch):
+    monkeypatch.setattr(station, "foreground", lambda command, _: 0)
+    monkeypatch.setattr(station, "ros_environment", lambda _: {})
+    (tmp_path / "limits.yaml").write_text(f"extends: {load_robot('franka_fr3').limits.resolve()}\n")
+    (tmp_path / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\ntool_frame: ''\n"
+                                         "cameras: {wrist: [64, 64]}\n")
+    code = main(["camera", "locate", "demo", "wrist", *words, "--set", f"station.robot={tmp_path}", "station.task=reach",
+                 "station.operator.kind=keyboard"])
+    assert (code, said in capsys.readouterr().err) == (int(bool(said)), True)
+
+
 def test_a_camera_on_the_tool_is_found_from_pictures_to_two_millimetres():
     seen = [View(seven(tool), board_in(picture(board), LENS, COLUMNS, ROWS, SQUARE)) for tool, board in
             views(CAMERA, BOARD, TILTS)]
@@ -118,10 +145,12 @@ MOUNT = "on: tool, position: [0, 0, 0], orientation: [0, 0, 0, 1]"
     (f"cameras:\n  sied: {{{MOUNT}}}\n", "hand_eye.yaml, line 2: 'cameras.sied': expected a camera of robot.yaml (side), "
      "got 'sied' (did you mean 'side'?)"),
     (f"cameras:\n  side: {{{MOUNT}, arm: left}}\n", "'cameras.side.arm': expected an arm of robot.yaml (none: it has no "
-     "arm with a name), got 'left'")])
+     "arm with a name), got 'left'"),
+    ("cameras:\n  side:\n    position: [0, 0, 0]\n    orientation: [0, 0, 0, 1]\n    on: tool\n", "hand_eye.yaml, line 5: "
+     "'cameras.side.on': expected base, as robot.yaml says tool_frame: '', none, got tool")])
 def test_a_hand_eye_file_is_checked_with_its_robot(tmp_path, text, said):
     (tmp_path / "robot.yaml").write_text("driver: external\nlimits: limits.yaml\nhand_eye: hand_eye.yaml\n"
-                                         "cameras: {side: [64, 64]}\n")
+                                         "cameras: {side: [64, 64]}\ntool_frame: ''\n")
     (tmp_path / "limits.yaml").write_text("")
     if text:
         (tmp_path / "hand_eye.yaml").write_text(text)

@@ -1,6 +1,8 @@
 """`rlinf data` on recordings that the spool has written."""
 
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,8 @@ import pytest
 from mcap.reader import make_reader
 
 from rlinf_core.cli.main import main
+from rlinf_core.data import episodes
+from rlinf_core.data.folders import new_folder
 from rlinf_core.data.selecting import fractions_of
 from rlinf_core.data.stats import Statistics, described_histogram, histogram
 from rlinf_core.episodes import read_episode
@@ -143,6 +147,13 @@ def test_what_was_attached_is_in_what_is_repaired_unless_it_is_damaged_itself(sp
     assert found == {"blob": bytes(range(256))} | ({} if damaged else {"recipe.yaml": b"name: mine\n"})
 
 
+def test_what_is_whole_and_yet_no_episode_is_not_sealed(spool, task, capsys, tmp_path):
+    record(spool, task.spec, "h-1", leave=("applied",)).abort()  # as one in which the arm was held all along
+    code, out, _ = data(capsys, "repair", spool.root, "--out", tmp_path / "new")
+    assert code == 1 and "no episode: episode h-1: expected actions that the interlock applied, got none" in out
+    assert list((tmp_path / "new/h-1").glob("*.mcap")) and not (tmp_path / "new/h-1/SHA256SUMS").exists()
+
+
 def test_a_recorder_that_was_killed_leaves_what_was_written(task, capsys, tmp_path):
     code = f"""
 import os, signal
@@ -172,13 +183,33 @@ def test_what_is_there_is_not_overwritten(spool, capsys, tmp_path):
         assert code == 1 and "expected a name that is free" in error and not list((tmp_path / "new").iterdir())
 
 
+@pytest.mark.parametrize("named", ["a-2/a-2.mcap", None])
+def test_a_source_that_cannot_be_read_is_not_taken_for_a_full_disk(spool, capsys, tmp_path, monkeypatch, named):
+    def fails(folder, *_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), *[str(spool.root / "closed" / named)] if named else [])
+
+    monkeypatch.setattr(episodes, "read_episode", fails)
+    code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
+    said = f"rlinf: {spool.root}/closed/{named or 'a-1'}: expected to read it, got: Input/output error. Nothing is left at "
+    assert code == 1 and error.startswith(said) and not list(tmp_path.glob("new*"))
+
+
+def test_a_result_that_cannot_be_written_is_told(tmp_path):
+    with pytest.raises(RlinfError, match="new: cannot be written: No such file"), new_folder(tmp_path / "new") as folder:
+        (folder / "none/x").write_text("")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RlinfError, match="--out .*/new: cannot be written: Not a dir"), new_folder(tmp_path / "file/new"):
+        pass
+
+
 def test_merged_recordings_are_the_same_to_the_last_bit_and_come_once(spool, task, capsys, tmp_path):
     other = Spool(tmp_path / "other", min_free_mb=0)
     record(other, task.spec, "b-1").close()
     record(other, task.spec, "b-2", leave=("ended",)).abort()
+    record(other, task.spec, "b-3").abort()  # whole, and yet announced as lost
     shutil.copytree(spool.root / "closed/a-1", tmp_path / "inbox/a-1")
     code, out, _ = data(capsys, "merge", spool.root, tmp_path / "inbox", other.root, "--out", tmp_path / "new")
-    assert code == 0 and "3 episodes" in out and "left out" in out and "b-2" in out
+    assert code == 0 and "3 episodes" in out and "left out" in out and "b-2" in out and "b-3" in out
     expected = {**contents(spool.root / "closed"), **contents(other.root / "closed")}
     assert contents(tmp_path / "new") == expected
 

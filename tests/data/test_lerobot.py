@@ -62,6 +62,15 @@ def test_an_export_has_every_transition_to_the_last_bit_and_pictures_nearly(spoo
     assert [one["id"] for one in told] == ["a-1", "a-2"] and told[1]["final_observation"]["force"] == [16.0, 16.0, 16.0]
 
 
+def test_pictures_are_counted_in_frames_by_which_lerobot_weighs_what_it_puts_together(spool, tmp_path):
+    assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / "set")]) == 0
+    rows = pq.read_table(tmp_path / "set/meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    whole = json.loads((tmp_path / "set/meta/stats.json").read_text())["observation.images.front"]
+    counts, means = ([row[f"stats/observation.images.front/{name}"] for row in rows] for name in ("count", "mean"))
+    assert counts == [[5], [7]] and whole["count"] == [12]
+    assert np.average(np.array(means)[:, :, 0, 0], axis=0, weights=[5, 7]) == pytest.approx(np.ravel(whole["mean"]))
+
+
 def test_what_was_let_through_can_be_the_action(spool, tmp_path):
     assert main(["data", "export", "lerobot", str(spool.root), "--executed", "--out", str(tmp_path / "set")]) == 0
     table = pq.read_table(tmp_path / "set/data/chunk-000/file-000.parquet").to_pydict()

@@ -172,6 +172,20 @@ def test_so_does_every_other_algorithm(name, strategy, changes):
     assert_alike(group.state_dict(), learner.state_dict())
 
 
+def test_of_chunks_that_go_on_where_others_are_each_process_counts_what_it_has():
+    """How many actions of a chunk are given, and not learned, is drawn; one process draws more of them than the other."""
+    random = np.random.default_rng(7)
+    sizes = policy_kind("flow").Config(hidden=(16,), horizon=4, max_delay=3, image_features=4, channels=(4,))
+    torch.manual_seed(0)
+    policy, config = make_policy(SPEC, sizes), config_of("sft", image_shift=0)
+    learner = sft.Learner(copy.deepcopy(policy), config, 3)
+    group = Again("sft", policy, config, 3, size=2, strategy="ddp", cpus=0.25)
+    batches = [{"vectors": random.normal(size=(6, 2)).astype(np.float32),
+                "action": random.uniform(-1, 1, (6, 8)).astype(np.float32)} for _ in range(3)]
+    both_learn(group, learner, batches)
+    assert_alike(group.state_dict(), learner.state_dict())
+
+
 def test_a_process_that_is_killed_comes_back_and_the_result_is_that_of_an_undisturbed_run(cluster, capfd):
     random = np.random.default_rng(3)
     batches = [batch_of("rlpd", random) for _ in range(6)]

@@ -143,6 +143,24 @@ def test_of_a_session_that_was_killed_every_message_is_there(tmp_path, capsys, t
     assert len(list((root / "closed").iterdir())) == 1
 
 
+@pytest.mark.parametrize("place, kept", [(b"std_msgs/msg/String", 20), (b"/s/estop/pendant", 40)])
+def test_messages_whose_topic_nothing_describes_any_more_are_counted_as_lost(place, kept, session, tmp_path, capsys):
+    """Each topic is described once, before its first message; two are of one type, which is described once, too."""
+    for number in range(20):
+        for name, said in (("label", str(number)), ("prompt", str(number)), ("estop/pendant", bool(number % 2))):
+            session.take(name, message(name, number, data=said))
+    (cut,) = (session.root / "open").iterdir()  # as a recorder that is killed leaves it: nothing at its end says it again
+    file = next(cut.glob("*.mcap"))
+    read = bytearray(file.read_bytes())
+    read[read.index(place)] ^= 1
+    file.write_bytes(read)
+    assert main(["data", "repair", str(session.root), "--out", str(tmp_path / "new")]) == 1
+    out = capsys.readouterr().out
+    assert f"{kept} messages kept; lost: a chunk of " in out and "; what is left of a session, sealed" in out
+    assert f"; {59 - kept} messages of topics whose description is lost; " in out and "0 of 1 are whole again" in out
+    assert main(["data", "check", str(tmp_path / "new")]) == 0, "of what is left, nothing has been changed"
+
+
 def test_bytes_lost_in_the_middle_cost_what_they_hit(session, tmp_path, capsys):
     for number in range(50):
         session.take("label", message("label", number, data=str(number)))

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from rlinf_core.errors import DeviceError, RecipeError
-from rlinf_core.grippers.robotiq import Gripper, Robotiq
+from rlinf_core.grippers.robotiq import ACTIVE as MOVES
+from rlinf_core.grippers.robotiq import Gripper, Robotiq, Status, Told
 from rlinf_core.robot import load_robot
 from sim_bridges.twins.robotiq import ACTIVATION_S
 from sim_bridges.twins.robotiq import Robotiq as Twin
@@ -92,6 +93,23 @@ def test_widths_are_between_the_fingers_stops_and_an_object_is_felt(twin):
     twin.say("fault 14")
     assert gripper.status().trouble == "fault 0x0E (overcurrent)"
     gripper.close()
+
+
+def test_orders_that_grow_with_each_turn_are_taken_and_one_that_is_not_shows_until_it_is():
+    told, ordered = Told(0.0), 3
+
+    def turn(wanted, now):
+        return told.next(Status(MOVES, 0, 0, ordered, ordered), wanted, now)
+
+    for count in range(100):  # 2 s of a ramp: what it echoes is the order of the turn before
+        ordered = turn(10 + count, 0.02 * count)
+        assert ordered == 10 + count and 0.02 * count - told.taken_at <= 0.02
+    for count in range(100):  # of one that hears nothing any more
+        assert turn(120 + count, 2.0 + 0.02 * count) == 120 + count
+    assert told.taken_at == 2.0 and told.order == 219, "when it echoed 109"
+    assert turn(109, 4.0) is None and told.taken_at == 4.0, "it is wanted where it was sent"
+    assert turn(None, 5.0) is None and told.taken_at == 5.0
+    assert told.next(Status(0, 0, 0, 0, 0), 50, 6.0) is None and told.taken_at == 6.0, "not active"
 
 
 @pytest.mark.parametrize("words", ["silent", "garbage", "power 0", "unplug"])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlinf_core.interlock import Inputs, Mode, Other
 from rlinf_core.interlock.types import ALL, Rows
 from rlinf_core.interlock.watch import others
-from tests.interlock.conftest import TICK_NS, Rig, chunk, limits
+from tests.interlock.conftest import S9, TICK_NS, Rig, chunk, limits
 
 FREE, STOPPED = "", ("disarmed", "fault")
 
@@ -43,6 +43,19 @@ class Two:
                 self.tick(None, **told)
         return self
 
+    def stream(self, ticks, *sources, **told):
+        """Chunks of each source back to back, of a policy for both arms, of an operator for the right one; who commands."""
+        for _ in range(ticks):
+            said, self.seq, begins = dict(self.said), self.seq + 1, (self.now // TICK_NS) % 10 == 0
+            for name, rig in self.rigs.items():
+                hears = {"others": tuple(Other(other, said[other]) for other in said if other != name)} | told.get(name, {})
+                ways = {"policy": 0.02, "operator": 0.02 if name == "right" else 0.0}
+                rig.tick(*(chunk(self.seq, self.now, ((ways[source], 0.0, 0.0),), source=source)
+                           for source in sources if begins), **hears)
+                self.said[name] = rig.output.blocked
+            self.now += TICK_NS
+            yield [rig.output.source for rig in self.rigs.values()]
+
     def modes(self):
         return [(rig.state.mode, rig.state.cause) for rig in self.rigs.values()]
 
@@ -51,8 +64,8 @@ class Two:
 
 
 @pytest.fixture
-def two():
-    two = Two()
+def two(request):
+    two = Two(**getattr(request, "param", {}))
     for _ in range(20):
         two.tick()
     two.tick(left={"arm": True}, right={"arm": True}).tick()
@@ -171,6 +184,46 @@ def test_s27_a_new_scene_forgets_what_held_another_arm(two):
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
 
 
+@pytest.mark.parametrize("two", [S9], indirect=True)
+@pytest.mark.parametrize("silent_ticks", [10, 13, 22])
+def test_s27_arms_of_which_one_still_brakes_are_handed_back_together(two, silent_ticks):
+    """An arm that rests does not follow the policy alone, while the other has not come to rest of the operator (S16)."""
+    *_, commands = two.stream(78, "policy", "operator")
+    assert commands == ["operator"] * 2 and two.still() == [True, False]
+    list(two.stream(silent_ticks))  # in the first ten the operator's last chunk still counts
+    rested = two.left.pose
+    while not two.right.state.still:
+        assert [*two.stream(1, "policy")] == [["", ""]] and two.left.pose == rested
+    *_, commands = two.stream(12, "policy")
+    assert commands == ["policy"] * 2 and two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+@pytest.mark.parametrize("two", [S9], indirect=True)
+def test_s27_an_operator_does_not_wait_for_an_arm_that_they_have_moved(two):
+    list(two.stream(78, "operator"))
+    list(two.stream(20, "policy"))
+    assert two.said == {"left": FREE, "right": "handing_back"} and two.still() == [True, False]
+    for commands in two.stream(30, "policy", "operator"):
+        assert commands == ["operator"] * 2
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_s27_where_one_is_not_enabled_the_policy_moves_neither_and_an_operator_both(two, moved):
+    """Each hears the enable itself, and goes by its own lease."""
+    two.left.limits = limits(enable_lease=60.0)
+    held, old = {"enable": True, "enable_age_s": 0.0}, {"enable": True, "enable_age_s": 60.1}
+    if moved:
+        *_, commands = two.stream(30, "policy", left=held)
+        assert commands == ["policy"] * 2
+    list(two.stream(2, "policy", left=old))
+    for commands in two.stream(60, "policy", left=old):
+        assert commands == ["", ""] and two.said == {"left": "enable", "right": FREE}
+    *_, commands = two.stream(12, "policy", "operator", left=old)
+    assert commands == ["operator"] * 2
+    *_, commands = two.stream(80, "policy", left=held)
+    assert commands == ["policy"] * 2
+
+
 @given(st.lists(st.tuples(st.sampled_from(["left", "right"]), st.sampled_from([
     {"robot_fault": "x"}, {"wrench": (25.0, 0.0)}, {"wrench": (0.0, 0.0)}, {"arm": False}, {"arm": True},
     {"silent": ("y",)}, {"reset_fault": "robot:x"}, {}]), st.integers(1, 25)), max_size=12))
@@ -191,6 +244,16 @@ def test_s27_where_one_has_stopped_for_good_the_other_rests_and_nobody_is_stuck(
         two.tick(**calm).tick().tick(left={"arm": True}, right={"arm": True})
     two.play(200)
     assert two.modes() == [(Mode.ACTIVE, "")] * 2
+
+
+@pytest.mark.parametrize("said, counts", [
+    (["", "handing_back"], "handing_back"), (["handing_back", ""], "handing_back"), (["enable", "contact", ""], "contact"),
+    (["contact", "enable"], "contact"), (["", ""], FREE)])
+def test_s27_what_only_the_policy_waits_for_hides_nothing_that_was_said_since_the_last_tick(said, counts):
+    heard = pytest.importorskip("rlinf.interlock_inputs").Said("left")
+    for stamp_ns, blocked in enumerate(said):
+        heard.hear(stamp_ns, blocked)
+    assert heard.now(None) == Other("left", counts)
 
 
 @pytest.mark.parametrize("rows, share, among", [

@@ -1,11 +1,13 @@
 """What the interlock's desk writes down for the one that comes after it (S14)."""
 
 import socket
+import time
+from types import SimpleNamespace
 
 import pytest
 
 from rlinf.interlock_channel import Channel
-from rlinf.interlock_desk import NO_ANSWER, Desk, Front, PersistedLatch
+from rlinf.interlock_desk import NO_ANSWER, NOT_ASKED, Desk, Front, PersistedLatch
 from tests.interlock.conftest import limits
 
 
@@ -32,6 +34,33 @@ def test_s14_an_arming_without_an_answer_stays_written_down(tmp_path):
     front.channel.send = lambda _: True
     assert front.arm(True).startswith(NO_ANSWER)
     assert (tmp_path / "memory").read_text() == "ARMED"
+
+
+@pytest.mark.parametrize("first", ["this stands: estop:pendant", None], ids=["refused", "unanswered"])
+def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(tmp_path, monkeypatch, first):
+    """The interlock counts what it has dealt with, granted or not: one that it comes to late is one of them."""
+    monkeypatch.setattr("rlinf.interlock_desk.ANSWER_S", 0.1)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    interlock, front = Channel(ours), Front(Channel(theirs))
+    front.latch = PersistedLatch(str(tmp_path / "memory"))
+    if first is not None:
+        interlock.send({"reply": 1, "reason": first})
+    assert (front.arm(True) == first) is (first is not None)
+    interlock.send({"reply": 2, "reason": ""})
+    assert front.arm(True) == "" and (tmp_path / "memory").read_text() == "ARMED"
+    asked = [each["asked"] for each in interlock.receive()]
+    assert sorted(asked) == asked and len(asked) == 2 and 0.0 < time.monotonic() - asked[0] < 60.0
+    interlock.send({"disarmed": 1})  # of before the second
+    front.listen()
+    assert (tmp_path / "memory").read_text() == "ARMED"
+    interlock.send({"disarmed": 2})
+    front.listen()
+    assert (tmp_path / "memory").read_text() == "DISARMED"
+
+
+def test_s14_what_could_not_be_asked_is_not_counted(tmp_path):
+    front = Front(SimpleNamespace(send=lambda _: False))
+    assert front.arm(True) == NOT_ASKED and front.armings == 0
 
 
 def test_s14_a_new_desk_goes_on_counting_armings_and_believes_no_older_word(tmp_path):

@@ -54,6 +54,18 @@ def test_s16_at_a_thousand_handovers_each_way_the_command_keeps_to_its_accelerat
              f"{1e3 * hands.rig.limits.acceleration * tick:.0f} mm/s")
 
 
+def test_s16_a_person_who_rests_is_followed_through_a_pause_too(rig):
+    """The policy's chunk comes in the tick in which the operator's, who moved nothing, is over."""
+    for seq in (1, 2):
+        rig.tick(chunk(seq, rig.now, ((0.0, 0.0, 0.0),), source="operator"))
+        hands = [takeover(rig.tick().source, rig.state.mode) for _ in range(9 + 10 * (seq == 2))]
+    for seq in range(1, 4):
+        hands += [takeover(rig.tick(*([chunk(seq, rig.now)] if tick == 0 else [])).source, rig.state.mode)
+                  for tick in range(10)]
+    changes = [(before, after) for before, after in zip(hands, hands[1:], strict=False) if before != after]
+    assert changes == [(CORRECTING, PAUSED), (PAUSED, AUTONOMOUS)]
+
+
 def test_the_table_has_no_way_from_a_person_to_the_policy_but_through_a_pause():
     assert (CORRECTING, AUTONOMOUS) not in TABLE
     assert [takeover(source) for source in ("policy", "operator", "")] == [AUTONOMOUS, CORRECTING, PAUSED]

@@ -1,5 +1,6 @@
 """What a reset is answered with: what a tick has made of it, and not what was seen when it was asked (S25)."""
 
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -91,6 +92,29 @@ def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
     node.requests.answer()
     assert node.replies == [(1, "refused: no tick has cleared it for 3 s. Is the robot side running?")]
     assert node.wanted == {} and node.requests.granted == []
+
+
+def test_s26_what_is_come_to_too_late_is_refused_but_a_disarming():
+    """The interlock stood still, and whoever asked was told that it does not answer."""
+    node = Node()
+    node.rig.tick(reset_fault=CAUSE)
+    assert node.state.mode is Mode.DISARMED
+    node.requests._why_not_armed = lambda: ""
+    for number, (value, ago) in enumerate(((True, 7.0), (True, 0.5), (False, 7.0))):
+        node.asked = [{"id": number, "do": "arm", "with": {"value": value}, "asked": time.monotonic() - ago}]
+        node.requests.answer()
+        assert node.wanted.pop("arm", None) is (None, True, False)[number]
+    assert node.replies == [(0, "refused: expected to come to it within 3 s, it took 7.0 s. Was the interlock stopped? "
+                                "Ask again"), (1, ""), (2, "")]
+    assert node.requests.armings == 2, "refused or not: so many were asked for"
+
+
+def test_a_reset_that_is_come_to_too_late_is_refused():
+    node = Node()
+    node.asked = [{"id": 1, "do": "reset", "with": {"cause": CAUSE}, "asked": time.monotonic() - 7.0}]
+    node.tick()
+    ((_, reason),) = node.replies
+    assert reason.startswith("refused: expected to come to it within 3 s") and node.state.mode is Mode.FAULT
 
 
 def test_in_lockstep_a_tick_may_take_it_at_once():

@@ -1,12 +1,13 @@
 """Gamepad, Joy and pedal against their twins: what they read, how it is mapped, and what stops them."""
 
+import time
 
 import pytest
 
 from rlinf_core.errors import DeviceError
-from rlinf_core.operators.device import Guard
+from rlinf_core.operators.device import REST_S, Guard
 from rlinf_core.operators.gamepad import Gamepad, find
-from rlinf_core.operators.joy import Joy
+from rlinf_core.operators.joy import BUTTONS, Joy
 from rlinf_core.operators.pedal import Pedal
 from rlinf_core.operators.twins import Events
 from rlinf_core.operators.twins import Pedal as PedalTwin
@@ -98,6 +99,9 @@ def test_joy_is_mapped_as_the_gamepad_is_and_stops_on_silence_and_nonsense():
     settle(guard, lambda: device.receive(Message(still)) or guard.believed)
     device.receive(Message([0, 1.0, 1, 0, 0, 1, 0, 0], held))
     settle(guard, lambda: moving(guard) == {"x": 1.0})
+    assert not guard.poll(), "once for each message"
+    device.receive(Message([0, 0.9, 1, 0, 0, 1, 0, 0], held))
+    assert guard.poll() == ("enable",), "whoever moves it is there"
     for wrong, said in (([float("nan")] * 8, "from -1 to 1"), ([0, 1.0], "expected axes"), ([0, 7.0] * 4, "from -1")):
         device.receive(Message(wrong, held))
         settle(guard, lambda said=said: said in guard.trouble)
@@ -105,6 +109,37 @@ def test_joy_is_mapped_as_the_gamepad_is_and_stops_on_silence_and_nonsense():
         settle(guard, lambda: device.receive(Message(still)) or guard.believed)
     settle(guard, lambda: "silent" in guard.trouble)
     assert guard.motion() is None, "silent at rest, too"
+
+
+def test_a_joystick_is_believed_once_it_was_heard_at_rest():
+    device = Joy(clutch="", silence_s=60.0, **PLAIN)
+    guard = Guard("joy", device)
+    guard.open()
+    for _ in range(2):  # before its first message, and from that on
+        end = time.monotonic() + 2 * REST_S
+        while time.monotonic() < end:
+            assert guard.poll() == () and not guard.believed and guard.motion() is None
+            time.sleep(0.01)
+        device.receive(Message([0, 1.0, 1, 0, 0, 1, 0, 0]))
+    device.receive(Message([0, 0, 1, 0, 0, 1, 0, 0]))
+    settle(guard, lambda: guard.believed)
+
+
+@pytest.mark.parametrize("axes", [[7.0] * 8, [0.0], [0, 1.0, 1, 0, 0, 1, 0, 0]])
+def test_a_joystick_disarms_whatever_its_axes_say(axes):
+    device = Joy(clutch="", **PLAIN)
+    guard = Guard("joy", device)
+    guard.open()
+    device.receive(Message(axes, [int(name in ("start", "back")) for name in BUTTONS]))
+    assert guard.poll() == ("disarm",) and not guard.believed and guard.poll() == ()
+
+
+def test_what_comes_before_a_gamepad_is_lost_disarms_and_nothing_else(pad):
+    twin, guard = pad
+    for name in ("start", "back", "y"):
+        twin.press(name, True)
+    twin.garbage()
+    assert settle(guard, lambda: "garbage" in guard.trouble) == ["disarm"]
 
 
 def test_a_pedal_labels_and_takes_over_while_it_is_held(tmp_path):

@@ -30,8 +30,15 @@ def held(guard, *messages, seconds=0.15):
     return asked
 
 
+def opened(page):
+    """A page that has been heard at rest."""
+    guard = ready(page)
+    held(guard, said(), seconds=0.0)
+    return guard
+
+
 def test_what_is_held_moves_and_what_is_not_asks_for_nothing():
-    guard = ready(Page(curve=1.0, scale=0.5))
+    guard = opened(Page(curve=1.0, scale=0.5))
     held(guard, said("held", x=1.0, rz=-0.5))
     assert guard.motion() == dict.fromkeys(AXES, 0.0) | {"x": 0.5, "rz": -0.25}
     held(guard, said("held"))
@@ -42,7 +49,7 @@ def test_what_is_held_moves_and_what_is_not_asks_for_nothing():
 
 @pytest.mark.parametrize("last", [said("held", x=1.0), said("held"), said(y=0.3)])
 def test_a_takeover_that_falls_silent_is_trouble_until_it_was_let_go(last):
-    guard = ready(Page(silence_s=0.2))
+    guard = opened(Page(silence_s=0.2))
     held(guard, last)
     assert guard.believed and guard.motion() is not None
     settle(guard, lambda: guard.trouble)
@@ -63,7 +70,31 @@ def test_silence_of_a_page_that_holds_nothing_is_no_trouble():
 @pytest.mark.parametrize("label", LABELS)
 def test_a_label_counts_once_for_each_press_and_a_hand_renews_the_enable(label):
     guard = ready(Page())
-    assert held(guard, said("active", label), said()) == ["enable", label]
+    assert held(guard, said("asked", "active", label), said()) == ["enable", label]
+    assert held(guard, said("asked", label), said()) == [label], "one that comes late is no hand"
+
+
+def test_a_button_says_nothing_of_what_is_held_and_does_not_stand_in_for_its_silence():
+    guard = opened(Page(silence_s=0.2))
+    held(guard, said("held", x=1.0))
+    moved, end = guard.motion(), time.monotonic() + 0.1
+    while time.monotonic() < end:
+        guard.device.receive(said("asked", "active"))
+        guard.poll()
+        assert guard.motion() in (moved, None)
+    settle(guard, lambda: guard.device.receive(said("asked", "active", "success")) or guard.trouble, 5.0)
+    assert "silent: a takeover is held" in guard.trouble and guard.motion() is None
+
+
+def test_a_takeover_that_is_held_when_it_is_first_heard_moves_nothing_until_it_is_let_go_of():
+    guard = ready(Page())
+    assert guard.believed and not guard.trouble, "while nobody has opened the page, nothing waits for them"
+    held(guard, said("held", "active", x=1.0), seconds=0.4)
+    assert guard.motion() is None and "expected it at rest before it may command" in guard.trouble
+    held(guard, said(), seconds=0.3)
+    assert guard.believed and not guard.trouble
+    held(guard, said("held", x=1.0))
+    assert guard.motion()
 
 
 @pytest.mark.parametrize("message", [

@@ -156,6 +156,15 @@ def test_what_cannot_be_believed_stops_it_until_it_is_let_go_of(hand, wrong, sai
     assert hand.goes(0.0, 0.0, 0.0) == {}
 
 
+def test_it_disarms_also_while_its_pose_is_silent_and_the_clutch_is_held(hand):
+    hand.press("grip")
+    hand.goes(0.01, 0.0, 0.0)
+    settle(hand.guard, lambda: "vr/pose or vr/joy was not heard" in hand.guard.trouble or hand.press())
+    hand.press("grip", "a", "stick")
+    assert hand.guard.poll() == ("disarm",) and hand.guard.poll() == ()
+    assert hand.guard.trouble and hand.guard.motion() is None
+
+
 @pytest.mark.parametrize("settings, said", [
     ({"x": "x", "y": "x"}, "right-handed"), ({"x": "-x"}, "right-handed"), ({"clutch": "paddle"}, "got 'paddle'")])
 def test_settings_that_fit_no_hand_are_refused(settings, said):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.launching.graph import station_processes
+from rlinf_core.launching.graph import check_operator, operator_process, station_processes
 from rlinf_core.page.access import token_of
 from rlinf_core.page.causes import WHY, why
 from rlinf_core.page.controls import ASKED_S, FRESH_S, QUIET_S, Controls, Hand, read
@@ -96,6 +96,17 @@ def test_a_station_with_a_page_has_an_operator_who_has_it_and_an_e_stop_more(tmp
     assert processes["interlock"].parameters["estops"] == ["page"]
     without = {each.name: each for each in station_processes(load_recipe("demo", said), tmp_path)}
     assert "page" not in without and without["interlock"].parameters["estops"] == [""]
+
+
+@pytest.mark.parametrize("kind", ["pedal, device: /dev/a", "page", "spacemouse"])
+def test_two_devices_of_one_kind_are_refused_as_one_would_not_be_heard(tmp_path, kind):
+    other = kind.replace("/a", "/b")
+    recipe = load_recipe("demo", [f"station.operator={{kind: {kind}}}", f"station.beside={{kind: {other}}}"])
+    for ask in (check_operator, operator_process, lambda recipe: station_processes(recipe, tmp_path)):
+        with pytest.raises(RecipeError, match=f"station.beside.kind: expected .* got {kind.split(',')[0]} for both"):
+            ask(recipe)
+    twice = load_recipe("demo", ["station.operator={kind: keyboard}", "station.beside={kind: keyboard}"])
+    assert json.loads(operator_process(twice).parameters["settings"]) == {"kind": "keyboard"}, "as teleop's beside another"
 
 
 def test_curves_go_on_after_a_restart_and_a_line_that_was_cut_is_left_out(tmp_path):

@@ -92,6 +92,26 @@ def test_a_late_release_leaves_the_stop_pressed(server):
     run(steps, server)
 
 
+def test_a_page_may_draw_as_many_frames_as_it_is_sent_and_say_no_more_than_that(server, monkeypatch):
+    monkeypatch.setattr("rlinf_core.page.server.MOST_WORDS", 20)
+
+    async def steps():
+        async with opened(server) as page:
+            begun = time.monotonic()
+            for number in range(60):
+                server.show(0, bytes([number]))
+                await page.hear("frame")
+                await page.say("seen")
+            assert (await page.ask("take"))["well"], f"it is open, {time.monotonic() - begun:.2f} s later"
+            for _ in range(25):
+                await page.say("seen")
+            while (message := await asyncio.wait_for(page.socket.receive(), 10)).type is aiohttp.WSMsgType.TEXT:
+                pass
+            assert message.data == 1008
+
+    run(steps, server)
+
+
 @pytest.mark.parametrize("garbage", [b"\x00\xff", "no json", '{"kind": "hand"}', "x" * 5000, "[" * 1000, "flood"])
 def test_garbage_ends_its_own_connection_and_nothing_else(server, garbage):
     async def steps():

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -12,6 +13,7 @@ pytest.importorskip("transformers", reason="the extra vla: transformers has none
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies import acting, make_policy, policy_kind
+from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.files import save_policy
 from rlinf_core.serving.weights import Weights
 from tests.policies.test_pi0 import SPEC, observation
@@ -99,6 +101,23 @@ def test_compiled_does_what_eager_does(name, monkeypatch):
     assert compiled.multiple == policy.config.tokens
     for sentences in (("go left",), ("go left", "to the other side")):
         torch.testing.assert_close(acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, monkeypatch):
+    """What is compiled is warmed up without gradients: with them it would be compiled anew while an arm waits."""
+    made = []
+    monkeypatch.setattr(acting, "BACKEND", lambda graph, examples: made.append(graph) or graph.forward)
+    policy, compiled = policy_of(name), policy_of(name)
+    acting.prepare(compiled, execution="compiled")
+    acted(compiled, "go left")
+    before = len(made)
+    assert before > 1, "more than what was tried"
+    held = Continuation.of(np.full((3, 2), 0.5), 2, 4)
+    seen = observation("go left")
+    chunks = [each.continued(seen, held, torch.Generator().manual_seed(0)).actions for each in (compiled, policy)]
+    torch.testing.assert_close(*chunks, rtol=1e-4, atol=1e-5)
+    assert len(made) == before
 
 
 @pytest.mark.parametrize("name", ["pi05", "openvla", "openvla_oft"])

@@ -28,6 +28,19 @@ def test_real_time_keeps_what_has_begun_and_blends_what_overlaps():
     assert np.array_equal(chunking.merge(NEW, 40, 2), NEW), "the last one is over"
 
 
+@pytest.mark.parametrize("early, late", [(0.4, 1.6), (0.498, 1.502), (0.6, 1.4), (1e9 + 0.498, 1e9 + 1.502)])
+def test_what_is_observed_a_little_early_or_late_is_of_the_next_time_step_all_the_same(early, late):
+    """In real time a stamp is milliseconds off: the distance of two is what is rounded."""
+    chunk = np.arange(8.0)[:, None]
+    following, weighed = Chunking("real_time", 3), Chunking("temporal_ensembling", 8)
+    following.merge(chunk, early, 0)
+    assert following.left(late)[0] == 1.0 and following.left(early)[0] == 0.0
+    weighed.merge(chunk, early, 0)
+    assert np.allclose(weighed.merge(chunk[1:], late, 0), chunk[1:]), "both say the same of each time step"
+    weighed.merge(chunk, late + 7, 0)
+    assert len(weighed.chunks) == 1, "both are over"
+
+
 def test_temporal_ensembling_weighs_the_oldest_most():
     chunking = Chunking("temporal_ensembling", 4)
     assert chunking.execute == 1

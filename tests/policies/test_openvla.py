@@ -170,6 +170,17 @@ def test_numbers_and_bins_are_each_others_inverse():
     assert torch.equal(policy.centres(torch.tensor([255.0, 255.0])), policy.centres(torch.tensor([254.0, 254.0])))
 
 
+def test_what_never_changed_in_the_data_set_stays_what_it_was_there():
+    """openvla: 0.5 (a + 1) (q99 - q01) + q01 of what the mask says, and 0 in its training; the rest as it comes."""
+    known = {"lab": {"action": {"q01": [0.01, 0.3], "q99": [0.01, 0.3], "mask": [True, False]},
+                     "proprio": {"q01": [-1.0, 0.5, 0.0], "q99": [1.0, 0.5, 2.0]}}}
+    policy = openvla(network=SMALL | {"norm_stats": known}, statistics="lab", state=True)
+    played = policy.outside(torch.tensor([[-1.0, -0.7], [0.9, 0.4]]))
+    assert torch.allclose(played, torch.tensor([[0.01 / 0.02, -0.7], [0.01 / 0.02, 0.4]]))
+    assert torch.equal(policy.inside(torch.tensor([[0.5, 0.4], [-0.9, -2.0]])), torch.tensor([[0.0, 0.4], [0.0, -1.0]]))
+    assert policy._state(torch.tensor([[0.5, 0.5, 0.5], [0.0, 0.7, 9.0]])).tolist() == [[0.5, 0.0, -0.5], [0.0, 0.0, 1.0]]
+
+
 @pytest.mark.parametrize("make", [openvla, pi0])
 def test_a_server_asks_its_clients_for_a_sentence(make):
     version = Version(make())

@@ -103,6 +103,39 @@ def test_pi05_cuts_its_state_from_quantile_to_quantile(tmp_path):
     assert torch.allclose(policy.units.played(torch.tensor([0.5, -0.5])), torch.tensor([0.005, -0.01]) / scale)
 
 
+def test_pi05_says_its_state_as_openpi_does_also_beyond_the_quantiles(tmp_path):
+    """openpi: np.digitize(state, np.linspace(-1, 1, 257)[:-1]) - 1, where nothing was clipped before."""
+    from tests.policies.test_pi05 import pi05
+
+    low, high = np.array([-1.0, -4.1, 2.7]), np.array([1.0, 4.0, 2.7])  # the last one never changed
+    said = {"norm_stats": {"state": {"q01": [*low], "q99": [*high]}, "actions": ACTION}}
+    policy, random = pi05(statistics=written(tmp_path, said)), np.random.default_rng(0)
+    states = np.concatenate([[low, low - 0.5, high + 2.0], random.uniform(low - 0.5, high + 0.5, (200, 3))])
+    states[3:, 2] = 2.7
+    seen = observation(*["push"] * len(states))
+    seen.vectors.copy_(torch.from_numpy(states))
+    bins = np.digitize((states - low) / (high - low + 1e-6) * 2.0 - 1.0, np.linspace(-1, 1, 257)[:-1]) - 1
+    assert bins[0].tolist() == [0, 0, 0] and bins[1].tolist() == [-1, -1, -1] and (bins[3:, 2] == 0).all()
+    words = [bytes(tokens[1:]).decode() for tokens in policy.prompts(policy.seen(seen))]
+    got = np.array([[int(word) for word in each.split("State: ")[1].split(";")[0].split()] for each in words])
+    assert np.array_equal(got, bins)
+
+
+def test_what_lies_far_from_a_data_set_is_told_as_it_is(tmp_path):
+    """As the makers tell it; what is learned here is clipped, and so is what our own network of the noise is told."""
+    given, own = pi0(statistics=written(tmp_path)), alike(STATE)
+    state = torch.tensor([[0.1 + 0.5 * 40, -0.2 - 2.0 * 9, 0.3]])
+    assert given.padded_state({"vectors": state})[0, :3].tolist() == pytest.approx([40.0, -9.0, 0.0], abs=1e-5)
+    assert own.padded_state({"vectors": state})[0, :3].tolist() == pytest.approx([5.0, -5.0, 0.0], abs=1e-5)
+    told = []
+    policy = pi0(statistics=written(tmp_path), learned_noise=(0.05, 0.5))
+    policy.spread.register_forward_pre_hook(lambda _, inputs: told.append(inputs[0]))
+    seen = observation("push")
+    seen.vectors.copy_(state)
+    policy.act(seen, True)
+    assert told[0][0].tolist() == pytest.approx([5.0, -5.0, 0.0], abs=1e-5)
+
+
 def test_groot_takes_state_and_actions_from_the_least_to_the_greatest(tmp_path):
     from tests.policies.test_groot import SPEC as ITS
     from tests.policies.test_groot import groot

@@ -11,7 +11,7 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.policies import make_policy
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.reports.films import rollout
-from rlinf_core.rollouts.rollouts import ChunkRollouts
+from rlinf_core.rollouts.rollouts import ChunkRollouts, EpisodeRollouts
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.rollouts.tensors import InArrays, TensorRollouts, TensorSteps
 from rlinf_core.trainer.train import train
@@ -146,13 +146,39 @@ def test_what_has_a_replay_would_lose_episodes_there(tmp_path):
 
 
 def test_whoever_begins_episodes_there_leaves_a_rollout_to_begin_anew():
+    """In scenes in which nobody has begun, also after a resume."""
     env = InArrays(InTensors(2), "toy:points")
     rollouts = TensorRollouts(env, policy_of(), seed=3, first_scene=5)
-    first = env.tensors.reset([5, 6])["vectors"].clone()
+    scenes = [env.tensors.reset([first, first + 1])["vectors"].clone() for first in (5, 7, 9)]
     begins = lambda: rollouts.play(chunks=3).rollouts[0].observations["vectors"][0]  # noqa: E731
-    assert torch.equal(begins(), first) and not torch.equal(begins(), first)
+    assert torch.equal(begins(), scenes[0]) and not torch.equal(begins(), scenes[1])
     env.reset([1, 2])
-    assert torch.equal(begins(), first) and not torch.equal(begins(), first)
+    assert torch.equal(begins(), scenes[1]) and not torch.equal(begins(), scenes[2])
+    state = rollouts.state_dict()
+    rollouts = TensorRollouts(env, policy_of(), seed=3, first_scene=5)
+    rollouts.load_state_dict(state)
+    assert torch.equal(begins(), scenes[2])
+    older = {name: value for name, value in state.items() if name != "scene"}
+    rollouts = TensorRollouts(env, policy_of(), seed=3, first_scene=5)
+    rollouts.load_state_dict(older)
+    assert torch.equal(begins(), scenes[0]), "a checkpoint that does not say where it was"
+
+
+@pytest.mark.parametrize("kind, amount", [(EpisodeRollouts, {"steps": 1}), (ChunkRollouts, {"chunks": 1})])
+def test_what_cannot_say_where_it_is_goes_on_in_the_next_scenes(kind, amount):
+    begun = []
+
+    class Begun(InTensors):
+        def reset(self, seeds):
+            begun.append([*seeds])
+            return super().reset(seeds)
+
+    policy, env = policy_of(), InArrays(Begun(2), "toy:points")
+    one, two = (kind(env, policy, seed=3, first_scene=5) for _ in range(2))
+    one.play(**amount)
+    two.load_state_dict(one.state_dict())
+    two.play(**amount)
+    assert begun == [[5, 6], [7, 8]]
 
 
 @pytest.mark.parametrize("overrides, said", [

@@ -75,7 +75,7 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
     def real_time(*_):
         station_loop.as_a_driver(os.SCHED_RESET_ON_FORK)
         station_loop.as_a_driver()
-        return rate | {"inference_p50_ms": 1.0, "missed": 0, "dropped": 0}
+        return rate | {"inference_p50_ms": 1.0, "missed": 0, "late": 0, "dropped": 0}
 
     def lockstep(*_):
         said = subprocess.run([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"], capture_output=True)

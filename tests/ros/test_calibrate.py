@@ -3,13 +3,17 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import SafetyState
+from sensor_msgs.msg import JointState
 
+from rlinf.calibrate import SILENT_S, Listener
 from rlinf.qos import profile
 from rlinf_core.cli.main import main
 
@@ -25,7 +29,7 @@ class Hand:
         (folder / "limits.yaml").write_text(FR3.read_text())
         (folder / "robot.yaml").write_text("driver: external   # ours\nlimits: limits.yaml\n")
         self.peer, self.at, self.frame, self.out = peer, ENDS[0], "base_link", folder / "said.txt"
-        self.turned = (1.0, 0.0, 0.0, 0.0)
+        self.turned, self.dead = (1.0, 0.0, 0.0, 0.0), False
         self.pose = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
         peer.every(0.02, self.say)
         command = [sys.executable, "-m", "rlinf_core.cli.main", "calibrate", "demo", "--set", f"station.robot={folder}",
@@ -36,6 +40,8 @@ class Hand:
                                             env=os.environ | {"PYTHONUNBUFFERED": "1"})
 
     def say(self):
+        if self.dead:
+            return
         said = PoseStamped()
         said.header.stamp, said.header.frame_id = self.peer.node.get_clock().now().to_msg(), self.frame
         p = said.pose.position
@@ -119,6 +125,34 @@ def test_without_write_and_when_left_nothing_is_written(hand, tmp_path):
     assert hand.end() == 0
     assert "box_low: [0.36, -0.19, 0.06]" in hand.out.read_text() and "not written: " in hand.out.read_text()
     assert (tmp_path / "limits.yaml").read_text() == FR3.read_text()
+
+
+def test_where_an_arm_was_that_fell_silent_is_neither_its_home_nor_the_end_of_its_box(hand):
+    hand.guide()
+    hand.dead = True
+    hand.peer.for_s(1.5)
+    hand.type("h")
+    hand.told("expected current_pose within 1 s, heard none: where the arm is now is not known")
+    hand.told("no home (silent)")
+    hand.type("d")
+    hand.told("expected current_pose within 1 s", times=2)
+    hand.dead = False
+    hand.peer.for_s(1.0)
+    hand.type("d")
+    assert hand.end() == 0 and "box_low: [0.36, -0.19, 0.06]" in hand.out.read_text()
+
+
+def test_the_joints_of_a_home_are_those_of_the_limits_whoever_speaks_beside_them():
+    heard, names = Listener.__new__(Listener), ("shoulder", "elbow")
+    heard.limits, heard.joints, heard.joints_at = SimpleNamespace(joint_names=names), {}, 0.0
+    heard.at = time.monotonic()
+    for said in (["knuckle"], ["shoulder"], ["knuckle", "shoulder", "elbow"], ["knuckle"]):
+        heard._on_joints(JointState(name=said, position=[0.1 * len(name) for name in said]))
+        assert bool(heard.silent(joints=True)) == (not heard.joints) and not heard.silent(joints=False)
+    heard._on_joints(JointState(name=names, position=[1.0, float("nan")]))
+    assert [heard.joints[name] for name in names] == pytest.approx([0.8, 0.5])
+    heard.joints_at -= SILENT_S
+    assert "expected joint_states with the joints of the limits within 1 s, heard none" in heard.silent(joints=True)
 
 
 def test_an_arm_that_may_move_is_refused(hand):

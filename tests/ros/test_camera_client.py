@@ -1,5 +1,6 @@
 """`rlinf camera` as a person uses it: pictures of a board come as a camera's, the arm is tilted, Enter takes a view."""
 
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from geometry_msgs.msg import PoseStamped
 
 from rlinf.conversions import camera_info, to_image
 from rlinf.qos import publisher
+from rlinf_core.interlock.rotation import product
 from tests.cameras.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(120), pytest.mark.domain(129)]
@@ -31,6 +33,7 @@ class Lab:
         blank = to_image("wrist", np.zeros((480, 640, 3), np.uint8), peer.node.get_clock().now().to_msg())
         self.info = camera_info(blank, LENS)
         self.speak["info"] = publisher(peer.node, "camera/wrist/camera_info")
+        self.dead, self.turning = "", 0.0
         self.at(0)
         peer.every(0.1, self.say)
         command = [sys.executable, "-m", "rlinf_core.cli.main", "camera", *words, "--set", f"station.robot={folder}",
@@ -50,8 +53,12 @@ class Lab:
     def say(self):
         now = self.peer.node.get_clock().now().to_msg()
         self.pose.header.stamp = now
-        self.speak["current_pose"].publish(self.pose)
-        self.speak["camera/wrist/image"].publish(to_image("wrist", self.pixels, now))
+        if self.turning:  # about the vertical, so much further each time [rad]
+            q, half = self.pose.pose.orientation, self.turning / 2
+            q.x, q.y, q.z, q.w = product((0.0, 0.0, math.sin(half), math.cos(half)), (q.x, q.y, q.z, q.w))
+        for topic, message in (("current_pose", self.pose), ("camera/wrist/image", to_image("wrist", self.pixels, now))):
+            if topic != self.dead:
+                self.speak[topic].publish(message)
         self.speak["info"].publish(self.info)
 
     def type(self, word=""):
@@ -133,6 +140,24 @@ def test_a_view_that_shows_no_board_and_too_few_views_are_told_and_nothing_is_wr
     lab.type("q")
     assert lab.end() == 1 and "left as it is: nothing is written" in lab.out.read_text()
     assert not (tmp_path / "hand_eye.yaml").exists()
+
+
+@pytest.mark.parametrize("lab", [("locate", "demo", "wrist")], indirect=True)
+def test_an_arm_that_turns_on_the_spot_and_a_camera_or_a_pose_that_fell_silent_give_no_view(lab):
+    lab.told("inner corners must be seen whole")
+
+    def refused(why):
+        lab.peer.for_s(1.2)
+        lab.type()
+        lab.told(why)
+
+    lab.turning = 0.005  # ten times a second
+    refused("no view: expected the arm at rest for 0.5 s")
+    lab.turning, lab.dead = 0.0, "camera/wrist/image"
+    refused("no view: expected a new image of camera 'wrist' within 1 s, got none")
+    lab.dead = "current_pose"
+    refused("no view: expected a new pose of the arm within 1 s, got none")
+    assert "1 views" not in lab.out.read_text()
 
 
 @pytest.mark.parametrize("lab", [("align", "demo", "wrist", "--reference", "/nowhere/view.png")], indirect=True)

@@ -181,7 +181,7 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     end = time.monotonic() + 20
     while not labels:
         buttons[3] = 1 - buttons[3]
-        peer.for_s(0.2)
+        peer.for_s(0.4)  # it is believed once it was heard at rest for 0.2 s
         assert time.monotonic() < end
     assert labels[0].data == "success"
     peer.supervisor.stop()

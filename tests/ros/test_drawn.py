@@ -109,7 +109,6 @@ def test_a_replay_of_recordings_has_the_latent_noise_of_the_vectorised_environme
             ended = rollouts.play(1).trajectories
         played, = ended
         seen, rewards, decided, latents = played.observations, played.rewards, played.decided, played.latents
-        rollouts.first_scene += 1
         length = len(rewards)
         assert len(episode) == length and np.array_equal(episode.chunks.decided(length), decided)
         assert np.array_equal(episode.chunks.latents(length)[decided], latents[decided]) and latents[decided].std() > 0.1

@@ -4,21 +4,24 @@ import json
 import math
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from builtin_interfaces.msg import Time
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from std_msgs.msg import Header, String
 
 import rlinf.drill
 from rlinf.drill_checks import evidence
+from rlinf.fault_injector import FaultInjector
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import RESPAWN, Process
 from rlinf_core.launching.supervisor import only_station
-from rlinf_core.scenarios import FAULTS
+from rlinf_core.scenarios import FAULTS, Drop
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(900)]
 
@@ -112,6 +115,70 @@ def test_every_fault_leaves_an_event_and_a_recording_be_the_list_short_or_long(t
     evidence(SimpleNamespace(run_dir=tmp_path, states=states, events=events, add=rows.append))
     assert [row.held for row in rows] == [held]
     assert rows[0].measured == f"{faults} faults, {events} events, {recordings} recordings"
+
+
+@pytest.mark.parametrize("fraction, announced_at", [(1.0, 0), (0.5, 1), (0.25, 3)])
+def test_a_fault_is_announced_with_the_first_message_that_it_alters(fraction, announced_at):
+    injector, passed, announced = FaultInjector.__new__(FaultInjector), [], []
+    injector.faults = {"here": Drop(route="here", kind="drop", fraction=fraction)}
+    injector.kept, injector.altered, injector.outputs = {}, set(), {"here": SimpleNamespace(publish=passed.append)}
+    injector.injected = SimpleNamespace(publish=announced.append)
+    injector.get_clock = lambda: SimpleNamespace(now=lambda: SimpleNamespace(to_msg=Time))
+    for number in range(4):
+        injector._on_message("here", number)
+        assert bool(announced) is (number >= announced_at)
+        assert (number in passed) is not (number % round(1 / fraction) == announced_at)
+
+
+class Heard:
+    """Of a drill only what was heard: how its interlock stood, and where target and arm were, at each look."""
+
+    _goes_on, _stays_stopped, _fresh, _stands, _how_it_stands = (getattr(rlinf.drill.Drill, name) for name in (
+        "_goes_on", "_stays_stopped", "_fresh", "_stands", "_how_it_stands"))
+
+    def __init__(self, states, places=((0.0, 0.0),) * 3):
+        self.states = [(time.time() + at, SafetyState(state=state, cause=cause)) for at, state, cause in states]
+        self.places, self.waited_s = list(places), []
+        self.spin_for(0.0)
+
+    def spin_for(self, seconds):
+        target, arm = self.places.pop(0) if self.places else (0.0, 0.0)
+        self.targets, self.pose = [(0.0, 0, (target, 0.0, 0.0))], (arm, 0.0, 0.0)
+        self.waited_s.append(seconds)
+
+    def spin(self, until, seconds):
+        return bool(until())
+
+    def state(self):
+        return self.states[-1][1]
+
+    def _mend(self, scenario):
+        pass
+
+
+@pytest.mark.parametrize("last, held, words", [
+    ((0.0, SafetyState.ACTIVE, ""), True, "went on"),
+    ((-1.2, SafetyState.ACTIVE, ""), False, "the interlock is not heard any more"),
+    ((0.0, SafetyState.DISARMED, ""), False, "stands at DISARMED"),
+    ((0.0, SafetyState.ARMED, ""), False, "stands at ARMED"),
+    ((0.0, SafetyState.HOLD, "contact"), False, "stopped: contact")])
+def test_the_arm_goes_on_only_where_its_interlock_says_so_now(last, held, words):
+    heard = Heard([(-1.4, SafetyState.ACTIVE, ""), last])
+    scenario = SimpleNamespace(expect="ACTIVE", counts=None)
+    assert heard._goes_on(scenario, SafetyState(), time.time() - 1.5) == (held, words, "the arm goes on")
+    scenario.counts, heard.states[-1][1].dropped = "dropped", 3
+    held_too, counted, _ = heard._goes_on(scenario, SafetyState(), time.time() - 1.5)
+    assert held_too is held and counted == ("3 dropped" if held else f"3 dropped, {words}")
+
+
+@pytest.mark.parametrize("target, arm, seconds, still, words", [
+    (0.1, 0.1, None, True, "0 mm"), (0.1, 0.13, None, False, "30 mm"), (0.1, 0.1, 1.5, True, "0 mm"),
+    (0.2, 0.1, None, False, "100 mm"), (0.1001, 0.1, None, True, "0 mm")],
+    ids=["both rest", "the arm goes on", "after a stop", "the target goes on", "begun from where it is found"])
+def test_a_fault_moves_neither_the_target_nor_the_arm(target, arm, seconds, still, words):
+    heard = Heard([(0.0, SafetyState.FAULT, "x")], [(0.0, 0.0), (0.1, 0.1), (target, arm)])
+    assert heard._stays_stopped(SimpleNamespace(seconds=seconds)) == (still, f"then {words} by itself")
+    assert heard.waited_s[1:] == [0.7 + (seconds or 0.0), 0.7]
 
 
 @pytest.mark.parametrize("options, row, said", [

@@ -1,6 +1,8 @@
 """Grippers that a node of the station tells what to do, beside their twins and an interlock: silence holds."""
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
@@ -11,8 +13,10 @@ from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
 
+from rlinf import gripper_command, orders, robotiq
 from rlinf.qos import profile
 from rlinf.stamps import NS, to_ns
+from rlinf_core.grippers.gripper_command import Gripper
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from sim_bridges.twins.robotiq import Robotiq
@@ -174,6 +178,65 @@ def test_a_gripper_command_that_is_not_answered_holds_until_it_is(bench):
     bench.says(OK, "done")
     bench.stands_still_while(lambda: inject("inject", type=4, string_value="no_joint"))
     bench.says(ERROR, "no joint 'knuckle' on /gripper/joints")
+
+
+def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(bench):
+    bench.ask(bench.arming, SetBool.Request(data=False))
+    slow = Parameter(name="limits.gripper_speed", value=ParameterValue(type=3, double_value=0.05))
+    setting = bench.peer.node.create_client(SetParameters, "interlock/set_parameters")
+    assert bench.ask(setting, SetParameters.Request(parameters=[slow])).results[0].successful
+    twin = Robotiq(bench.folder / "slow_tty")
+    bench.fit(f"{{kind: robotiq, device: {twin.path}, width: 0.08, speed: 1.0}}", "gripper")
+    bench.says(ERROR, "not activated since it has power")
+    assert bench.ask(bench.peer.node.create_client(Trigger, "gripper/activate"), Trigger.Request()).success
+    bench.says(OK, "where it was sent")
+    bench.arm()
+    bench.reach(ACTIVE)
+    before = len(bench.states)
+    bench.closes_to(0.02)  # twice as long as an order may be left
+    assert SILENT not in {state.cause for state in bench.states[before:]}
+    assert "has not taken the order" not in (bench.folder / "logs/gripper.log").read_text()
+    bench.ask(bench.arming, SetBool.Request(data=False))
+    twin.unplug()
+
+
+def test_an_activation_and_an_order_of_before_a_plug_went_are_of_another_time(monkeypatch):
+    monkeypatch.setattr(robotiq, "Robotiq", lambda settings: settings)
+    node = SimpleNamespace(status=object(), wanted=200, well_at=0.0, activation=threading.Event(), settings="its port")
+    node.activation.set()
+    assert robotiq.RobotiqNode.open(node) == "its port"
+    assert not node.activation.is_set() and (node.status, node.wanted) == (None, None) and node.well_at > 0.0
+
+
+def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(monkeypatch):
+    sent = []
+    there = SimpleNamespace(server_is_ready=lambda: True, send_goal_async=lambda goal: sent.append(goal.command.position)
+                            or SimpleNamespace(add_done_callback=lambda _: None))
+    monkeypatch.setattr(gripper_command, "ActionClient", lambda *_: there)
+    monkeypatch.setattr(orders, "subscription", lambda *_: None)
+    commands = gripper_command.Commands(None, Gripper(kind="gripper_command", joint="knuckle", open_at=0.08))
+
+    def want(width):
+        commands.begun -= gripper_command.SETTLED_S
+        commands._on_command(Float64(data=width))
+        commands.look()
+        commands.look()
+
+    commands.width = 0.08
+    want(0.0)
+    commands.through(commands.order, "done")
+    want(0.0)
+    assert sent == [0.0], "once"
+    commands.begin()  # after a silence it is heard again: its power was away, and it is open
+    commands.look()
+    assert sent == [0.0]
+    want(0.0)
+    assert sent == [0.0, 0.0]
+    commands.since, commands.sent = commands.since - commands.timeout_s, True
+    commands.look()
+    assert commands.fault.startswith("gripper (no answer to move 0.000")
+    commands.begin()  # whom it was told to is gone
+    assert not commands.fault and not commands.waiting
 
 
 def test_each_arm_has_a_gripper_of_its_own_below_its_name(tmp_path):

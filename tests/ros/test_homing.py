@@ -61,7 +61,7 @@ class Person:
         self.held = {name}
         self.peer.for_s(0.2)
         self.held = set()
-        self.peer.for_s(0.2)
+        self.peer.for_s(0.4)  # it is believed once it was heard at rest for 0.2 s
 
     def arm(self):
         def armed():

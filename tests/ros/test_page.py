@@ -173,7 +173,7 @@ def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a
     heard.clear()
     assert page.ask(station.peer, "success", seen=time.monotonic() - 9.0)["well"]
     station.peer.spin(lambda: any(each.kind == EpisodeEvent.ENDED for each in station.episodes[before:]), 90, "its end")
-    assert [each.buttons[BUTTONS.index("success")] for each in heard] == [1, 0]
+    assert [each.buttons[BUTTONS.index("success")] for each in heard] == [1]
     assert page.ask(station.peer, "disarm", seen=time.monotonic() - 9.0)["well"]
     station.reach(SafetyState.DISARMED)
     late = page.ask(station.peer, "arm", seen=time.monotonic() - 9.0)
@@ -181,6 +181,22 @@ def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a
     station.peer.for_s(0.5)
     assert station.state.state == SafetyState.DISARMED and not any(each.buttons[BUTTONS.index(ACTIVE)] for each in heard)
     page.silent = False
+
+
+def test_a_late_label_of_one_who_let_go_is_passed_on_and_renews_no_enable(station, page):
+    takes_over(station, page)
+    page.silent = True
+    station.peer.spin(lambda: "silent: a takeover is held" in page.said["state"]["operator"], 90, "the enable let go")
+    page.let_go()
+    page.active, page.silent = False, False
+    station.peer.spin(lambda: not page.said["state"]["operator"], 90, "the device to be well again")
+    station.peer.for_s(1.0)
+    before = len(station.enables)
+    assert page.ask(station.peer, "success", seen=time.monotonic() - 9.0)["well"]
+    station.peer.for_s(0.5)
+    assert not any(each.data for each in station.enables[before:])
+    assert page.ask(station.peer, "success")["text"] == "labelled: success"
+    station.peer.spin(lambda: any(each.data for each in station.enables[before:]), 10, "the enable, by one who is there")
 
 
 def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(station, page):
@@ -203,6 +219,18 @@ def test_cameras_come_while_somebody_looks(station, page):
     before = page.frames
     station.peer.spin(lambda: page.frames > before + 10, 90, "frames")
     assert page.said["station"]["cameras"] == ["front", "wrist"]
+
+
+def test_an_interlock_that_hangs_is_not_shown_as_it_was(station, page):
+    ready(station, page)
+    assert page.said["state"]["heard"]
+    hung = station.peer.supervisor.children["interlock"].popen.pid
+    os.kill(hung, signal.SIGSTOP)
+    try:
+        station.peer.spin(lambda: not page.said["state"]["heard"], 90, "the page to say so")
+    finally:
+        os.kill(hung, signal.SIGCONT)
+    station.peer.spin(lambda: page.said["state"]["heard"], 90, "it to be heard again")
 
 
 def test_the_death_of_its_process_is_an_e_stop_and_its_end_a_disarming(station, page):

@@ -113,6 +113,19 @@ def test_two_fingers_zoom_nothing_away(phone):
     assert phone.page.evaluate("visualViewport.scale") == 1
 
 
+def test_two_fingers_that_are_lifted_again_arm_nothing(phone, station):
+    phone.armed()
+    phone.click("#disarm")
+    phone.reach(SafetyState.DISARMED)
+    phone.until(lambda: phone.page.is_enabled("#arm") and phone.page.is_visible("#arm"), "the button that arms")
+    x, y = phone.middle("#arm")
+    phone.finger("touchStart", (x - 12, y), (x + 12, y))
+    phone.lift()
+    phone.page.wait_for_timeout(1500)
+    station.peer.for_s(0.3)
+    assert station.state.state == SafetyState.DISARMED
+
+
 def test_a_finger_that_scrolls_past_a_pad_moves_nothing_and_one_that_rests_there_does(phone, station):
     phone.armed()
     for _ in range(8):  # a browser that is late on a busy machine takes the finger for one that rests

@@ -1,6 +1,8 @@
 """The policy node whose chunks a served policy answers: the same as here, while it answers, and once it is gone."""
 
+import time
 from collections import deque
+from queue import Queue
 from threading import RLock
 
 import numpy as np
@@ -12,6 +14,7 @@ from rlinf.qos import profile
 from rlinf.remote_policy import RemotePolicyNode
 from rlinf.stamps import set_stamp, to_ns
 from rlinf_core.policies.chunking import Chunking
+from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe, station_task
@@ -75,6 +78,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(asked, cut, m
     node, actions, sent = RemotePolicyNode.__new__(RemotePolicyNode), np.zeros((8, 3)), []
     node.lock, node.idle, node.interrupted, node.asked_for, node.newest_id = RLock(), False, False, "", "e"
     node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 4, False
+    node.outdated = False
     node.stamp_ns, node.period_ns = to_ns(step.header.stamp), 10**8
     node.chunking, node.pending = Chunking("real_time", 4), ("e", actions, {})
     node.chunking.merge(actions, 0, 0)
@@ -88,6 +92,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(asked, cut, m
 @pytest.mark.parametrize("cause, interrupted", [("stale_command", False), ("enable", True), ("contact", True)])
 def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, interrupted):
     node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node.lock, node.interrupted, node.outdated = RLock(), False, False
     node._on_safety(SafetyState(state=SafetyState.HOLD, cause=cause))
     assert node.interrupted == interrupted
     node._on_safety(SafetyState(state=SafetyState.FAULT, cause="stale_command"))
@@ -104,3 +109,71 @@ def test_where_nothing_is_left_to_play_all_of_an_answer_is_played(mode, number, 
     assert node._stands(step) == stands
     node.interrupted = True
     assert not node._stands(step)
+
+
+TAKEN_OVER, GIVEN_BACK = SafetyState(state=SafetyState.ACTIVE, source="operator"), SafetyState(state=SafetyState.ARMED)
+STARVED = SafetyState(state=SafetyState.HOLD, cause="stale_command")
+
+
+@pytest.mark.parametrize("before, after, sent", [
+    ([], [TAKEN_OVER, GIVEN_BACK], False), ([], [SafetyState(state=SafetyState.HOLD, cause="enable"), GIVEN_BACK], False),
+    ([TAKEN_OVER], [GIVEN_BACK], True), ([TAKEN_OVER], [GIVEN_BACK, TAKEN_OVER, GIVEN_BACK], False),
+    ([], [STARVED, GIVEN_BACK], True), ([TAKEN_OVER, GIVEN_BACK], [], True)])
+def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, sent, monkeypatch):
+    """Not even where both its beginning and its end lie between two time steps."""
+    node, chunks = RemotePolicyNode.__new__(RemotePolicyNode), []
+    node.lock, node.interrupted, node.outdated, node.idle = RLock(), False, False, False
+    node.connected, node.busy, node.pending, node.asked, node.asked_for = True, False, None, Queue(1), ""
+    node.status, node.times_ms, node.execute, node.newest_id = PolicyStatus(), deque(), 4, "e"
+    node.stamp_ns, node.period_ns, node.chunking = 10**9, 10**8, Chunking("receding_horizon", 4)
+    monkeypatch.setattr(RemotePolicyNode, "_send", lambda node, *arguments: chunks.append(arguments))
+    step = TimeStep(step_type=TimeStep.MID, mode="evaluate", episode_id="e")
+    set_stamp(step.header.stamp, 10**9)
+    for safety in before:
+        node._on_safety(safety)
+    node._decide(step)
+    assert node.asked.get_nowait()[0] is step
+    for safety in after:
+        node._on_safety(safety)
+    node._answered(step, np.zeros((8, 3)), {}, 0.1)
+    assert bool(chunks) == sent
+    node.pending = "e", np.zeros((8, 3)), {}
+    for safety in (GIVEN_BACK, TAKEN_OVER, GIVEN_BACK):
+        node._on_safety(safety)
+    assert node.pending is None
+
+
+@pytest.mark.parametrize("mode", ["receding_horizon", "real_time", "synchronous"])
+def test_a_reconnect_forgets_nothing_of_what_the_arm_still_plays(mode):
+    """Else an answer that comes late would be played whole, from its start, as if the arm stood."""
+    node, step = RemotePolicyNode.__new__(RemotePolicyNode), TimeStep()
+    node.lock, node.spec, node.status = RLock(), station_task(load_recipe("demo")).spec, PolicyStatus()
+    node.settings = {"address": "ws://there", "execute": 0, "chunking": mode, "keys": {}}
+    node.asked, node.interrupted, node.period_ns = Queue(1), False, 10**8
+    node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
+    node._connect({"rlinf": {"execute": 4}})
+    assert node.schedule.due[0] and node._stands(step) and node.connected
+    node.chunking.merge(np.zeros((8, 3)), node._number(step), 0)
+    node.schedule.decided()
+    node.schedule.advance(steps=3)
+    node.asked.put_nowait((step, time.monotonic()))
+    node._connect({"rlinf": {"execute": 6}})
+    set_stamp(step.header.stamp, 3 * 10**8)
+    assert len(node.chunking.left(node._number(step))) == (1 if mode == "synchronous" else 5)
+    assert mode == "synchronous" or not node._stands(step)
+    assert node.chunking.execute == node.schedule.execute == 6 and node.asked.empty()
+    assert not node.schedule.due[0], "it is due when it was"
+    node.schedule.advance()
+    assert node.schedule.due[0]
+
+
+@pytest.mark.parametrize("mode", ["real_time", "temporal_ensembling"])
+def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(mode):
+    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node.period_ns, node.chunking, first, second = 5 * 10**7, Chunking(mode, 4), TimeStep(), TimeStep()
+    for seconds in (1, 1_800_000_001):
+        set_stamp(first.header.stamp, seconds * 10**9 + 24_900_000)
+        set_stamp(second.header.stamp, seconds * 10**9 + 75_100_000)
+        node.chunking.cut()
+        node.chunking.merge(np.arange(8.0)[:, None], node._number(first), 0)
+        assert node.chunking.left(node._number(second))[0] == 1.0

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import rclpy
 from geometry_msgs.msg import PoseStamped
+from sensor_msgs.msg import JointState
 from std_msgs.msg import Header
 
 from rlinf import station_doctor
@@ -79,6 +81,18 @@ def test_another_clock_a_slow_rate_a_strange_frame_and_a_second_voice_are_found(
     said = Path("robots/ur5e/robot.yaml").read_text().replace("tool_axes: [wrench]", "")
     (tmp_path / "robot.yaml").write_text(said)
     assert "tool_axes: [wrench] in robot.yaml" in doctor(peer, f"station.robot={tmp_path}")["wrench"][1]
+
+
+@pytest.mark.domain(138)
+def test_a_grippers_driver_may_speak_of_its_joint_beside_the_arms_and_alone_it_is_named(peer):
+    driver, knuckle = Driver(peer), JointState(name=["knuckle"], position=[0.1])
+    beside = peer.node.create_publisher(JointState, "/joint_states", 10)
+    peer.every(0.005, lambda: beside.publish(knuckle))  # not stamped, and twice as often
+    found, fix = doctor(peer)["joint_states"]
+    assert not fix and float(found.split()[0]) < 150 and found.count("/station_a/peer") == 2, (found, fix)
+    driver.joints = SimpleNamespace(publish=lambda _: None)
+    found, fix = doctor(peer)["joint_states"]
+    assert (found, fix.split(", ")[0]) == ("/joint_states: knuckle", "joint_names of the limits: it lacks elbow_joint")
 
 
 def _now(peer):

@@ -4,18 +4,23 @@ import importlib
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from rlinf_core.cli.check import recipe_of
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError, RlinfError, SpecError
+from rlinf_core.interlock.rotation import product, to_quaternion
 from rlinf_core.recipes import load_recipe
 from rlinf_core.rollouts.simulated import simulated_station, stations
-from sim_bridges.conformance import checks, load_recipe_like
+from sim_bridges.conformance import _front_ends, checks, load_recipe_like
 from sim_bridges.simulator import make, simulators
+from sim_bridges.station import SimulatedStation
 
 SLOW = pytest.mark.slow
 STANDINS = Path(__file__).parent / "standins"
@@ -53,6 +58,34 @@ def test_a_whole_station_does_the_same_scene_by_scene(name):
     """The scripted operator over ROS, through interlock and bridge, succeeds where the vectorised environment's does."""
     rows = {row.name: row for row in checks(recipe_of(name), 4, station=True, figures={})}
     assert rows["the station over ROS does the same, scene by scene"].kept, rows
+
+
+def test_what_isaac_lab_reports_as_a_twist_is_the_tools_and_not_the_hands():
+    """The hand turns about itself: what is a tenth of a metre in front of it moves."""
+    from sim_bridges.isaaclab import Simulator
+
+    simulator, hand = Simulator.__new__(Simulator), torch.tensor([[[0.5, 0.0, 0.3]]])
+    tool, upright = hand + torch.tensor([0.0, 0.0, -0.1]), torch.tensor([[[1.0, 0.0, 0.0, 0.0]]])
+    simulator._hand, simulator._goal = 0, np.zeros(7)
+    simulator._robot = SimpleNamespace(data=SimpleNamespace(
+        root_pos_w=torch.zeros(1, 3), joint_pos=torch.zeros(1, 9), body_link_pos_w=hand,
+        body_link_lin_vel_w=torch.tensor([[[0.02, 0.0, 0.0]]]), body_link_ang_vel_w=torch.tensor([[[0.0, 0.5, 0.0]]])))
+    simulator._frame = SimpleNamespace(data=SimpleNamespace(target_pos_w=tool, target_pos_source=tool,
+                                                            target_quat_source=upright))
+    simulator._object = SimpleNamespace(data=SimpleNamespace(root_pos_w=torch.zeros(1, 3), root_quat_w=upright[0]))
+    assert simulator.channels()["current_twist"] == pytest.approx([0.02 - 0.05, 0.0, 0.0, 0.0, 0.5, 0.0])
+
+
+def test_what_robotwin_reports_as_a_twist_turns_too():
+    from sim_bridges.robotwin import Simulator
+
+    simulator = Simulator.__new__(Simulator)
+    simulator._before = np.array([0.1, 0.2, 0.3, 0.0, 1.0, 0.0, 0.0])
+    now = np.array([0.1, 0.202, 0.3, *product(to_quaternion((0.0, 0.0, 0.01)), simulator._before[3:])])
+    simulator.tcp_pose, simulator.succeeded, simulator._seen = lambda: now, lambda: False, np.array
+    simulator._entity, simulator._places, simulator._finger = SimpleNamespace(get_qpos=lambda: np.zeros(9)), range(7), 8
+    simulator._object = simulator._goal = SimpleNamespace(get_pose=lambda: now)
+    assert simulator.channels()["current_twist"] == pytest.approx([0.0, 0.1, 0.0, 0.0, 0.0, 0.5])
 
 
 def test_the_same_task_has_the_same_spec_in_every_simulator():
@@ -97,6 +130,25 @@ def test_without_the_interlock_a_free_motion_is_the_same():
 def test_without_the_interlock_what_would_not_be_moved_is_refused(recipe, said):
     with pytest.raises(RecipeError, match=f"simulation.interlock: expected true for a task whose {said}"):
         simulated_station(load_recipe(recipe, ["simulation.interlock=false"]))
+
+
+def test_a_task_that_is_played_behind_the_interlock_alone_is_checked_there():
+    """Nothing turns without it: the check of the task's script says so, and goes on."""
+    recipe, figures = recipe_of("franka_mujoco", task="peg_insertion_tight"), {}
+    rows = {row.name: row for row in _front_ends(recipe, simulated_station(recipe), 1, False, figures)}
+    seen = rows["the script solves the task"].seen
+    assert seen.startswith("vectorised_interlock ") and "; not played without the interlock: simulation.interlock: " in seen
+    assert "random actions do not" in rows and {"success_vectorised_interlock", "episodes"} <= figures.keys()
+    assert "success_vectorised" not in figures
+
+
+def test_the_vectorised_station_holds_the_enable_of_limits_that_want_it_held():
+    ours = simulated_station(load_recipe("sim_sac", ["station.task=reach"]))
+    held = SimulatedStation(ours.simulator, ours.task, replace(ours.limits, enable_lease=60.0))
+    for station in (ours, held):
+        station.reset(0)
+        station.step(np.full(station.task.spec.action.dim, 0.5))
+    assert not held.held and np.array_equal(held.executed, ours.executed) and np.abs(held.executed).min() > 0.01
 
 
 def test_what_is_not_installed_is_said_with_the_command(monkeypatch):

@@ -5,21 +5,24 @@ import pytest
 import ray
 import torch
 
+from rlinf_core.algorithms import algorithm
 from rlinf_core.devices import restore
 from rlinf_core.distributed.readers import Readers
 from rlinf_core.distributed.rollout_workers import OnRay
 from rlinf_core.errors import IngestError, RecipeError, RlinfError
+from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy, newest_policy
-from rlinf_core.policies.normalisation import Normalisation
+from rlinf_core.policies.normalisation import STD_FLOOR, Normalisation
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.replay import ORIGINS
 from rlinf_core.reports.curves import read_evaluations
-from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Trajectory
+from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Experience, Trajectory
+from rlinf_core.rollouts.rollouts import ChunkRollouts
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.governor import governor_for
 from rlinf_core.trainer.learner import first_policy
 from rlinf_core.trainer.train import train
-from tests.algorithms.point import SPEC, points
+from tests.algorithms.point import SPEC, Points, points
 
 SMALL = ("policy.hidden=[16]", "simulation.environments=2", "simulation.evaluate_every=100",
          "simulation.evaluate_episodes=2", "collect.episodes=2")
@@ -102,6 +105,57 @@ def test_a_policy_that_rl_improves_goes_on_to_see_as_it_has_learned_to(tmp_path)
     train(load_recipe("sim_ppo", [*PPO, f"simulation.initial_policy={tmp_path / 'first'}"]), tmp_path / "second", points)
     for one, two in zip(deviations(tmp_path / "first"), deviations(tmp_path / "second"), strict=True):
         assert torch.allclose(one, two, atol=1e-6) and not torch.equal(one, torch.ones_like(one))
+
+
+def rollouts_of(policy, count=1):
+    """Of an observation whose second number hardly varies."""
+    played = [ChunkRollouts(Points(4), policy, number).play(chunks=20).rollouts[0] for number in range(count)]
+    for rollout in played:
+        rollout.observations["vectors"][..., 1] = 2.0 + 0.001 * rollout.observations["vectors"][..., 1]
+    return played
+
+
+def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
+    recipe = load_recipe("sim_ppo", ["policy.hidden=[8]"])
+    policy = first_policy(recipe, SPEC, None)
+    learner = algorithm("ppo").Learner(policy, recipe.algorithm, 0)
+    data, again = (data_for(recipe, policy, governor_for(recipe, 10)) for _ in range(2))
+    first, *others = rollouts_of(policy, 3)
+    data.put(Experience(rollouts=[first]), 0)
+    learner.fit_normalisation(data.normalisation())
+    fitted = policy.encoder.std.clone()
+    assert fitted[1].item() == pytest.approx(0.1, rel=0.01), "a twentieth of how large it is"
+    for rollout in others:
+        data.put(Experience(rollouts=[rollout]), 0)
+        data.batch()
+        data.learned(learner)
+        assert policy.encoder.std[1].item() == pytest.approx(fitted[1].item(), rel=0.01)
+    assert torch.equal(policy.encoder.std, learner.value.encoder.std)
+    assert policy.encoder.std[0].item() == pytest.approx(data.moments.var[0].sqrt().item() + STD_FLOOR), "which varies"
+    state = data.state_dict()
+    again.load_state_dict(state)
+    assert torch.equal(again.moments.largest, data.moments.largest) and again.moments.largest[1] > 2.0
+    del state["moments"]["largest"]
+    data_for(recipe, policy, governor_for(recipe, 10)).load_state_dict(state)  # an older checkpoint
+
+
+@pytest.mark.parametrize("before, sees", [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")])
+def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(tmp_path, before, sees):
+    named = tmp_path if before == "run" else tmp_path / "policy.safetensors"
+    recipe = load_recipe("sim_ppo", ["policy.hidden=[8]", f"simulation.initial_policy={named}"])
+    policy = make_policy(SPEC, recipe.policy)
+    policy.encoder.normalise(np.full(2, 0.1), np.full(2, 3.0))
+    learner = algorithm("ppo").Learner(policy, recipe.algorithm, 0)
+    value = learner.value.encoder
+    value.normalise(np.full(2, 0.2), np.full(2, 7.0))
+    if before == "blind":  # one that normalises nothing
+        policy.modules = lambda: iter(())
+    data = data_for(recipe, policy, governor_for(recipe, 10))
+    data.put(Experience(rollouts=rollouts_of(policy)), 0)
+    data.batch()
+    data.learned(learner)
+    expected = {"as inherited": 7.0, "as the policy": 3.0, "by what came": data.moments.var[0].sqrt().item()}[sees]
+    assert value.std[0].item() == pytest.approx(expected + STD_FLOOR, rel=1e-5)
 
 
 @pytest.mark.parametrize("change, said", [

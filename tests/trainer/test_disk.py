@@ -4,12 +4,16 @@ import contextlib
 import errno
 import os
 import resource
+import stat
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from rlinf_core.atomic_io import write_whole
 from rlinf_core.cli.demo import prepare
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.spool import Spool
@@ -84,6 +88,24 @@ def test_a_full_disk_ends_no_run_and_what_it_did_not_take_is_written_when_there_
     assert len(kept()[1]) == len(before[1]) + 1
     run.progress.write(7, {"steps": 3.0})
     run.progress.close()
+
+
+@pytest.mark.parametrize("mask, mode", [(0o022, 0o644), (0o027, 0o640)])
+def test_what_is_written_may_be_read_by_whoever_may_read_other_files(mask, mode, tmp_path):
+    """A policy by the station that it is sent to, say, where that is another user."""
+    before = os.umask(mask)
+    try:
+        for _ in range(2):  # the second in the place of the first
+            write_whole(tmp_path / "policy", lambda aside: save_file({"x": np.zeros(3)}, aside))
+            write_whole(tmp_path / "recipe", lambda aside: aside.write_text("x"))
+        (tmp_path / ".policy.part").write_text("left by a crash")
+        (tmp_path / ".policy.part").chmod(0o600)
+        write_whole(tmp_path / "policy", lambda aside: save_file({"x": np.zeros(3)}, aside))
+        folder = checkpoint.save(tmp_path / "checkpoints", "u", {"x": np.zeros(3)})
+    finally:
+        os.umask(before)
+    files = [tmp_path / "policy", tmp_path / "recipe", *folder.iterdir()]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [mode] * 4
 
 
 def test_a_trainer_that_dies_before_its_first_checkpoint_uses_no_version_again(spool, task, tmp_path):

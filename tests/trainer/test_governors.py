@@ -8,7 +8,7 @@ from scipy import stats
 
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.replay import ReplayBuffer
-from tests.trainer.test_run import GOVERNOR, run_of, turn
+from tests.trainer.test_run import GOVERNOR, RLPD, run_of, turn
 
 ROWS = np.arange(256)
 
@@ -112,3 +112,26 @@ def test_a_run_draws_fairly_and_makes_the_one_wait_that_sends_more_than_is_drawn
         turn(run)
     assert run.report()["waiting"] == {}, "who has nothing to learn for keeps nobody waiting"
     run.learner.close()
+
+
+@pytest.mark.parametrize("algorithm", [("algorithm={name: sft}",), ("algorithm={name: iql, critic_hidden: [32]}",), RLPD])
+@pytest.mark.parametrize("fair", [False, True])
+def test_demonstrations_are_drawn_fairly_too_and_as_often_as_it_takes(task, tmp_path, feed, algorithm, fair):
+    run = run_of(task, tmp_path / "run", f"replay.fair={str(fair).lower()}", "online.max_samples_per_insert=1",
+                 algorithm=algorithm)
+    feed(run, "quick", 9, mode="demonstration")
+    alone = run.data.demonstrated(64)
+    feed(run, "slow", 1, mode="demonstration")
+    before = run.data.demonstrations.sampled.copy()
+    run.data.demonstrated(2000)
+    quick, slow = (run.data.demonstrations.sampled - before)[1:3]
+    assert quick + slow == 2000 and slow / 2000 == pytest.approx(0.5 if fair else 0.1, abs=0.05)
+    assert np.array_equal(alone["vectors"], drawn_by_chance(run, 64)), "of one station there is nothing to choose"
+    run.learner.close()
+
+
+def drawn_by_chance(run, size):
+    """What is drawn first of the first nine episodes, each transition as likely as any other."""
+    replay = run.data.demonstrations
+    starts = np.flatnonzero(replay._arrays["starts"])[:90]
+    return replay._arrays["vectors"][starts[np.random.default_rng(run.recipe.seed).integers(0, 90, size)]]

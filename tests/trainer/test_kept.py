@@ -55,10 +55,33 @@ def test_where_there_is_nothing_to_learn_from_stations_go_on_until_there_is(gate
 def test_stations_wait_for_a_learner_of_rollouts_that_is_behind_by_more_than_its_lag(spool, task, tmp_path):  # noqa: F811
     run = run_of(task, tmp_path, "policy.horizon=2", "policy.execute=2", "algorithm.chunks=8", algorithm=ASYNC_PPO)
     run.data.governor = replace(run.data.governor, max_lag_episodes=1.5, steps_per_episode=8)
-    asked = []
+    run.data.versions[4], asked = 0, []  # that of the recordings
     for number in range(6):
         assert shown(run, spool, f"e{number}", steps=6, chunk=(2, 2)) == "online"
         asked.append((run.report()["accepting"], run.data.due(0, run.learner)))
     assert asked == [(True, 0), (True, 0), (True, 1), (True, 1), (False, 1), (False, 1)], "8 chunks and 1.5 episodes of 4"
     run.data.batch()
     assert run.report()["accepting"]
+
+
+def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool, task, tmp_path):  # noqa: F811
+    run = run_of(task, tmp_path, "policy.horizon=2", "policy.execute=2", "algorithm.chunks=8", "algorithm.max_staleness=1",
+                 algorithm=ASYNC_PPO)
+    run.data.governor = replace(run.data.governor, max_lag_episodes=0.1, steps_per_episode=8)
+
+    def play(*names):
+        for name in names:
+            assert shown(run, spool, name, steps=6, chunk=(2, 2)) == "online"  # three chunks of version 4
+
+    run.data.versions[4] = 0
+    play("a", "b", "c")
+    assert run.data.due(1, run.learner) == 1 and not run.data.accepting(1)
+    assert run.data.accepting(2) and run.data.due(2, run.learner) == 0 and run.data.waiting == []
+    run.data.versions[4] = 1
+    play("d")
+    run.data.versions[4] = 2
+    play("e", "f")
+    assert run.data.due(2, run.learner) == 1
+    assert run.data.due(3, run.learner) == 0 and len(run.data.waiting) == 2, "six chunks are fresh, of eight"
+    play("g")
+    assert run.data.due(3, run.learner) == 1 and run.data.batch().mask.sum() == 9

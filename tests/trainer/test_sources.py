@@ -59,9 +59,10 @@ def episodes(recipe, count, **marks):
     """What a station's policy plays, as it would be recorded."""
     policy = make_policy(SPEC, recipe.policy)
     if recipe.algorithm.learns_from == ROLLOUTS:
-        rollouts = ChunkRollouts(Points(1), policy).play(chunks=60).rollouts
+        plays = ChunkRollouts(Points(1), policy)
+        plays.version = marks["version"]
         played = [replace(EpisodeRollouts(Points(1), policy).play(60).trajectories[0], rollout=rollout)
-                  for rollout in rollouts]
+                  for rollout in plays.play(chunks=60).rollouts]
     else:
         played = EpisodeRollouts(Points(1), policy).play(25 * count).trajectories
     return [replace(each, station="a", sources=["operator"] * len(each), mode=TRAIN, **marks) for each in played]

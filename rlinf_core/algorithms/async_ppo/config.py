@@ -22,3 +22,7 @@ class Config(PPO):
     proximal: Literal["recomputed", "interpolated"] = Field(
         "recomputed", description="the proximal policy is the newest at the update's start (recomputed), or lies between "
         "behaviour and newest by their versions (interpolated), which saves a pass over the data")
+
+    @property
+    def staleness(self) -> float:
+        return self.max_staleness

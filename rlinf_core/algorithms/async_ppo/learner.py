@@ -6,6 +6,8 @@ near the newest, while each sample is weighted by pi_proximal / pi_behaviour, cu
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,7 @@ class Learner(PPO):
 
     def prepare(self, rollout: Rollout) -> Batch:
         fresh = (self.updates - rollout.versions <= self.config.max_staleness).float()
-        data = super().prepare(rollout)
-        data["weights"] = data["weights"] * fresh
+        data = super().prepare(replace(rollout, mask=rollout.mask * fresh))  # nor do statistics count what is stale
         if self.config.proximal == "recomputed":
             flat = {name: values.flatten(0, 1) for name, values in rollout.observations.items()}
             log_probs, _ = self.policy.log_probs(flat, rollout.actions.flatten(0, 1))

@@ -64,25 +64,30 @@ class RunningScale(nn.Module):
 
 
 class RunningMoments(nn.Module):
-    """Count, mean and variance (V,) of all vectors so far."""
+    """Count, mean and variance (V,) of all vectors so far, and how large each number was at most."""
 
     count: Tensor
     mean: Tensor
     var: Tensor
+    largest: Tensor
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        for name, value in (("count", torch.tensor(1e-4)), ("mean", torch.zeros(size)), ("var", torch.ones(size))):
+        for name, value in (("count", torch.tensor(1e-4)), ("mean", torch.zeros(size)), ("var", torch.ones(size)),
+                            ("largest", torch.zeros(size))):
             self.register_buffer(name, value)
 
     def update(self, vectors: Tensor) -> None:
         """Take in (N, V)."""
         update_moments(self.count, self.mean, self.var, vectors)
+        if len(vectors):
+            self.largest.copy_(torch.maximum(self.largest, vectors.abs().amax(dim=0)))
 
 
 def update_moments(count: Tensor, mean: Tensor, var: Tensor, values: Tensor) -> None:
-    """Take values (B, ...) into count, mean and variance, in place (Chan et al. 1983)."""
-    size = float(len(values))
+    """Take values (B, ...) into count, mean and variance, in place (Chan et al. 1983); none change nothing."""
+    if not (size := float(len(values))):
+        return
     delta = values.mean(dim=0) - mean
     total = count + size
     var.copy_((var * count + values.var(dim=0, unbiased=False) * size + delta ** 2 * count * size / total) / total)

@@ -95,6 +95,11 @@ class AlgorithmSettings(Settings):
         return {}
 
     @property
+    def staleness(self) -> float:
+        """Updates by which the policy of a rollout's chunk may be older; what is older is left out."""
+        return float("inf")
+
+    @property
     def gamma(self) -> float:
         """Discount per time step; 1 where nothing is discounted."""
         return 1.0

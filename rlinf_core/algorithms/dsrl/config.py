@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import field_validator
+
 from rlinf_core.algorithms.sac.config import Config as SAC
 from rlinf_core.settings.base import with_default
 
@@ -14,6 +16,13 @@ class Config(SAC):
     name: str = with_default(SAC, "name", "dsrl")
     initial_temperature: float = with_default(SAC, "initial_temperature", 0.1)
     target_entropy: float = with_default(SAC, "target_entropy", -0.5)
+
+    @field_validator("n_step")
+    @classmethod
+    def _one(cls, value: int) -> int:
+        if value > 1:
+            raise ValueError("expected 1 for dsrl, whose returns span the chunk that its noise led to (policy.execute)")
+        return value
 
     @property
     def warm_start(self) -> bool:

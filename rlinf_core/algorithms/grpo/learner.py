@@ -35,7 +35,8 @@ class Learner(OnPolicy):
 
     def prepare(self, rollout: Rollout) -> Batch:
         advantages = group_advantages(rollout.returns, self.config.group)
-        per_episode = rollout.mask / rollout.mask.sum(dim=0, keepdim=True).clamp(min=1.0)
+        counted = rollout.mask * (rollout.steps if self.config.level == "action" else 1.0)  # 1 / |o_i| (equation 3)
+        per_episode = rollout.mask / counted.sum(dim=0, keepdim=True).clamp(min=1.0)
         return {"advantages": advantages.expand(rollout.mask.shape), "weights": per_episode}
 
     def loss(self, batch: Batch) -> tuple[Tensor, dict[str, float]]:

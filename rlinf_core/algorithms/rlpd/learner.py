@@ -38,7 +38,7 @@ class Learner(TargetNetworks):
         return action, log_probs, torch.stack([mean, log_std])
 
     def regularise(self, batch: Batch, decided: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        config, half = self.config, len(batch["action"]) // 2
+        config, half = self.config, (len(batch["action"]) + 1) // 2  # of an odd number, one more is online
         shown = batch["action"][half:]
         if config.cloning_noise:
             shown = shown + config.cloning_noise * noise(torch.randn, shown.shape, self.generator, shown.device)

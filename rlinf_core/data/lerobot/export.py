@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from rlinf_core.data.episodes import spec_of, whole_episodes
 from rlinf_core.data.folders import new_folder
 from rlinf_core.data.lerobot.video import PIXELS, Video
-from rlinf_core.data.stats import Numbers, described, described_histogram, histogram
+from rlinf_core.data.stats import Numbers, described, described_histogram, histogram, sampled
 from rlinf_core.episodes import Episode
 from rlinf_core.errors import EpisodeError
 from rlinf_core.reports.recordings import outcome
@@ -66,7 +66,7 @@ class Dataset:
         self.tasks: dict[str, int] = {}
         self.extras: list[dict[str, Any]] = []
         self.columns: dict[str, list[np.ndarray]] = {}
-        self.pixels = {_key(image.name): np.zeros((3, 256), int) for image in spec.images}
+        self.pixels, self.sampled = {_key(image.name): np.zeros((3, 256), int) for image in spec.images}, 0
         self.videos: dict[str, list[Video]] = {key: [] for key in self.pixels}
         self.pool = ThreadPoolExecutor(max(1, len(self.pixels)))
         self.jobs: list[Future[None]] = []
@@ -79,11 +79,13 @@ class Dataset:
                "dataset_to_index": self.frames + len(episode), "meta/episodes/chunk_index": 0,
                "meta/episodes/file_index": 0}
         stats = {name: described(values) for name, values in self._put(episode).items()}
+        frames = len(sampled(episode.requested))
+        self.sampled += frames
         for image in self.spec.images:
             key, pictures = _key(image.name), episode.observations[image.name]
             counts = histogram(pictures[:-1])
             self.pixels[key] += counts
-            stats[key] = _of_pixels(counts)
+            stats[key] = _of_pixels(counts, frames)
             video, number = self._video(key, image.shape)
             row |= {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": number,
                     f"videos/{key}/from_timestamp": video.frames / self.fps,
@@ -104,7 +106,7 @@ class Dataset:
         self.pool.shutdown()
         whole = {name: np.concatenate(values) for name, values in self.columns.items()}
         stats = {name: described(values) for name, values in whole.items()}
-        stats |= {key: _of_pixels(counts) for key, counts in self.pixels.items()}
+        stats |= {key: _of_pixels(counts, self.sampled) for key, counts in self.pixels.items()}
         _parquet(self.root / DATA.format(file=0), pa.table({name: _column(values) for name, values in whole.items()}))
         _parquet(self.root / EPISODES.format(file=0), pa.Table.from_pylist(self.rows))
         _parquet(self.root / "meta/tasks.parquet", _tasks(list(self.tasks)))
@@ -200,10 +202,10 @@ def _key(image: str) -> str:
     return f"observation.images.{image}"
 
 
-def _of_pixels(counts: np.ndarray) -> Numbers:
-    """As LeRobot shapes the statistics of pictures: (channels, 1, 1)."""
-    return {name: values if name == "count" else values.reshape(-1, 1, 1)
-            for name, values in described_histogram(counts).items()}
+def _of_pixels(counts: np.ndarray, frames: int) -> Numbers:
+    """As LeRobot has the statistics of pictures: (channels, 1, 1), and their count is that of the frames."""
+    numbers = {name: values.reshape(-1, 1, 1) for name, values in described_histogram(counts).items()}
+    return {"count": np.array([frames])} | numbers
 
 
 def _column(values: np.ndarray) -> pa.Array:

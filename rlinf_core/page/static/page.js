@@ -56,6 +56,7 @@ function held(element, needed, done) {
   let timer = 0;
   const end = () => { clearTimeout(timer); element.classList.remove("holding"); };
   element.addEventListener("pointerdown", () => {
+    end();  // of another finger, whose timer would be forgotten and arm though nobody holds it
     if (element.disabled) return;
     if (!needed()) return done();
     element.classList.add("holding");

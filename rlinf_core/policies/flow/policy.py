@@ -138,7 +138,7 @@ class FlowActor(NetworkPolicy):
         times = time.expand(begun.shape).masked_fill(begun, 1.0)
         of_each, free = self._of_each(times), ~self._of_each(begun)
         velocity, _ = self.velocity(self.encoder(batch), (1.0 - of_each) * noise + of_each * goal, times)
-        return ((velocity - (goal - noise))[free] ** 2).mean()
+        return sharding.mean((velocity - (goal - noise))[free] ** 2)
 
     @torch.no_grad()
     def act(self, observation: Observation, explore: bool, generator: torch.Generator | None = None) -> ActionChunk:

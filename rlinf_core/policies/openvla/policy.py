@@ -24,7 +24,7 @@ from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.openvla import heads
 from rlinf_core.policies.openvla.config import Config
 from rlinf_core.policies.openvla.network import OpenVLANetwork, built, first
-from rlinf_core.policies.openvla.units import bounds
+from rlinf_core.policies.openvla.units import bounds, inside
 from rlinf_core.policies.policy import ActionChunk, Batch, Observation
 from rlinf_core.policies.pretrained import Tokenizer, filled_up, tokenizer_of
 from rlinf_core.specs import StationSpec
@@ -130,7 +130,7 @@ class OpenVLA(ActionTokens):
         """By the checkpoint's statistics, in [-1, 1]; by those of what was learned from, where it has none."""
         if self.normalisation is not None:
             return self.normalisation.normalised(vectors)
-        return ((vectors - self.state_offset) / self.state_gain).clamp(-1.0, 1.0)
+        return inside(vectors, self.state_offset, self.state_gain)
 
     def _patches(self, images: Tensor) -> Tensor:
         """Of (B, H, W, 3) uint8."""
@@ -170,7 +170,7 @@ class OpenVLA(ActionTokens):
     # Numbers
     def inside(self, actions: Tensor) -> Tensor:
         """See ``ActionTokens``: in the units of its data set."""
-        return ((actions - self.offset) / self.gain).clamp(-1.0, 1.0)
+        return inside(actions, self.offset, self.gain)
 
     def outside(self, numbers: Tensor) -> Tensor:
         """See ``ActionTokens``."""

@@ -18,6 +18,9 @@ def bounds(known: Mapping[str, Any], name: str, what: str, names: Sequence[str],
            scale: np.ndarray) -> tuple[Tensor, Tensor]:
     """Offset and gain (N,) from [-1, 1], as the network has it, to numbers over ``scale``; 0 and 1 without a name.
 
+    Those that the data set's mask leaves out are the network's own, with 0 and 1; those that never changed in it have a
+    gain of 0: they stay what they were.
+
     Args:
         known: a config.json's norm_stats.
         name: of one of its data sets.
@@ -42,6 +45,12 @@ def bounds(known: Mapping[str, Any], name: str, what: str, names: Sequence[str],
     if low.shape != (size,):
         raise SpecError(f"policy.statistics: expected {size} numbers {OF[what]} ({', '.join(names)}), '{name}' has "
                         f"{len(low)}. Take a task whose numbers are those of the data set")
-    scaled = np.array(said.get("mask", [True] * size)) & (high > low)
+    scaled = np.array(said.get("mask", [True] * size))
     return (torch.from_numpy(np.where(scaled, 0.5 * (high + low) / scale, 0.0).astype(np.float32)),
             torch.from_numpy(np.where(scaled, 0.5 * (high - low) / scale, 1.0).astype(np.float32)))
+
+
+def inside(numbers: Tensor, offset: Tensor, gain: Tensor) -> Tensor:
+    """Numbers (..., N) as the network has them, in [-1, 1]: 0 of what never changed, as in its training."""
+    constant = gain == 0.0
+    return ((numbers - offset) / (gain + constant)).masked_fill(constant, 0.0).clamp(-1.0, 1.0)

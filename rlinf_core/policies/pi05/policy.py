@@ -17,11 +17,13 @@ from rlinf_core.policies.pi05 import network
 from rlinf_core.policies.pi05.config import Config
 from rlinf_core.policies.policy import Batch
 from rlinf_core.policies.pretrained import Tokenizer, padded, sentence_of
+from rlinf_core.policies.statistics import Given
 from rlinf_core.policies.with_expert import WithExpert
 from rlinf_core.specs import StationSpec
 
 BINS = 256
 QUANTILE = 2.3263  # deviations from the mean
+ROUNDING = 1e-4  # of a state that is the least quantile itself, which is in the first bin
 PROMPT = "Task: {}, State: {};\nAction: "
 
 
@@ -45,10 +47,15 @@ class Pi05(WithExpert):
         return {"pixels": pixels, "ids": ids, "mask": mask}
 
     def prompts(self, batch: Batch) -> list[list[int]]:
-        """The tokens of each sentence and its state."""
+        """The tokens of each sentence and its state.
+
+        What lies below the bins is -1 by a checkpoint's statistics, as openpi has it; learned here, it is the first bin.
+        """
         edges = torch.linspace(-1.0, 1.0, BINS + 1, device=self.device)[:-1]
-        state = (self.normalisation.normalised(batch["vectors"]) / QUANTILE).clamp(-1.0, 1.0)
-        bins = (torch.bucketize(state, edges, right=True) - 1).tolist()
+        edges[0] -= ROUNDING
+        state = self.normalisation.normalised(batch["vectors"]) / QUANTILE
+        least = -1 if isinstance(self.normalisation, Given) else 0
+        bins = (torch.bucketize(state, edges, right=True) - 1).clamp(min=least).tolist()
         rows = [bytes(row) for row in batch[instructions.NAME].numpy(force=True)]
         said = [sentence_of(row, "a pi05").strip().replace("_", " ").replace("\n", " ") for row in rows]
         texts = [PROMPT.format(sentence, " ".join(map(str, numbers))) for sentence, numbers in zip(said, bins, strict=True)]

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
-from rlinf_core.episodes.checksums import SUMS
+from rlinf_core.episodes.checksums import never_closed
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import EPISODE
 from rlinf_core.paths import expanded
 from rlinf_core.rollouts.experience import Experience, Source, Trajectory
 from rlinf_core.trainer.sources.intake import LATER, REFUSED, Intake
-
-NEVER_CLOSED = ("open", "broken")  # of a run's folders: interrupted, or discarded
 
 
 class Recordings(Source):
@@ -38,8 +36,7 @@ def recorded(folders: tuple[str, ...]) -> Iterator[Path]:
     """Every episode below the folders, in order, but takes that were set aside; RecipeError where there is none."""
     for name in folders:
         every = sorted(path.parent for path in expanded(name, "collect.recordings").glob("**/metadata.yaml"))
-        found = [folder for folder in every if kind_of(folder) == EPISODE
-                 and ((folder / SUMS).exists() or folder.parent.name not in NEVER_CLOSED)]
+        found = [folder for folder in every if kind_of(folder) == EPISODE and not never_closed(folder)]
         if not found:
             raise RecipeError(f"collect.recordings: expected recorded episodes (rosbag2 folders) in {name}, found none")
         yield from found

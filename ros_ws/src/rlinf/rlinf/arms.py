@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -35,8 +36,11 @@ def hear(node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], 
 
 
 def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState], None],
-                quality: QoSProfile | None = None) -> dict[str, SafetyState]:
+                quality: QoSProfile | None = None, at: dict[str, float] | None = None) -> dict[str, SafetyState]:
     """Tell how the interlocks stand together, whenever one says how it stands and all have been heard.
+
+    Args:
+        at: when each was heard last (time.monotonic), by its arm, as it comes in.
 
     Returns:
         What each has said last, by its arm, as it comes in.
@@ -45,6 +49,8 @@ def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState
 
     def on_safety(arm: str, message: SafetyState) -> None:
         heard[arm] = message
+        if at is not None:
+            at[arm] = time.monotonic()
         if len(heard) == len(arms or [""]):
             callback(together(heard.values()))
 

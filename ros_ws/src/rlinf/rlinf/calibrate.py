@@ -50,7 +50,7 @@ class Listener:
     def __init__(self, recipe: Recipe, arm: str) -> None:
         self.robot, self.limits = station_robot(recipe), load_limits(_limits_of(station_robot(recipe), arm))
         self.guided, self.pose, self.joints, self.at = Guided(), np.zeros(7), dict[str, float](), 0.0
-        self.trouble = ""
+        self.trouble, self.joints_at = "", 0.0
         self.node: Node = asker(recipe.station.name)
         for name, heard in ((each(arm, "current_pose"), self._on_pose), (each(arm, "joint_states"), self._on_joints)):
             subscription(self.node, name, heard, quality=overheard(50), at=self.robot.topics.get(name, name))
@@ -68,8 +68,10 @@ class Listener:
             self.guided.add(pose[:3])
 
     def _on_joints(self, message: JointState) -> None:
-        said = zip(message.name, message.position, strict=False)
-        self.joints = {name: angle for name, angle in said if math.isfinite(angle)}
+        """Where it says all of the limits' joints: a gripper's driver may speak of its own beside."""
+        said = dict(zip(message.name, message.position, strict=False))
+        if all(math.isfinite(said.get(name, math.nan)) for name in self.limits.joint_names):
+            self.joints, self.joints_at = said, time.monotonic()
 
     def _on_safety(self, said: SafetyState) -> None:
         if said.state in (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD):
@@ -89,6 +91,14 @@ class Listener:
             self.spin()
             if time.monotonic() > until:
                 raise RlinfError("current_pose: " + nothing_heard(self.node, "pose of the arm", PATIENCE_S))
+
+    def silent(self, joints: bool) -> str:
+        """Why it is not known where the arm is now, or, where ``joints`` are asked for, they are; in words, or empty."""
+        late = time.monotonic() - SILENT_S
+        lacks = "current_pose" if self.at < late else \
+            "joint_states with the joints of the limits" if joints and self.joints_at < late else ""
+        return lacks and (f"expected {lacks} within {SILENT_S:g} s, heard none: where the arm is now is not known. See to "
+                          "its driver (rlinf doctor station RECIPE); what was shown so far is kept")
 
     @property
     def where(self) -> str:
@@ -117,6 +127,8 @@ def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], di
             raise RlinfError("left as it is: nothing is written")
         if word == "n":
             listener.guided, at_home = Guided(), {}
+        elif word in ("h", "d") and (why := listener.silent(word == "h" and listener.limits.control_mode == "joint_delta")):
+            print(why, flush=True)
         elif word == "h":
             listener.guided.home = listener.pose[:3].copy()
             at_home = {"pose": listener.pose.copy(), "joints": dict(listener.joints)}
@@ -133,8 +145,6 @@ def ask(listener: Listener, margin: float) -> tuple[list[float], list[float], di
 def _home(at_home: dict[str, Any], limits: Limits, turns: bool) -> dict[str, Any]:
     """As a robot.yaml says it, in the words of the task's actions."""
     if limits.control_mode == "joint_delta":
-        if lacks := sorted(set(limits.joint_names) - at_home["joints"].keys()):
-            raise RlinfError(f"joint_states: expected the joints of the limits, it lacks {', '.join(lacks)}")
         return {"joints": {name: round(at_home["joints"][name], 4) for name in limits.joint_names}}
     pose = at_home["pose"]
     turned = (pose[3:] / np.linalg.norm(pose[3:])).round(5).tolist() if turns else None

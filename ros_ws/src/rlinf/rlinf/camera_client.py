@@ -24,7 +24,6 @@ from rlinf.arms import each
 from rlinf.asking import asker, asking
 from rlinf.conversions import from_image
 from rlinf.qos import OVERHEARD, subscription
-from rlinf.stamps import to_ns
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.alignment import moved, place, read, save_picture, shown
 from rlinf_core.calibration import publish, rewritten
@@ -33,7 +32,8 @@ from rlinf_core.hand_eye import LEAST, View, board_in, save, solve
 from rlinf_core.recipes import Recipe, load_recipe, station_robot
 from rlinf_core.robot import robot_folder
 
-PATIENCE_S, SAY_S, STILL_M, STILL_S = 8.0, 0.5, 0.0005, 0.5
+PATIENCE_S, SAY_S, SILENT_S = 8.0, 0.5, 1.0
+STILL_S, STILL_M, STILL_RAD = 0.5, 0.0005, 0.002
 FILE = "hand_eye.yaml"
 LEAST_PIXELS = 15  # of a square of the board: corners are refined within 11
 
@@ -52,14 +52,14 @@ class Looker:
         self.pixels: np.ndarray | None = None
         self.lens: tuple[float, ...] = ()
         self.poses: list[tuple[float, np.ndarray]] = []
-        self.stamp_ns = 0
+        self.seen_at = 0.0
         self.node = asker(recipe.station.name)
         for topic, take in ((f"camera/{camera}/image", self._on_image), (f"camera/{camera}/camera_info", self._on_info),
                             (each(arm, "current_pose"), self._on_pose)):
             subscription(self.node, topic, take, quality=OVERHEARD, at=self.robot.topics.get(topic, topic))
 
     def _on_image(self, image: Image) -> None:
-        self.pixels, self.stamp_ns = from_image(image).copy(), to_ns(image.header.stamp)
+        self.pixels, self.seen_at = from_image(image).copy(), time.monotonic()
 
     def _on_info(self, info: CameraInfo) -> None:
         self.lens = (info.k[0], info.k[4], info.k[2], info.k[5], *info.d)
@@ -88,11 +88,23 @@ class Looker:
         assert self.pixels is not None, "meet() has waited for it"
         return self.pixels
 
+    def silent(self) -> str:
+        """Which of picture and pose does not come from now on, within SILENT_S; empty where both do."""
+        asked = time.monotonic()
+        while time.monotonic() < asked + SILENT_S:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+            if min(self.seen_at, self.poses[-1][0]) > asked:
+                return ""
+        return f"image of camera '{self.camera}'" if self.seen_at <= asked else "pose of the arm"
+
     @property
     def rests(self) -> bool:
-        """Whether the arm has, since before the picture was taken."""
-        places = np.array([pose[:3] for _, pose in self.poses])
-        return len(places) > 1 and float(np.ptp(places, axis=0).max()) < STILL_M
+        """Whether the arm has, since before the picture was taken: it neither goes nor turns, and is heard throughout."""
+        poses = np.array([pose for _, pose in self.poses])
+        units = poses[:, 3:] / np.linalg.norm(poses[:, 3:], axis=1, keepdims=True)
+        turned = 2.0 * np.arccos(np.minimum(np.abs(units @ units[-1]), 1.0))  # q and -q are one rotation
+        return bool(self.poses[-1][0] - self.poses[0][0] > STILL_S / 2.0 and np.ptp(poses[:, :3], axis=0).max() < STILL_M
+                    and turned.max() < STILL_RAD)
 
     def lines(self) -> Iterator[str]:
         """What a person types, a line each, while pictures come; '' now and then."""
@@ -141,6 +153,8 @@ def locate(looker: Looker, said: argparse.Namespace) -> None:
 
 def _take(looker: Looker, views: list[View], columns: int, rows: int, square_m: float) -> str:
     """One view, or why there is none."""
+    if silent := looker.silent():
+        return f"no view: expected a new {silent} within {SILENT_S:g} s, got none. See to its driver: it has fallen silent"
     if not looker.rests:
         return f"no view: expected the arm at rest for {STILL_S:g} s"
     if (board := board_in(looker.newest, looker.lens, columns, rows, square_m)) is None:

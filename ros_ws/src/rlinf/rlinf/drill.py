@@ -37,6 +37,7 @@ from rlinf_core.scenarios import Scenario, load
 
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 ARM_RESTS_M = 0.0005  # what measuring says of an arm that rests
+FRESH_S = 0.5         # an interlock says ten times a second how it stands
 
 
 class Drill(DrilledStation):
@@ -146,12 +147,21 @@ class Drill(DrilledStation):
         """Something that must not stop the arm, but be counted."""
         self.spin_for(1.5)
         stopped = [m for at, m in self.states[-200:] if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)]
-        name = scenario.counts
+        now = self.spin(lambda: self._stands(scenario.expect), 1.0)  # an episode may just have ended
+        words, name = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(), scenario.counts
         if not name:
-            return not stopped, "went on" if not stopped else f"stopped: {stopped[0].cause}", "the arm goes on"
+            return not words, words or "went on", "the arm goes on"
         counted = getattr(self.state(), name) - getattr(before, name)
-        return not stopped and counted > 0, f"{counted} {name}{f', stopped: {stopped[0].cause}' if stopped else ''}", \
-            f"goes on, {name} counted"
+        return not words and counted > 0, f"{counted} {name}{words and f', {words}'}", f"goes on, {name} counted"
+
+    def _fresh(self) -> bool:
+        return bool(self.states) and time.time() - self.states[-1][0] < FRESH_S
+
+    def _stands(self, expect: str) -> bool:
+        return self._fresh() and reached(self.state(), expect)
+
+    def _how_it_stands(self) -> str:
+        return f"stands at {Mode(self.state().state).name}" if self._fresh() else "the interlock is not heard any more"
 
     def _arm_stops(self, began: float, within: float) -> tuple[bool, str, str]:
         """Without an interlock, by the robot side's own timeout; the measured pose tells."""
@@ -165,15 +175,16 @@ class Drill(DrilledStation):
         return took <= within, f"the arm rests after {took:.0f} ms", f"within {within:g} ms"
 
     def _stays_stopped(self, scenario: Scenario) -> tuple[bool, str]:
-        """With the cause gone and commands going on, a latched fault moves nothing."""
+        """With the cause gone and commands going on, a latched fault moves nothing: neither its target nor the arm."""
         self._mend(scenario)
-        self.spin_for(0.7)
+        self.spin_for(0.7 + (scenario.seconds or 0.0))  # what hung is back, and has followed what it missed
         at, arm = self.targets[-1][2], self.pose
         self.spin_for(0.7)
         moved, arm_moved = math.dist(self.targets[-1][2], at), math.dist(self.pose[:3], arm[:3])
-        found = arm_moved < ARM_RESTS_M and math.dist(self.targets[-1][2][:3], self.pose[:3]) < ARM_RESTS_M
-        still = self.state().state == SafetyState.FAULT and (moved < 1e-9 or found)  # S17: begun from where it is found
-        return still, f"then {1e3 * (arm_moved if found else moved):.0f} mm by itself"
+        rests = arm_moved < ARM_RESTS_M
+        found = rests and math.dist(self.targets[-1][2][:3], self.pose[:3]) < ARM_RESTS_M
+        still = self.state().state == SafetyState.FAULT and rests and (moved < 1e-9 or found)  # S17: begun where found
+        return still, f"then {1e3 * (arm_moved if found else max(moved, arm_moved)):.0f} mm by itself"
 
     def _mend(self, scenario: Scenario) -> None:
         if scenario.signal == "STOP" and not scenario.seconds:

@@ -75,7 +75,8 @@ class FaultInjector(Node):
                                     f"{error}. Its messages pass unharmed")
             del self.faults[route]
             fault, outputs = None, [message]
-        if fault and fault.kind != "none" and route not in self.altered:
+        passed = isinstance(fault, Drop) and outputs  # of which a fraction is lost alone
+        if fault and fault.kind != "none" and not passed and route not in self.altered:
             self.altered.add(route)
             self.injected.publish(Header(stamp=self.get_clock().now().to_msg(), frame_id=route))
         for each in outputs:

@@ -36,8 +36,9 @@ class Commands(Orders):
         self.begin()
 
     def begin(self) -> None:
-        """What the interlock says before it has heard the gripper's width is of another time."""
-        self.wanted, self.begun = None, time.monotonic()
+        """Anew: what it was told, and what the interlock says before it has heard the width, are of another time."""
+        self.forget("no order yet")
+        self.begun = time.monotonic()
 
     def _on_command(self, command: Float64) -> None:
         if time.monotonic() - self.begun > SETTLED_S:

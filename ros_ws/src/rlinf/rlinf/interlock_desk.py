@@ -27,6 +27,7 @@ REPLACED = (
     "set_parameters_atomically", "change_state", "get_state", "get_available_states", "get_available_transitions",
     "get_transition_graph")
 NO_ANSWER = "no answer from the interlock"
+NOT_ASKED = "the interlock takes no requests now. Ask again"
 MAX_PARAMETERS = 64     # in one request
 START = ("import os; os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)); os.nice(5); "  # not ours
          "from rlinf.interlock_desk import main; main()")
@@ -64,7 +65,7 @@ class Desk:
         """To be called once a second: a desk that died is replaced, also while the arm moves; returns whether one was.
 
         Args:
-            armings: that had been granted by then, which the new one goes on to count.
+            armings: that had been asked for by then, which the new one goes on to count.
         """
         if self.process.poll() is None or time.monotonic() - self.opened <= 2.0:
             return False
@@ -89,7 +90,7 @@ class Desk:
         self.channel.send({"log": level, "text": text[:4000]})
 
     def say_disarmed(self, armings: int) -> None:
-        """All stands, and nothing is armed; ``armings`` says how many requests to arm had been granted by then."""
+        """All stands, and nothing is armed; ``armings`` says how many requests to arm had been dealt with by then."""
         if armings != self._disarmed:
             self._disarmed = armings if self.channel.send({"disarmed": armings}) else -1
 
@@ -155,8 +156,8 @@ class Front:
         """What the interlock says to it: empty for yes, else why not."""
         self.asked += 1
         number = self.asked
-        if not self.channel.send({"id": number, "do": do, "with": values}):
-            return "the interlock takes no requests now. Ask again"
+        if not self.channel.send({"id": number, "do": do, "with": values, "asked": time.monotonic()}):
+            return NOT_ASKED
         end = time.monotonic() + ANSWER_S
         while number not in self.answers:
             if time.monotonic() > end or not self.channel.open:
@@ -174,10 +175,9 @@ class Front:
             return reason
         self.armings += 1
         reason = self.ask("arm", value=True)
-        if reason:
-            self.armings -= 1
-            if before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):  # refused: it is what it was before
-                self.latch.note(Mode.DISARMED)
+        self.armings -= reason == NOT_ASKED  # any other is counted at the other end too, whatever becomes of it
+        if reason and before == Mode.DISARMED.name and not reason.startswith(NO_ANSWER):  # refused: it is as before
+            self.latch.note(Mode.DISARMED)
         return reason
 
 

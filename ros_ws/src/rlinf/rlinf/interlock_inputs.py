@@ -24,6 +24,7 @@ from rlinf import safety_messages as messages
 from rlinf.qos import kind, received, subscription
 from rlinf_core.interlock import Chunk, EStop, Limits, Other, Pose
 from rlinf_core.interlock.types import ALL, NS, Rows
+from rlinf_core.interlock.watch import OF_THE_POLICY
 
 ROLES = {"policy/action": "policy", "teleop/action": "operator"}
 OVER = (EpisodeEvent.ENDED, EpisodeEvent.ABORTED)
@@ -58,7 +59,8 @@ class Said:
     def hear(self, stamp_ns: int, blocked: str) -> None:
         """One of its ticks."""
         self.said[stamp_ns] = self.newest = blocked
-        self.held = self.held or blocked
+        if blocked and self.held in ("", *OF_THE_POLICY):  # which hide nothing that holds an operator, too
+            self.held = blocked
         while len(self.said) > FEW_TICKS:
             del self.said[next(iter(self.said))]
 

@@ -29,7 +29,7 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
 
 LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
-TAKEN_S = 3.0    # a reset that no tick has taken by then is refused; the desk waits longer
+TAKEN_S = 3.0    # what is not done so long after it was asked for is refused; the desk waits longer
 
 
 class Granted(NamedTuple):
@@ -39,7 +39,7 @@ class Granted(NamedTuple):
         number: of the request.
         said: with it.
         ticks: that there had been before.
-        until: then it is refused [s].
+        until: then it is refused [s, CLOCK_MONOTONIC].
     """
 
     number: int
@@ -53,7 +53,7 @@ class Requests:
 
     def __init__(self, node: Interlock) -> None:
         self.node = node
-        self.armings = 0  # asked for so far: what the desk writes down must not be older
+        self.armings = 0  # asked for so far, granted or not: what the desk writes down must not be older
         self.granted: list[Granted] = []
         self.ending: int | None = None
         self.rested = 0
@@ -62,7 +62,8 @@ class Requests:
         """Everything that has come since the last tick."""
         self._confirm()
         for request in self.node.desk.requests():
-            self._take(request["id"], request.get("do", ""), request.get("with", {}), time.monotonic() + TAKEN_S)
+            until = request.get("asked", time.monotonic()) + TAKEN_S
+            self._take(request["id"], request.get("do", ""), request.get("with", {}), until)
         if self.ending is not None:
             self.rested = self.rested + 1 if self.node.state.still else 0
             if self.rested == LAST_TICKS:
@@ -73,7 +74,10 @@ class Requests:
         """Do it and answer. A reset is answered once a tick has taken it: in lockstep that may be at once."""
         node, ticks = self.node, self.node.counts["ticks"]
         try:
-            reason = getattr(self, f"_{do}")(**said)
+            arms = do == "arm" and said["value"]
+            self.armings += bool(arms)
+            reason = self._too_late(until) if arms or do == "reset" else ""
+            reason = reason or getattr(self, f"_{do}")(**said)
         except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
             node.desk.log("error", traceback.format_exc())
             reason = f"not understood: {type(error).__name__}: {error}"
@@ -81,6 +85,12 @@ class Requests:
             self.granted.append(Granted(number, said, ticks, until))
         elif reason is not None:
             node.desk.reply(number, reason)
+
+    def _too_late(self, until: float) -> str:
+        """Why it is not done any more: who asked was told that it was not, or soon is; empty if there is time."""
+        late_s = time.monotonic() - until
+        return "" if late_s <= 0.0 else (f"refused: expected to come to it within {TAKEN_S:g} s, it took "
+                                         f"{TAKEN_S + late_s:.1f} s. Was the interlock stopped? Ask again")
 
     def _confirm(self) -> None:
         """Of resets that were to be taken: what a tick has made of them. What stands by then may be newer than they are."""
@@ -105,7 +115,6 @@ class Requests:
             return f"FAULT '{node.state.cause}' stands. Clear it with interlock/reset_fault first"
         reason = self._why_not_armed() if value else ""
         if not reason:
-            self.armings += value
             self._want(arm=value)
         return reason
 

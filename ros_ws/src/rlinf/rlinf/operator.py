@@ -22,6 +22,7 @@ from rlinf.qos import publisher, subscription
 from rlinf.scripted_operator import ScriptedOperator
 from rlinf.spinning import StationNode, run
 from rlinf.whereabouts import Lookout
+from rlinf_core.errors import RecipeError
 from rlinf_core.operators import KEYBOARD, SCRIPTED, make_device
 from rlinf_core.operators.homing import Homes
 from rlinf_core.task import load_task
@@ -44,7 +45,12 @@ class Operator(StationNode):
         Lookout(self, "interlock", arming[0].service_is_ready)
         enables = publisher(self, "enable")
         self.script = ScriptedOperator(self, arms, arming, self.actions, task, enables) if kind == SCRIPTED else None
-        devices = {json.loads(said)["kind"]: make_device(said) for said in self._devices(kind)}
+        said = self._devices(kind)
+        kinds = [json.loads(each)["kind"] for each in said]
+        if len({*kinds}) < len(kinds):
+            raise RecipeError(f"operator: expected devices of different kinds, got {', '.join(kinds)}. Leave one out: "
+                              "settings, beside or page")
+        devices = {kind: make_device(each) for kind, each in zip(kinds, said, strict=True)}
         self.person = Person(self, arming, self.spec, devices, enables) if devices else None
         self.homing = self._homing(self.declare_parameter("home", "").value)
         if self.script and self.person:

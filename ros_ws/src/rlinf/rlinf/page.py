@@ -7,6 +7,7 @@ an e-stop, ``estop/page``; arming and resets are the interlock's services.
 from __future__ import annotations
 
 import json
+import math
 import time
 from functools import partial
 from pathlib import Path
@@ -39,6 +40,7 @@ from rlinf_core.recipes.schema import Web
 from rlinf_core.task import load_task
 
 STATE_S, FRAME_S, LOOK_S = 0.05, 1 / 60, 1.0
+HEARD_S = 3.0  # an interlock speaks 10 times a second; but for lockstep, where it waits for the simulator
 QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 AT_REST = (SafetyState.DISARMED, SafetyState.FAULT)
 
@@ -60,7 +62,9 @@ class Page(Node):
         self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
         self.latest, self.shown = Latest(self, {*self.poses, *self.images}, False), dict[str, int]()
         self.asks = PageAsks(self, self.arms, list(self.declare_parameter("first_seeds", [0, 0, 0]).value))
-        self.asks.stands = hear_safety(self, self.arms, partial(setattr, self, "safety"))
+        self.heard_at, lockstep = dict[str, float](), self.declare_parameter("lockstep", False).value
+        self.asks.stands = hear_safety(self, self.arms, partial(setattr, self, "safety"), at=self.heard_at)
+        self.heard_s = math.inf if lockstep else HEARD_S
         for topic, callback in (("policy/status", partial(setattr, self, "policy")), ("episode", self._on_episode),
                                 ("trainer/status", partial(setattr, self, "trainer")), ("applied", self._on_applied)):
             hear(self, topic, self.arms, callback)
@@ -98,6 +102,7 @@ class Page(Node):
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
             self.played = {"operator": 0, "policy": 0}
+            self.asks.begun(event)
         if event.kind != EpisodeEvent.CLOSED:
             self.episode = event
             return
@@ -136,7 +141,13 @@ class Page(Node):
             "why": why(self.safety.cause), "trouble": self.trouble, "director": self.asks.director, "phase": phase,
             "prompt": self.health.prompt, "episode": self._episode(),
             "enable": {"held": self.enable[0], "age": time.monotonic() - self.enable[1]},
-            "heard": bool(self.asks.stands) and bool(self.count_publishers(each((self.arms or [""])[0], "safety")))})
+            "heard": self._hears()})
+
+    def _hears(self) -> bool:
+        """Whether what is shown of the interlocks is how they stand now: each is there, and speaks."""
+        now, arms = time.monotonic(), self.arms or [""]
+        spoke = all(arm in self.heard_at and now - self.heard_at[arm] < self.heard_s for arm in arms)
+        return spoke and all(self.count_publishers(each(arm, "safety")) for arm in arms)
 
     def _arm(self, arm: str, topic: str) -> dict[str, Any]:
         stands, pose = self.asks.stands.get(arm, SafetyState()), self.latest.channels.get(topic)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from rclpy.action import ActionClient
@@ -13,7 +13,7 @@ from rclpy.client import Client
 from rclpy.node import Node
 from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import SafetyState
+from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from rlinf_msgs.srv import ResetFault
 from sensor_msgs.msg import Joy
 from std_msgs.msg import Bool, String
@@ -23,7 +23,7 @@ from rlinf.arms import each
 from rlinf.qos import publisher, subscription
 from rlinf_core.errors import RlinfError
 from rlinf_core.operators.device import AXES, LABELS
-from rlinf_core.operators.page import ACTIVE, BUTTONS, HELD
+from rlinf_core.operators.page import ACTIVE, ASKED, BUTTONS, HELD
 from rlinf_core.page.controls import MODES, Ask, Hand
 
 ANSWER_S, PASSED_ON_S, TRIES = 6.0, 1.0, 15
@@ -35,9 +35,8 @@ class PageAsks:
     def __init__(self, node: Node, arms: Sequence[str], first_seeds: Sequence[int]) -> None:
         self.node, self.arms, self.seeds = node, list(arms) or [""], dict(zip(MODES, first_seeds, strict=True))
         self.stands: dict[str, SafetyState] = {}
-        self.director, self.labelled, self.disarmings = False, 0, 0
+        self.director, self.labelled, self.disarmings, self.ending = False, 0, 0, False
         self.request: Any = None  # the episode that was started here
-        self.said, self.ending = Hand(kind="hand", seq=0, seen=0.0, held=False, active=False), False
         self.hands = publisher(node, "page")
         self.stop = publisher(node, "estop/page")
         self.arming = [node.create_client(SetBool, each(arm, "interlock/arm")) for arm in self.arms]
@@ -50,8 +49,7 @@ class PageAsks:
 
     def hand(self, hand: Hand) -> None:
         """To the operator's process, which believes it as any device."""
-        self.said = hand
-        self._publish([HELD] * hand.held + [ACTIVE] * hand.active)
+        self._publish([HELD] * hand.held + [ACTIVE] * hand.active, hand.axes)
 
     def beat(self, stopped: bool) -> None:
         """Of the e-stop that this page is."""
@@ -75,14 +73,18 @@ class PageAsks:
         self.ending = True
         return bool(there)
 
-    def _publish(self, pressed: list[str]) -> None:
-        values: dict[Any, float] = dict(self.said.axes)
-        self.hands.publish(Joy(axes=[float(values.get(axis, 0.0)) for axis in AXES],
+    def begun(self, event: EpisodeEvent) -> None:
+        """An episode of one that was started here: also after a discarded one, whose scene is not to come again."""
+        if not self.director and event.mode in self.seeds:
+            self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
+
+    def _publish(self, pressed: list[str], axes: Mapping[Any, float] | None = None) -> None:
+        self.hands.publish(Joy(axes=[float((axes or {}).get(axis, 0.0)) for axis in AXES],
                                buttons=[int(name in pressed) for name in BUTTONS]))
 
     async def _renew(self) -> None:
         """The enable, and give it time to arrive: whoever presses a button is there."""
-        self._publish([HELD] * self.said.held + [ACTIVE])
+        self._publish([ASKED, ACTIVE])
         await asyncio.sleep(0.1)
 
     async def _all(self, clients: Sequence[Client], request: Any) -> list[Any]:
@@ -97,7 +99,12 @@ class PageAsks:
         await self._renew()
         if self.disarmings != before:
             raise overruled
-        answers = await self._all(self.arming, SetBool.Request(data=True))
+        try:
+            answers = await self._all(self.arming, SetBool.Request(data=True))
+        except asyncio.CancelledError:  # one has not answered in time: no arm may be armed, nor become so later
+            for client in self.arming:
+                client.call_async(SetBool.Request(data=False))
+            raise
         refused = [answer.message for answer in answers if not answer.success]
         if self.disarmings != before or (refused and len(answers) > 1):  # all of them, or none
             await self._all(self.arming, SetBool.Request(data=False))
@@ -135,8 +142,7 @@ class PageAsks:
         One that comes late renews no enable: whoever pressed it may have gone to the arm.
         """
         before = self.labelled
-        self._publish([HELD] * self.said.held + [ACTIVE] * (not ask.late_s(time.monotonic())) + [ask.what])
-        self._publish([HELD] * self.said.held)
+        self._publish([ASKED, *[ACTIVE] * (not ask.late_s(time.monotonic())), ask.what])
         for _ in range(int(PASSED_ON_S / 0.05)):
             if self.labelled > before:
                 return f"labelled: {ask.what}"
@@ -151,22 +157,27 @@ class PageAsks:
         await self._renew()
         goal = RunEpisodes.Goal(count=1, mode=ask.mode, first_seed=self.seeds[ask.mode])
         for _ in range(TRIES):  # the one before is closed, and the environment about to know it
-            handle = await _answer(self.runner.send_goal_async(goal))
+            handle = await self._of_action(lambda: self.runner.send_goal_async(goal))
             if handle.accepted:
                 break
             await asyncio.sleep(0.3)
         else:
             raise RlinfError("an episode is played already")
-        self.seeds[ask.mode] += 1
+        self.seeds[ask.mode] = max(self.seeds[ask.mode], goal.first_seed + 1)
         self.request = handle
         return f"an episode begins: {ask.mode}"
 
     async def _cancel(self, _: Ask) -> str:
         if self.request is None:
             raise RlinfError("no episode was started here")
-        await _answer(self.request.cancel_goal_async())
+        await self._of_action(self.request.cancel_goal_async)
         self.request = None
         return "no further episode: the one in play goes on to its end, or to a label"
+
+    async def _of_action(self, ask: Callable[[], Future]) -> Any:
+        """The answer to what is asked in the ROS thread: in another, an answer that comes at once is lost (rclpy#1123)."""
+        executor: Any = self.node.executor
+        return await _answer(await _answer(executor.create_task(ask)))
 
 
 async def _answer(future: Future) -> Any:

@@ -93,16 +93,17 @@ class Person:
         """What the devices say now."""
         for guard in self.guards:
             for asked in guard.poll():
-                self._ask(asked)
+                self._ask(asked, guard.device.label_renews)
         if self.trouble != self.said:
             self._say()
         elif time.monotonic() - self.said_at > SAY_S:
             self._diagnose()
 
-    def _ask(self, asked: str) -> None:
+    def _ask(self, asked: str, label_renews: bool) -> None:
         if self.trouble and asked not in ("disarm", *LABELS):
             return  # another device that is well does not renew the enable for one that is not
-        self.enables.publish(Bool(data=asked != "disarm" and not self.trouble))
+        if label_renews or asked not in LABELS:
+            self.enables.publish(Bool(data=asked != "disarm" and not self.trouble))
         for client in self.arming if asked in ("arm", "disarm") else ():
             client.call_async(SetBool.Request(data=asked == "arm")).add_done_callback(self.stands.answered)
         if asked in LABELS:

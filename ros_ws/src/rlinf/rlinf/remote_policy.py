@@ -18,7 +18,6 @@ from rlinf.policy import PolicyNode
 from rlinf.stamps import to_ns
 from rlinf_core.errors import RefusedRequestError, RlinfError, ServingError, SpecError
 from rlinf_core.policies.chunking import REAL_TIME, RECEDING_HORIZON, SYNCHRONOUS, TEMPORAL_ENSEMBLING, Chunking
-from rlinf_core.policies.chunks import ChunkSchedule
 from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.protocol import OURS, check_keys, observation_message, read_actions
 from rlinf_core.specs import StationSpec
@@ -38,6 +37,7 @@ class RemotePolicyNode(PolicyNode):
         self.asked: queue.Queue[tuple[TimeStep, float]] = queue.Queue(1)
         self.pending: tuple[str, np.ndarray, dict[str, Any]] | None = None  # to be played from the next time step on
         self.chunking, self.nothing_in_play = Chunking(RECEDING_HORIZON, 1), True
+        self.outdated = False  # whether an interruption has begun since the policy was asked
         super().__init__()
         self.settings = json.loads(self.declare_parameter("remote", "{}").value)
         threading.Thread(target=self._work, daemon=True).start()
@@ -45,8 +45,12 @@ class RemotePolicyNode(PolicyNode):
     # The executor's part
     def _on_safety(self, safety: SafetyState) -> None:
         """Where the arm is held since a chunk is over, which this node's own waiting brings, the answer is still wanted."""
-        super()._on_safety(safety)
-        self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
+        with self.lock:
+            before = self.interrupted
+            super()._on_safety(safety)
+            self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
+            if self.interrupted and not before:  # it may be over by the next time step
+                self.outdated, self.pending = True, None
 
     def _on_update(self, update: PolicyUpdate) -> None:
         self.get_logger().info(f"version {update.version} stays where it is: the server's are played")
@@ -65,7 +69,7 @@ class RemotePolicyNode(PolicyNode):
             self.pending = None
             self._send(step, actions, ours, 0)
         elif self.connected and not self.busy:
-            self.busy, self.nothing_in_play = True, self._stands(step)
+            self.busy, self.outdated, self.nothing_in_play = True, False, self._stands(step)
             self.asked.put_nowait((step, time.monotonic()))
 
     def _stands(self, step: TimeStep) -> bool:
@@ -101,8 +105,10 @@ class RemotePolicyNode(PolicyNode):
         check_keys(self.spec, self.settings["keys"])
         with self.lock:
             self.execute = self.settings["execute"] or ours.get("execute", 0)
-            self.chunking = Chunking(self.settings["chunking"], self.execute or 1)
-            self.schedule = ChunkSchedule(1, self.chunking.execute)
+            playing, self.chunking = self.chunking.chunks, Chunking(self.settings["chunking"], self.execute or 1)
+            self.chunking.chunks = playing  # the arm went on meanwhile, and the next chunk is due when it was
+            self.schedule.index += self.chunking.execute - self.schedule.execute
+            self.schedule.execute = self.chunking.execute
             self.status.version, self.status.path = ours.get("version", 0), self.settings["address"]
             self.ready, self.connected, self.busy = True, True, False
             while not self.asked.empty():
@@ -139,9 +145,9 @@ class RemotePolicyNode(PolicyNode):
             slowest_ns = 1e6 * max(list(self.times_ms)[-RECENT:], default=0.0)
             return {"left": left, "frozen": ceil(slowest_ns / self.period_ns) + (not self.lockstep)}
 
-    def _number(self, step: TimeStep) -> int:
-        """Of a time step, from that of stamp 0 on."""
-        return round(to_ns(step.header.stamp) / self.period_ns)
+    def _number(self, step: TimeStep) -> float:
+        """Of a time step, from that of stamp 0 on: as its stamp says it, not rounded."""
+        return to_ns(step.header.stamp) / self.period_ns
 
     def _answered(self, step: TimeStep, actions: np.ndarray, ours: dict[str, Any], took_s: float) -> None:
         with self.lock:
@@ -149,7 +155,8 @@ class RemotePolicyNode(PolicyNode):
             if self.status.error:
                 self._say("")
             passed = round((self.stamp_ns - to_ns(step.header.stamp)) / self.period_ns)
-            if self.idle or passed < 0 or self.newest_id != step.episode_id or step.instruction != self.asked_for:
+            other = self.newest_id != step.episode_id or step.instruction != self.asked_for
+            if self.idle or passed < 0 or self.outdated or other:
                 return
             if not self.execute:
                 self.execute = len(actions)

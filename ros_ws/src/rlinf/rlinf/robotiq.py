@@ -19,7 +19,7 @@ from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.orders import STATE
 from rlinf.qos import publisher, subscription
 from rlinf.spinning import run
-from rlinf_core.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, Robotiq, Status
+from rlinf_core.grippers.robotiq import ACTIVATING, ACTIVE, Gripper, Robotiq, Status, Told
 
 PERIOD_S = 0.02
 SETTLED_S = 0.5  # what the interlock says before it has heard the gripper's width is of another time
@@ -35,7 +35,8 @@ class RobotiqNode(DeviceNode):
         self.what, self.activation = f"Robotiq gripper at {self.settings.device}", threading.Event()
         self.status: Status | None = None
         self.wanted: int | None = None
-        self.followed_at = self.well_at = time.monotonic()
+        self.well_at = time.monotonic()
+        self.told = Told(self.well_at)
         self.widths = publisher(self, "gripper/state")
         subscription(self, "gripper/command", self._on_command)
         self.create_service(Trigger, "gripper/activate", self._on_activate)
@@ -60,7 +61,8 @@ class RobotiqNode(DeviceNode):
 
     # In the thread that reads
     def open(self) -> Robotiq:
-        self.status, self.well_at = None, time.monotonic()
+        self.status, self.wanted, self.well_at = None, None, time.monotonic()
+        self.activation.clear()  # what was asked for before it was unplugged: a hand may be at it now
         return Robotiq(self.settings)
 
     def turn(self, device: Robotiq) -> None:
@@ -73,12 +75,10 @@ class RobotiqNode(DeviceNode):
         if self.activation.is_set():
             self.activation.clear()
             device.activate()
+        if (order := self.told.next(status, wanted, now)) is not None:
+            device.go(order)
         if status.trouble:
             self.wanted, self.well_at = None, now
-        elif wanted is not None and wanted != status.ordered:
-            device.go(wanted)
-        if status.trouble or wanted in (None, status.ordered):
-            self.followed_at = now
         self.tell(self._trouble(status))
         if not self.trouble:
             state = JointState(name=STATE, position=[self.settings.opening(status.position)])
@@ -88,8 +88,8 @@ class RobotiqNode(DeviceNode):
 
     def _trouble(self, status: Status) -> str:
         if not status.trouble:
-            lost = time.monotonic() - self.followed_at > self.settings.timeout_s
-            return f"it has not taken the order {self.wanted} for {self.settings.timeout_s:g} s" if lost else ""
+            lost = time.monotonic() - self.told.taken_at > self.settings.timeout_s
+            return f"it has not taken the order {self.told.order} for {self.settings.timeout_s:g} s" if lost else ""
         how = "" if status.state == ACTIVATING else \
             (". Keep clear of its fingers, which open and close once, and run: rlinf gripper activate (with ROS: ros2 "
              f"service call {self.resolve_service_name('gripper/activate')} std_srvs/srv/Trigger)")

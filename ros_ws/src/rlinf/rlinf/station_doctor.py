@@ -25,7 +25,7 @@ from sensor_msgs.msg import JointState
 from rlinf.arms import each
 from rlinf.asking import asker, asking
 from rlinf.interlock_inputs import needs
-from rlinf.qos import kind, overheard, subscription
+from rlinf.qos import SHARED, kind, overheard, subscription
 from rlinf.stamps import NS
 from rlinf_core.cameras import DeviceCamera
 from rlinf_core.cli.doctor import Finding, show
@@ -40,16 +40,26 @@ STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image"
 
 
 class Heard:
-    """One topic of the robot interface, as it comes."""
+    """One topic of the robot interface, as it comes; of joints, the messages that hold each of ``joints``.
 
-    def __init__(self, node: Node, name: str, theirs: str, of_tool: bool = False) -> None:
+    Others may speak there too, as a gripper's driver: the station passes over what they say.
+    """
+
+    def __init__(self, node: Node, name: str, theirs: str, of_tool: bool, joints: tuple[str, ...]) -> None:
         self.name, self.full, self.type, self.of_tool = name, theirs, topic(name).type, of_tool
+        self.joints, self.passed_over = joints if topic(name).name == SHARED else (), list[str]()
         self.times: list[float] = []
         self.offsets: list[float] = []
         self.newest = b""
         subscription(node, name, self._on_raw, quality=overheard(50), at=theirs, raw=True)
 
     def _on_raw(self, raw: bytes) -> None:
+        if self.joints:
+            message = deserialize_message(raw, JointState)
+            said = [name for name, _ in zip(message.name, message.position, strict=False)]
+            if not set(self.joints) <= set(said):
+                self.passed_over = said
+                return
         self.times.append(time.monotonic())
         self.newest = bytes(raw)
         if self.type.rpartition("/")[2] in STAMPED:
@@ -69,14 +79,14 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     wanted = {*task.channels, *(f"estop/{name}" for name in robot.estops), *(["distance"] if robot.distance else [])}
     seen = {f"camera/{name}/image" for name in robot.cameras} - wanted
     wanted |= {each(arm, name) for arm, limits in every.items() for name in needs(limits) | {"current_pose"}}
-    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}"), name in robot.tool_axes)
-             for name in sorted(wanted | seen)]
+    of = {name: every.get(arm_of(name), next(iter(every.values()))) for name in sorted(wanted | seen)}
+    heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}"), name in robot.tool_axes, limits.joint_names)
+             for name, limits in of.items()]
     until = time.monotonic() + LISTEN_S
     while time.monotonic() < until:
         spin()
     for one in heard:
-        limits = every.get(arm_of(one.name), next(iter(every.values())))
-        found = _finding(node, one, limits, task.spec.control_hz)
+        found = _finding(node, one, of[one.name], task.spec.control_hz)
         if found.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
             found = replace(found, fix=_device(camera))
         yield replace(found, needed=one.name not in seen)  # what the task does not look through may be missing
@@ -130,8 +140,13 @@ def _finding(node: Node, heard: Heard, limits: Limits, control_hz: float) -> Fin
     if not publishers:
         return Finding(heard.name, f"nobody publishes {heard.full}", _suggested(node, heard))
     if len(publishers) > 1:
-        who = ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers))
-        return Finding(heard.name, f"{said}, from {who}", "expected one publisher: stop the others")
+        said += ", from " + ", ".join(sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers))
+        if not heard.joints:
+            return Finding(heard.name, said, "expected one publisher: stop the others")
+    if heard.passed_over and not heard.times:
+        lacks = sorted(set(heard.joints) - set(heard.passed_over))
+        return Finding(heard.name, f"{heard.full}: {', '.join(heard.passed_over)}",
+                       f"joint_names of the limits: it lacks {', '.join(lacks)}")
     if heard.hz < ENOUGH * least:
         return Finding(heard.name, said, f"expected {least:.0f} Hz: raise the driver's rate")
     return _content(heard, limits, said)
@@ -143,10 +158,6 @@ def _content(heard: Heard, limits: Limits, said: str) -> Finding:
         return Finding(heard.name, f"{said}, stamped {late:.2f} s ago",
                        "one clock for driver and station: chrony, or stamp on arrival")
     message = deserialize_message(heard.newest, kind(heard.name))
-    if isinstance(message, JointState) and (lacks := set(limits.joint_names) - set(message.name)) \
-            and topic(heard.name).name == "joint_states":
-        return Finding(heard.name, f"{said}: {', '.join(message.name)}", f"joint_names of the limits: it lacks "
-                       f"{', '.join(sorted(lacks))}")
     if topic(heard.name).name == "current_pose" and message.header.frame_id != limits.frame:
         return Finding(heard.name, f"{said}, in '{message.header.frame_id}'",
                        f"frame of the limits: expected '{limits.frame}'")

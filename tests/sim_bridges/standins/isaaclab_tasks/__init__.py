@@ -42,9 +42,11 @@ class ManagerBasedRLEnv(gymnasium.Env):
         world = self.world
         still, moving = np.zeros(3), np.stack([np.zeros(3), world.velocity])
         self.scene["robot"].data = Space(
-            root_pos_w=tensor(ORIGIN), joint_pos=tensor([0.1] * 7 + [world.opening / 2] * 2), body_lin_vel_w=tensor(moving),
-            body_ang_vel_w=tensor(np.stack([still, still])))
+            root_pos_w=tensor(ORIGIN), joint_pos=tensor([0.1] * 7 + [world.opening / 2] * 2),
+            body_link_pos_w=tensor(np.stack([ORIGIN, world.position + ORIGIN])), body_link_lin_vel_w=tensor(moving),
+            body_link_ang_vel_w=tensor(np.stack([still, still])))
         self.scene["ee_frame"].data = Space(target_pos_source=tensor(world.position[None]),
+                                            target_pos_w=tensor(world.position[None] + ORIGIN),
                                             target_quat_source=tensor(world.quaternion[[3, 0, 1, 2]][None]))
         self.scene["object"].data = Space(root_pos_w=tensor(world.cube + ORIGIN), root_quat_w=tensor([1, 0, 0, 0]))
 

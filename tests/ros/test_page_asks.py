@@ -1,0 +1,113 @@
+"""What is asked on the operator's page, on its way, without ROS."""
+
+import asyncio
+import threading
+import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from rclpy.task import Future
+from rlinf_msgs.msg import EpisodeEvent
+from std_srvs.srv import SetBool
+
+from rlinf import page_asks
+from rlinf.page_asks import PageAsks
+from rlinf_core.errors import RlinfError
+from rlinf_core.operators.device import AXES
+from rlinf_core.operators.page import BUTTONS
+from rlinf_core.page.controls import Ask, Hand
+
+
+class Desk:
+    """Of an interlock; one that hangs answers nothing."""
+
+    def __init__(self, name, hangs=False):
+        self.srv_name, self.hangs, self.asked = name, hangs, []
+
+    def service_is_ready(self):
+        return True
+
+    def call_async(self, request):
+        self.asked.append(request.data)
+        answer = Future()
+        if not self.hangs:
+            answer.set_result(SetBool.Response(success=True, message="armed"))
+        return answer
+
+
+class Thread:
+    """That of ROS: what it is given to do is done there."""
+
+    def create_task(self, do):
+        made = Future()
+        threading.Thread(target=lambda: made.set_result(do()), name="ros").start()
+        return made
+
+
+@pytest.fixture
+def asks(monkeypatch):
+    monkeypatch.setattr(page_asks, "ActionClient", MagicMock())
+    monkeypatch.setattr(page_asks, "ANSWER_S", 3.0)
+    asks = PageAsks(MagicMock(executor=Thread()), ["left", "right"], [0, 10, 20])
+    asks.published = []
+    asks.hands = SimpleNamespace(publish=asks.published.append)
+    asks.runner.server_is_ready.return_value = True
+    return asks
+
+
+def ask(asks, what, **more):
+    return asyncio.run(asks.ask(Ask(kind="ask", what=what, **{"seen": time.monotonic()} | more)))
+
+
+def pressed(message):
+    return {name for name, down in zip(BUTTONS, message.buttons, strict=True) if down}
+
+
+def test_a_button_says_nothing_again_of_what_was_held(asks):
+    asks.hand(Hand(kind="hand", seq=1, seen=0.0, held=True, active=True, axes={"x": 1.0}))
+    asks.arming = [Desk("left/interlock/arm"), Desk("right/interlock/arm")]
+    assert ask(asks, "arm") == "armed"
+    for seen in (time.monotonic(), time.monotonic() - 9.0):
+        with pytest.raises(RlinfError, match="success"):
+            ask(asks, "success", seen=seen)
+    assert [pressed(each) for each in asks.published] == [
+        {"held", "active"}, {"asked", "active"}, {"asked", "active", "success"}, {"asked", "success"}]
+    assert [each.axes[AXES.index("x")] for each in asks.published] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_where_one_arm_does_not_answer_in_time_all_are_asked_to_disarm(asks):
+    asks.arming = [Desk("left/interlock/arm"), Desk("right/interlock/arm", hangs=True)]
+    with pytest.raises(RlinfError, match="arm: no answer"):
+        ask(asks, "arm")
+    assert [each.asked for each in asks.arming] == [[True, False], [True, False]]
+
+
+@pytest.mark.parametrize("events, first", [
+    ([], 11), ([10], 11), ([10, 10], 11), ([10, 11], 12), ([10, 11, 12], 13)])
+def test_a_start_plays_no_scene_that_was_played_since_the_last_one(asks, events, first):
+    asks.runner.send_goal_async.side_effect = lambda goal: goals.append(goal.first_seed) or accepted()
+    goals = []
+    ask(asks, "start", mode="train")
+    for seed in events:
+        asks.begun(EpisodeEvent(mode="train", seed=seed))
+    asks.director = True
+    asks.begun(EpisodeEvent(mode="train", seed=500))  # a director's scenes are its own
+    asks.director = False
+    ask(asks, "start", mode="train")
+    assert goals == [10, first]
+
+
+def accepted():
+    answer = Future()
+    answer.set_result(MagicMock(accepted=True))
+    return answer
+
+
+def test_an_action_is_asked_in_the_thread_that_hears_its_answer(asks):
+    threads = []
+    asks.runner.send_goal_async.side_effect = lambda goal: threads.append(threading.current_thread().name) or accepted()
+    assert ask(asks, "start") == "an episode begins: evaluate"
+    asks.request.cancel_goal_async.side_effect = lambda: threads.append(threading.current_thread().name) or accepted()
+    assert ask(asks, "cancel").startswith("no further episode")
+    assert threads == ["ros", "ros"]

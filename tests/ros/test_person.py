@@ -1,0 +1,77 @@
+"""What a person's devices renew, label and disarm, without ROS."""
+
+import io
+import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from builtin_interfaces.msg import Time
+
+from rlinf.person import Person
+from rlinf_core.errors import DeviceError
+from rlinf_core.operators.device import AXES, Device
+from rlinf_core.operators.page import BUTTONS, Page
+from rlinf_core.task import load_task
+
+
+class Knob(Device):
+    """Asks what it is told to."""
+
+    rest_s, trouble = 0.0, ""
+
+    def __init__(self, *asked):
+        self.asked = asked
+
+    def poll(self):
+        if self.trouble:
+            raise DeviceError(self.trouble)
+        return self.owed()
+
+    def owed(self):
+        asked, self.asked = self.asked, ()
+        return asked
+
+
+@pytest.fixture
+def people(monkeypatch):
+    """A person with such a device; what they have published."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    def person(device):
+        node, enables, labels, device.rest_s = MagicMock(), [], [], 0.0
+        node.get_clock.return_value.now.return_value.to_msg.return_value = Time()
+        client = MagicMock()
+        found = Person(node, [client], load_task("configs/tasks/reach.yaml").spec, {"device": device},
+                       SimpleNamespace(publish=lambda message: enables.append(message.data)))
+        found.labels = SimpleNamespace(publish=lambda message: labels.append(message.data))
+        return found, enables, labels, client
+
+    return person
+
+
+def test_a_label_of_the_page_renews_the_enable_only_with_a_hand(people):
+    device = Page()
+    person, enables, labels, _ = people(device)
+    person.look()
+    for pressed, renewed in ((("asked", "success"), []), (("asked", "active", "failure"), [True])):
+        del enables[:]
+        device.receive(SimpleNamespace(axes=[0.0] * len(AXES), buttons=[int(name in pressed) for name in BUTTONS]))
+        person.look()
+        assert enables == renewed and labels[-1] == pressed[-1]
+
+
+def test_a_label_of_any_other_device_renews_it(people):
+    person, enables, labels, _ = people(Knob("success"))
+    person.look()
+    assert enables == [True] and labels == ["success"]
+
+
+def test_a_device_that_is_in_trouble_disarms_and_asks_for_nothing_else(people):
+    device = Knob()
+    person, enables, labels, client = people(device)
+    person.look()
+    device.trouble, device.asked = "silent", ("arm", "success", "enable", "disarm")
+    person.look()
+    assert [each.args[0].data for each in client.call_async.call_args_list] == [False]
+    assert not any(enables) and not labels and time.monotonic() - person.said_at < 60.0
