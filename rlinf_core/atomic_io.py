@@ -67,7 +67,8 @@ def write_as_usual(path: Path, write: Callable[[Path], object]) -> None:
         if type(error).__name__ != "SafetensorError":  # which only those have who write tensors
             raise
         raise OSError(f"{error}") from error
-    path.chmod(mode)
+    if stat.S_IMODE(path.stat().st_mode) != mode:  # which not every file system can change
+        path.chmod(mode)
 
 
 def append_line(path: Path, line: str) -> None:

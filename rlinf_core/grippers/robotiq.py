@@ -58,21 +58,23 @@ class Status(NamedTuple):
 
 
 class Told:
-    """What a gripper is told next, and since when it has not taken that: its echo is always of an order before.
+    """What a gripper is told next, and since when it takes nothing: its echo is of an order before, or of one before that.
 
     Attributes:
         order: the last one that it was given.
-        taken_at: when it had taken what it was told, or was told nothing [s].
+        echo: the order that it said last.
+        taken_at: when it had taken what it was told, or something, or was told nothing [s].
     """
 
     def __init__(self, now: float) -> None:
         self.order: int | None = None
+        self.echo: int | None = None
         self.taken_at = now
 
     def next(self, status: Status, wanted: int | None, now: float) -> int | None:
         """The order that it lacks, which is given from now on; None where there is none, or it would not move."""
-        if status.trouble or wanted is None or status.ordered in (self.order, wanted):
-            self.taken_at = now
+        if status.trouble or wanted is None or status.ordered in (self.order, wanted) or status.ordered != self.echo:
+            self.taken_at, self.echo = now, status.ordered
         if status.trouble or wanted in (None, status.ordered):
             return None
         self.order = wanted

@@ -156,7 +156,7 @@ class _Stages(Tick):
             return "refused_now"
         if self.commander == OPERATOR != chunk.source and (self.mode is Mode.ACTIVE or not self.trajectory.still):
             self.hold(HANDING_BACK, only_active=True)  # S16: a pause before the policy goes on
-            self.held_now = HANDING_BACK  # the others hear of it, whatever holds this one already
+            self.held_now = self.held_now or HANDING_BACK  # the others hear of it, whatever holds this one already
             return HANDING_BACK
         waits = others(self.inputs, *OF_THE_POLICY) if chunk.source == OPERATOR else self.others
         return "" if self.mode is Mode.ACTIVE else self.misaligned() or "".join(waits[:1])

@@ -16,6 +16,7 @@ AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
 LABELS = ("ready", "success", "failure", "rerecord", "discard")  # of the scene before an episode, and of that in play
 AGAIN_S = 1.0   # between two looks for a device that has gone
 REST_S = 0.2
+HEARD_S = 1.0   # after which nobody is patient any more with one that has said nothing yet
 
 
 class Device:
@@ -60,6 +61,10 @@ class Device:
         """Of this time step: 1 for the task's largest, by axis (AXES, or j1, j2, ... for joints); None: none is asked."""
         return None
 
+    def known(self) -> bool:
+        """Whether anything has been heard of it by now, as of what it opens itself."""
+        return True
+
     def at_rest(self) -> bool:
         """Whether it asks for nothing now; only then is it believed for the first time, or again after trouble."""
         return True
@@ -85,12 +90,13 @@ class Guard:
     def __init__(self, name: str, device: Device) -> None:
         self.name, self.device = name, device
         self.trouble, self.believed, self._opened = "", False, False
-        self._rest_since, self._looked_at = 0.0, 0.0
+        self._rest_since, self._looked_at, self._opened_at = 0.0, 0.0, 0.0
 
     def open(self) -> None:
         """At the start, where a device that is not there ends everything; DeviceError says which."""
         self.device.open()
         self._opened, self._rest_since = True, time.monotonic()
+        self._opened_at = self._rest_since
 
     def poll(self) -> tuple[str, ...]:
         """As of a device; what is asked while it is not believed counts for nothing, but to disarm."""
@@ -120,7 +126,7 @@ class Guard:
             return False
         self._looked_at = time.monotonic()
         self.device.open()
-        self._opened = True
+        self._opened, self._opened_at = True, time.monotonic()
         return True
 
     def _doubt(self, error: DeviceError) -> None:
@@ -132,15 +138,15 @@ class Guard:
             self._looked_at = time.monotonic()
 
     def _weigh(self) -> None:
-        now, resting = time.monotonic(), self.device.at_rest()
+        now, resting, known = time.monotonic(), self.device.at_rest(), self.device.known()
         if self.believed:
             return
         self._rest_since = (self._rest_since or now) if resting else 0.0
         if resting and now - self._rest_since >= self.device.rest_s:
             self.believed, self.trouble = True, ""
-        elif not resting and not self.trouble:
-            self.trouble = (f"{self.name}: expected it at rest before it may command, got a deflection, a pressed "
-                            "button, or no word of it yet. Let go of it")
+        elif not resting and not self.trouble and (known or now - self._opened_at > HEARD_S):
+            got = "a deflection or a pressed button. Let go of it" if known else "no word of it yet. Is it publishing?"
+            self.trouble = f"{self.name}: expected it at rest before it may command, got {got}"
 
 
 class Source:

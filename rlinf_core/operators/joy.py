@@ -30,11 +30,11 @@ class Joy(Pad):
         """
         super().__init__(silence_s=silence_s, **shared)
         self.axis_names, self.button_names = axis_names, button_names
-        self.garbage, self.known = "", False
+        self.garbage, self.believable = "", False
 
     def open(self) -> None:
         self._forget()
-        self.garbage, self.known = "", False
+        self.garbage, self.believable = "", False
 
     def receive(self, message: Any) -> None:
         axes = list(message.axes)
@@ -50,7 +50,7 @@ class Joy(Pad):
 
     def _believe(self, axes: dict[str, float]) -> None:
         self.values = {name: (1.0 - value) / 2 if name in ("lt", "rt") else value for name, value in axes.items()}
-        self.known = True
+        self.believable = True
         self.heard()
 
     def take(self) -> None:
@@ -58,6 +58,9 @@ class Joy(Pad):
         if garbage:
             raise DeviceError(f"garbage on the topic joy: {garbage}")
 
+    def known(self) -> bool:
+        return self.believable
+
     def at_rest(self) -> bool:
         """Once it has been heard."""
-        return self.known and super().at_rest()
+        return self.believable and super().at_rest()

@@ -63,5 +63,8 @@ class Page(Sticks):
                               "the page has gone, open it and take the controls")
         return self.owed()
 
+    def motion(self) -> dict[str, float] | None:
+        return super().motion() if self.rested else None
+
     def help(self, axes: dict[str, int]) -> str:
         return "what is held on the operator's page commands, while it is held"

@@ -143,7 +143,10 @@ class Vr(Asking):
 
     def at_rest(self) -> bool:
         """Once both topics have been heard, and nothing is held."""
-        return not self.pressed and min(self.pose_at, self.joy_at) > -math.inf
+        return not self.pressed and self.known()
+
+    def known(self) -> bool:
+        return min(self.pose_at, self.joy_at) > -math.inf
 
     def help(self, axes: dict[str, int]) -> str:
         presses = ", ".join(f"{name} {role}" for name, role in self.buttons.items())

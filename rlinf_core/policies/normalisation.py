@@ -56,9 +56,9 @@ class Normalisation(nn.Module):
         self.std.copy_(torch.from_numpy(np.asarray(std + STD_FLOOR)))
 
 
-def floored(std: np.ndarray, largest: np.ndarray) -> np.ndarray:
-    """Deviations (V,), of a twentieth at least of how large each number was at most."""
-    return np.maximum(std, 0.05 * largest)
+def floored(std: np.ndarray, large: np.ndarray) -> np.ndarray:
+    """Deviations (V,), of a twentieth at least of how large each number is."""
+    return np.maximum(std, 0.05 * large)
 
 
 def _moments(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -211,6 +212,6 @@ def _markdown(recipe: Recipe, run_dir: Path, summary: dict[str, Any], events: li
         f"{summary['minutes']:.1f} minutes. Training ended because {summary['ended']}.", "",
         "![learning curve](learning_curve.png)", "", video, "",
         "| phase | minutes |", "|---|---|", *times, "",
-        f"Repeat: `rlinf demo {run_dir / 'recipe.yaml'} --out NEW_FOLDER`. Recordings: `inbox/` (rosbag2, MCAP). "
-        "TensorBoard: `tensorboard --logdir tensorboard`. Policy: `checkpoint/policy.safetensors`. Everything that was "
-        "set: `recipe.yaml`.", ""])
+        f"Repeat: `rlinf demo {shlex.quote(str(run_dir / 'recipe.yaml'))} --out NEW_FOLDER`. "
+        "Recordings: `inbox/` (rosbag2, MCAP). TensorBoard: `tensorboard --logdir tensorboard`. Policy: "
+        "`checkpoint/policy.safetensors`. Everything that was set: `recipe.yaml`.", ""])

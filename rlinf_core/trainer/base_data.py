@@ -134,14 +134,8 @@ class Data(ABC):
                              weights)
 
     def _alike(self, buffer: Replay) -> np.ndarray | None:
-        """Weights by which as much is drawn of each robot, and of each of its stations; of one robot alone, of each station
-        where the governor is fair, and None where chance decides."""
-        if not isinstance(buffer, ReplayBuffer):
-            return None
-        if self._robots:
-            return buffer.fair(self._robots)
-        there = buffer.present() > 0 if self.governor.fair else np.zeros(0)
-        return there.astype(float) if there.sum() > 1 else None
+        """Weights by which as much is drawn of each robot, and of each of its stations; None of one robot alone."""
+        return buffer.fair(self._robots) if self._robots and isinstance(buffer, ReplayBuffer) else None
 
     def due(self, updates: int, learner: Learner) -> int:
         """Updates that are owed after so many."""

@@ -112,6 +112,13 @@ def test_orders_that_grow_with_each_turn_are_taken_and_one_that_is_not_shows_unt
     assert told.next(Status(0, 0, 0, 0, 0), 50, 6.0) is None and told.taken_at == 6.0, "not active"
 
 
+def test_one_that_says_two_turns_later_what_it_was_told_follows_all_the_same():
+    told, ordered = Told(0.0), [3, 3]
+    for count in range(100):
+        ordered.append(told.next(Status(MOVES, 0, 0, ordered[-2], ordered[-2]), 10 + count, 0.02 * count))
+        assert ordered[-1] == 10 + count and 0.02 * count - told.taken_at <= 0.04
+
+
 @pytest.mark.parametrize("words", ["silent", "garbage", "power 0", "unplug"])
 def test_one_that_does_not_answer_is_said_in_its_time(twin, words):
     gripper = robotiq(twin, timeout_s=0.15)

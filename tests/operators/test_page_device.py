@@ -89,6 +89,8 @@ def test_a_button_says_nothing_of_what_is_held_and_does_not_stand_in_for_its_sil
 def test_a_takeover_that_is_held_when_it_is_first_heard_moves_nothing_until_it_is_let_go_of():
     guard = ready(Page())
     assert guard.believed and not guard.trouble, "while nobody has opened the page, nothing waits for them"
+    guard.device.receive(said("held", "active", x=1.0))
+    assert guard.motion() is None, "before it is looked at, too"
     held(guard, said("held", "active", x=1.0), seconds=0.4)
     assert guard.motion() is None and "expected it at rest before it may command" in guard.trouble
     held(guard, said(), seconds=0.3)

@@ -10,7 +10,8 @@ from builtin_interfaces.msg import Time
 
 from rlinf.person import Person
 from rlinf_core.errors import DeviceError
-from rlinf_core.operators.device import AXES, Device
+from rlinf_core.operators.device import AXES, HEARD_S, Device
+from rlinf_core.operators.joy import Joy
 from rlinf_core.operators.page import BUTTONS, Page
 from rlinf_core.task import load_task
 
@@ -75,3 +76,17 @@ def test_a_device_that_is_in_trouble_disarms_and_asks_for_nothing_else(people):
     person.look()
     assert [each.args[0].data for each in client.call_async.call_args_list] == [False]
     assert not any(enables) and not labels and time.monotonic() - person.said_at < 60.0
+
+
+@pytest.mark.parametrize("axes, lets_go", [([0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], False), (None, True)])
+def test_one_that_has_said_nothing_yet_lets_go_of_no_enable_while_it_may_still_speak(people, axes, lets_go):
+    person, enables, _, _ = people(Joy(silence_s=0.3, clutch="rb"))
+    person.look()
+    assert enables == [] and not person.trouble and not person.guards[0].believed
+    end = time.monotonic() + HEARD_S
+    while time.monotonic() < end:
+        if axes:
+            person.guards[0].device.receive(SimpleNamespace(axes=axes, buttons=[0] * 11))
+        person.look()
+        time.sleep(0.02)
+    assert enables == [False] * lets_go and person.guards[0].believed is not lets_go

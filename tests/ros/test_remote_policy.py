@@ -93,6 +93,7 @@ def test_for_other_words_nothing_of_before_is_played_or_blended_in(asked, cut, m
 def test_an_arm_that_is_held_for_its_own_waiting_has_not_interrupted_it(cause, interrupted):
     node = RemotePolicyNode.__new__(RemotePolicyNode)
     node.lock, node.interrupted, node.outdated = RLock(), False, False
+    node.chunking, node.schedule = Chunking("real_time", 4), ChunkSchedule(1, 4)
     node._on_safety(SafetyState(state=SafetyState.HOLD, cause=cause))
     assert node.interrupted == interrupted
     node._on_safety(SafetyState(state=SafetyState.FAULT, cause="stale_command"))
@@ -126,6 +127,7 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
     node.connected, node.busy, node.pending, node.asked, node.asked_for = True, False, None, Queue(1), ""
     node.status, node.times_ms, node.execute, node.newest_id = PolicyStatus(), deque(), 4, "e"
     node.stamp_ns, node.period_ns, node.chunking = 10**9, 10**8, Chunking("receding_horizon", 4)
+    node.schedule = ChunkSchedule(1, 4)
     monkeypatch.setattr(RemotePolicyNode, "_send", lambda node, *arguments: chunks.append(arguments))
     step = TimeStep(step_type=TimeStep.MID, mode="evaluate", episode_id="e")
     set_stamp(step.header.stamp, 10**9)
@@ -138,9 +140,27 @@ def test_an_answer_to_before_a_takeover_is_not_played_after_it(before, after, se
     node._answered(step, np.zeros((8, 3)), {}, 0.1)
     assert bool(chunks) == sent
     node.pending = "e", np.zeros((8, 3)), {}
+    node.schedule.decided()
+    node.chunking.merge(np.zeros((8, 3)), node._number(step), 0)
     for safety in (GIVEN_BACK, TAKEN_OVER, GIVEN_BACK):
         node._on_safety(safety)
-    assert node.pending is None
+    assert node.pending is None and not node.chunking.chunks and node.schedule.due[0], "the interlock dropped its chunk"
+
+
+def test_the_length_of_a_server_that_does_not_say_is_that_of_its_first_answer_which_is_played(monkeypatch):
+    node, step, sent = RemotePolicyNode.__new__(RemotePolicyNode), TimeStep(mode="evaluate", episode_id="e"), []
+    node.lock, node.idle, node.outdated, node.asked_for, node.newest_id = RLock(), False, False, "", "e"
+    node.status, node.times_ms, node.execute, node.nothing_in_play = PolicyStatus(), deque(), 0, True
+    node.chunking, node.schedule = Chunking("receding_horizon", 1), ChunkSchedule(1, 1)
+    node.schedule.advance(steps=3)  # while it was asked
+    node.stamp_ns, node.period_ns = 3 * 10**8, 10**8
+    monkeypatch.setattr(RemotePolicyNode, "_send", lambda node, *arguments: sent.append(arguments))
+    node._answered(step, np.zeros((50, 3)), {}, 0.3)
+    assert node.pending and node.chunking.execute == node.schedule.execute == 50
+    node.schedule.advance()
+    assert node.schedule.due[0], "with the next time step"
+    node._decide(step)
+    assert len(sent) == 1
 
 
 @pytest.mark.parametrize("mode", ["receding_horizon", "real_time", "synchronous"])

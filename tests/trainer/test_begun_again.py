@@ -132,11 +132,16 @@ def test_what_hardly_varies_is_scaled_after_an_update_as_before_the_first():
         assert policy.encoder.std[1].item() == pytest.approx(fitted[1].item(), rel=0.01)
     assert torch.equal(policy.encoder.std, learner.value.encoder.std)
     assert policy.encoder.std[0].item() == pytest.approx(data.moments.var[0].sqrt().item() + STD_FLOOR), "which varies"
-    state = data.state_dict()
-    again.load_state_dict(state)
-    assert torch.equal(again.moments.largest, data.moments.largest) and again.moments.largest[1] > 2.0
-    del state["moments"]["largest"]
-    data_for(recipe, policy, governor_for(recipe, 10)).load_state_dict(state)  # an older checkpoint
+    for older in (False, True):
+        state = data.state_dict()
+        if older:  # it does not say, and its policy sees without
+            del state["floors"]
+        again.load_state_dict(state)
+        again.put(Experience(rollouts=rollouts_of(policy)), 0)
+        again.batch()
+        again.learned(learner)
+        assert (policy.encoder.std[1].item() > 0.09) is not older
+        assert again.state_dict()["floors"] is not older, "and so on"
 
 
 @pytest.mark.parametrize("before, sees", [("run", "as inherited"), ("file", "as the policy"), ("blind", "by what came")])

@@ -1,6 +1,7 @@
 """The governors of single stations: whose transitions are drawn how often, who waits, and whose policy is too old."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -114,19 +115,23 @@ def test_a_run_draws_fairly_and_makes_the_one_wait_that_sends_more_than_is_drawn
     run.learner.close()
 
 
-@pytest.mark.parametrize("algorithm", [("algorithm={name: sft}",), ("algorithm={name: iql, critic_hidden: [32]}",), RLPD])
+@pytest.mark.parametrize("algorithm, share", [
+    (("algorithm={name: sft, batch_size: 2000}",), 0.5),
+    (("algorithm={name: iql, critic_hidden: [32], batch_size: 2000}",), 0.5), (RLPD, 0.1)])
 @pytest.mark.parametrize("fair", [False, True])
-def test_demonstrations_are_drawn_fairly_too_and_as_often_as_it_takes(task, tmp_path, feed, algorithm, fair):
+def test_who_learns_from_demonstrations_alone_draws_them_fairly_and_as_often_as_it_takes(task, tmp_path, feed, algorithm,
+                                                                                         share, fair):
     run = run_of(task, tmp_path / "run", f"replay.fair={str(fair).lower()}", "online.max_samples_per_insert=1",
                  algorithm=algorithm)
+    draw = run.data.batch if algorithm is not RLPD else partial(run.data.demonstrated, 2000)
     feed(run, "quick", 9, mode="demonstration")
-    alone = run.data.demonstrated(64)
+    alone = draw()["vectors"]
+    assert np.array_equal(alone, drawn_by_chance(run, 2000)), "of one station there is nothing to choose"
     feed(run, "slow", 1, mode="demonstration")
     before = run.data.demonstrations.sampled.copy()
-    run.data.demonstrated(2000)
+    draw()
     quick, slow = (run.data.demonstrations.sampled - before)[1:3]
-    assert quick + slow == 2000 and slow / 2000 == pytest.approx(0.5 if fair else 0.1, abs=0.05)
-    assert np.array_equal(alone["vectors"], drawn_by_chance(run, 64)), "of one station there is nothing to choose"
+    assert quick + slow == 2000 and slow / 2000 == pytest.approx(share if fair else 0.1, abs=0.05)
     run.learner.close()
 
 

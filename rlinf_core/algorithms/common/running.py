@@ -64,24 +64,20 @@ class RunningScale(nn.Module):
 
 
 class RunningMoments(nn.Module):
-    """Count, mean and variance (V,) of all vectors so far, and how large each number was at most."""
+    """Count, mean and variance (V,) of all vectors so far."""
 
     count: Tensor
     mean: Tensor
     var: Tensor
-    largest: Tensor
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        for name, value in (("count", torch.tensor(1e-4)), ("mean", torch.zeros(size)), ("var", torch.ones(size)),
-                            ("largest", torch.zeros(size))):
+        for name, value in (("count", torch.tensor(1e-4)), ("mean", torch.zeros(size)), ("var", torch.ones(size))):
             self.register_buffer(name, value)
 
     def update(self, vectors: Tensor) -> None:
         """Take in (N, V)."""
         update_moments(self.count, self.mean, self.var, vectors)
-        if len(vectors):
-            self.largest.copy_(torch.maximum(self.largest, vectors.abs().amax(dim=0)))
 
 
 def update_moments(count: Tensor, mean: Tensor, var: Tensor, values: Tensor) -> None:

@@ -147,7 +147,8 @@ class Drill(DrilledStation):
         """Something that must not stop the arm, but be counted."""
         self.spin_for(1.5)
         stopped = [m for at, m in self.states[-200:] if at > began and m.state in (SafetyState.HOLD, SafetyState.FAULT)]
-        now = self.spin(lambda: self._stands(scenario.expect), 1.0)  # an episode may just have ended
+        patience_s = 20.0 if scenario.process else 1.0  # an episode may just have ended, whose recorder is to close it
+        now = self.spin(lambda: self._stands(scenario.expect), patience_s)
         words, name = f"stopped: {stopped[0].cause}" if stopped else "" if now else self._how_it_stands(), scenario.counts
         if not name:
             return not words, words or "went on", "the arm goes on"

@@ -176,8 +176,17 @@ class PageAsks:
 
     async def _of_action(self, ask: Callable[[], Future]) -> Any:
         """The answer to what is asked in the ROS thread: in another, an answer that comes at once is lost (rclpy#1123)."""
+        def asked() -> Future | Exception:
+            try:
+                return ask()
+            except Exception as error:  # out of a task it would end the executor
+                return error
+
         executor: Any = self.node.executor
-        return await _answer(await _answer(executor.create_task(ask)))
+        answer = await _answer(executor.create_task(asked))
+        if isinstance(answer, Exception):
+            raise answer
+        return await _answer(answer)
 
 
 async def _answer(future: Future) -> Any:

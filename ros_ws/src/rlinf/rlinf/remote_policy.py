@@ -51,6 +51,8 @@ class RemotePolicyNode(PolicyNode):
             self.interrupted &= not (safety.state == SafetyState.HOLD and safety.cause == STARVED)
             if self.interrupted and not before:  # it may be over by the next time step
                 self.outdated, self.pending = True, None
+                self.chunking.cut()
+                self.schedule.cut()
 
     def _on_update(self, update: PolicyUpdate) -> None:
         self.get_logger().info(f"version {update.version} stays where it is: the server's are played")
@@ -161,6 +163,7 @@ class RemotePolicyNode(PolicyNode):
             if not self.execute:
                 self.execute = len(actions)
                 at_once = 1 if self.chunking.mode == TEMPORAL_ENSEMBLING else self.execute
+                self.schedule.index += at_once - self.schedule.execute  # the next chunk is due when it was
                 self.chunking.execute = self.schedule.execute = at_once
             if passed and self.nothing_in_play and step.mode != "train":
                 self.pending = step.episode_id, actions, ours

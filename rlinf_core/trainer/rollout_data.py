@@ -1,0 +1,120 @@
+"""Rollouts of a policy, which an on-policy learner takes once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlinf_core.algorithms.common.learner import Learner
+from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.running import RunningMoments
+from rlinf_core.algorithms.common.settings import Amount, OnPolicySettings
+from rlinf_core.policies.normalisation import STD_FLOOR, Normalisation, floored
+from rlinf_core.policies.policy import NetworkPolicy
+from rlinf_core.recipes import Recipe
+from rlinf_core.rollouts.experience import Experience, Trajectory
+from rlinf_core.trainer.base_data import Data
+from rlinf_core.trainer.governor import Governor
+
+STALE = 1_000_000_000  # updates by which a policy of an unknown version is too old
+
+
+class RolloutData(Data):
+    """Rollouts that wait to be learned from, each once; they also say how observations are normalised, as they come.
+
+    The first one is only looked at. Normalisation changes between rollouts alone.
+    """
+
+    config: OnPolicySettings
+
+    def __init__(self, recipe: Recipe, policy: NetworkPolicy, governor: Governor) -> None:
+        super().__init__(recipe, policy, governor)
+        self.waiting: list[Rollout] = []
+        self.taken = 0  # of them; those of a checkpoint are one, whatever they were
+        self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
+        begun = recipe.simulation.initial_policy
+        self.inherited = bool(begun) and Path(begun).is_dir()  # the learner, with how its critics see
+        self.before = next(((part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
+                            for part in policy.modules() if begun and isinstance(part, Normalisation)), None)
+
+    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+        if trajectory.rollout is None:
+            return "without log-probabilities"
+        rollout = trajectory.rollout
+        updates = [self.versions.get(int(version), -STALE) for version in rollout.versions.flatten()]
+        self.waiting.append(replace(rollout, versions=torch.tensor(updates).view_as(rollout.versions).float()))
+        return "online"
+
+    def put(self, brought: Experience, newest: int) -> None:
+        super().put(brought, newest)
+        self.waiting += brought.rollouts
+        self.taken += len(brought.rollouts)
+
+    def normalisation(self) -> np.ndarray | None:
+        if not self.waiting:
+            return None
+        first, self.waiting, self.taken = reduce(Rollout.concatenated_with, self.waiting), [], 0
+        self.steps = 0
+        return self._seen(first).numpy(force=True)
+
+    def accepting(self, updates: int) -> bool:
+        """Beyond the next update's, as many chunks may wait as the episodes have by which a learner may lag."""
+        if not self.stations:
+            return True
+        governor = self.governor
+        lag = governor.max_lag_episodes * governor.steps_per_episode / self.policy.config.executed
+        return self._chunks(updates) <= self.config.rollout["chunks"] + lag
+
+    def _chunks(self, updates: int) -> float:
+        """That wait, of policies that are not too old."""
+        return sum(self._fresh(rollout, updates) for rollout in self.waiting)
+
+    def _fresh(self, rollout: Rollout, updates: int) -> float:
+        return float((rollout.mask * (updates - rollout.versions <= self.config.staleness)).sum())
+
+    def due(self, updates: int, learner: Learner) -> int:
+        fresh = [each for each in self.waiting if self._fresh(each, updates)]  # from others nothing is learned
+        self.statuses["stale"] += len(self.waiting) - len(fresh)
+        self.waiting = fresh
+        if not fresh:
+            return 0
+        if self.stations:  # as many chunks as one environment's rollout has
+            return int(self._chunks(updates) >= self.config.rollout["chunks"])
+        players = max(self.recipe.placement.workers, 1)
+        return int(not learner.wants_more(reduce(Rollout.concatenated_with, self.waiting), self.taken // players))
+
+    def order(self) -> Amount:
+        return self.config.rollout
+
+    def batch(self) -> Rollout:
+        self.last, self.waiting, self.taken = reduce(Rollout.concatenated_with, self.waiting), [], 0
+        return self.last
+
+    def learned(self, learner: Learner) -> None:
+        self._seen(self.last)
+        mean, std = self.moments.mean.numpy(force=True), self.moments.var.sqrt().numpy(force=True)
+        if not self.inherited:  # else it sees as it has learned to see; so do its critics
+            learner.normalise(*(self.before or (mean, floored(std, np.abs(mean)) if self.floors else std)))
+
+    def _seen(self, rollout: Rollout) -> torch.Tensor:
+        vectors = rollout.observations["vectors"]
+        seen = vectors[rollout.mask.expand(vectors.shape[:2]) > 0]
+        self.moments.to(seen.device).update(seen)
+        return seen
+
+    def state_dict(self) -> dict[str, Any]:
+        first = reduce(Rollout.concatenated_with, self.waiting).state_dict() if self.waiting else {}
+        return super().state_dict() | {"moments": dict(self.moments.state_dict()), "waiting": first,
+                                       "taken": self.taken, "floors": self.floors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.moments.load_state_dict({name: torch.as_tensor(value) for name, value in state["moments"].items()})
+        self.floors = state.get("floors", False)  # older runs go on to see as they have learned to
+        self.waiting = [Rollout.of_state(state["waiting"])] if state["waiting"] else []
+        self.taken = state.get("taken", len(self.waiting))  # older checkpoints do not say
