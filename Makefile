@@ -1,6 +1,6 @@
 # rlinf: `make demo` shows a robot that learns, `make test` checks everything. Both install what they need into .venv.
 VENV := .venv
-STAMP := $(VENV)/.setup-done
+STAMP := $(VENV)/.setup-done$(ROS_DISTRO:%=-%)
 SIMULATORS := $(VENV)/.simulators-done
 
 ISOLATED := genesis libero calvin lerobot fci
@@ -20,7 +20,6 @@ station:         ## setup for a station's PC: nodes, recorder, uplink, doctor; w
 simulators: $(SIMULATORS)  ## add ManiSkill, robosuite, MetaWorld and Gymnasium-Robotics
 $(SIMULATORS): $(STAMP) scripts/simulators.sh
 	scripts/simulators.sh
-	@touch $@
 
 browser:         ## Chromium, in which the tests open the operator's page
 	scripts/browser.sh

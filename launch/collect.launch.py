@@ -11,4 +11,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 def generate_launch_description() -> LaunchDescription:
     from station import description
 
-    return description(operator="keyboard", episodes="20", run_dir="runs/collected")
+    return description(operator="person", episodes="20", run_dir="runs/collected")

@@ -33,7 +33,8 @@ ARGUMENTS = {
               "empty as in the recipe"),
     "namespace": ("", None, "name of the station, with which its topics and episodes begin; empty as in the recipe"),
     "lockstep": ("false", ["true", "false"], "simulated time as fast as it goes instead of real time (robot:=sim only)"),
-    "operator": ("", None, "who demonstrates and arms: scripted (in simulation), keyboard, or the recipe's own device"),
+    "operator": ("", None, "who demonstrates and arms: scripted (in simulation), keyboard, or a device; person: the "
+                 "recipe's device, a keyboard where it has none; empty as in the recipe"),
     "policy": ("", None, "remote://host:port: what a server there answers (rlinf serve); empty for the trainer's, here"),
     "trainer": ("", None, "host:port of the trainer's bridge (rlinf train RECIPE); empty as in the recipe"),
     "credentials": ("", None, "for a trainer on another machine: the folder of rlinf fleet enroll; empty as in the recipe"),

@@ -8,7 +8,9 @@ say() { printf '\033[1m%s\033[0m\n' "$*"; }
 fits() { command -v "$1" >/dev/null && "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
 
 python=
-for candidate in ${PYTHON:-.venv/bin/python python3 python3.12 python3.11 python3.13 python3.10}; do
+candidates=(.venv/bin/python python3 python3.12 python3.11 python3.13 python3.10)
+[ -z "${PYTHON:-}" ] || candidates=("$PYTHON")
+for candidate in "${candidates[@]}"; do
   if fits "$candidate"; then python=$candidate && break; fi
 done
 [ -n "$python" ] || {
@@ -23,7 +25,14 @@ if [ -n "${ROS_DISTRO:-}" ]; then
       "Jazzy): PYTHON=/usr/bin/python3 make setup. Or open a shell without ROS, and the wheels are used" >&2
     exit 1
   }
-  ros='' with="ROS 2 $ROS_DISTRO as it is sourced"
+  if [[ $("$python" -c 'import rclpy; print(rclpy.__file__)') != "$PWD/.venv/"* ]]; then
+    if compgen -G ".venv/lib/python*/site-packages/ros_wheels_bootstrapper.pth" >/dev/null; then
+      echo "setup: expected .venv without ROS 2's wheels, since ROS 2 $ROS_DISTRO is sourced, and they come before it. Run: make clean," \
+        "then this again" >&2
+      exit 1
+    fi
+    ros='' with="ROS 2 $ROS_DISTRO as it is sourced"
+  fi
 fi
 if [ -x .venv/bin/python ] && ! .venv/bin/python --version | grep -qF "Python $version."; then
   echo "setup: .venv is of $(.venv/bin/python --version), PYTHON is of $version. Run: make clean, then this again" >&2
@@ -31,6 +40,7 @@ if [ -x .venv/bin/python ] && ! .venv/bin/python --version | grep -qF "Python $v
 fi
 
 say "1/3 system libraries for offscreen rendering, and RealSense cameras"
+lacking() { echo "  not installed: ${missing[*]}. Videos and cameras need them: sudo ${install[*]}"; }
 missing=() libraries=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p || true)
 for library in libOSMesa.so.8:libosmesa6 libEGL.so.1:libegl1 libGL.so.1:libgl1 libusb-1.0.so.0:libusb-1.0-0; do
   [[ $libraries == *"${library%%:*}"* ]] || missing+=("${library##*:}")
@@ -38,11 +48,11 @@ done
 if [ ${#missing[@]} -gt 0 ]; then
   install=(apt-get install -y --no-install-recommends "${missing[@]}")
   if [ "$(id -u)" = 0 ]; then
-    apt-get update -qq && "${install[@]}" -qq || true
+    { apt-get update -qq && "${install[@]}" -qq; } || lacking
   elif sudo -n true 2>/dev/null; then
-    sudo apt-get update -qq && sudo "${install[@]}" -qq || true
+    { sudo apt-get update -qq && sudo "${install[@]}" -qq; } || lacking
   else
-    echo "  not installed: ${missing[*]}. Videos and cameras need them: sudo ${install[*]}"
+    lacking
   fi
 fi
 

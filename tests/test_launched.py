@@ -93,3 +93,12 @@ def test_what_is_refused_writes_nothing(tmp_path, episodes, others):
 def test_a_person_arms_a_real_arm(tmp_path):
     asked = launched(said(tmp_path, robot="franka"))
     assert asked.recipe.station.operator.kind == "keyboard" and "station.operator={kind: keyboard}" in asked.overrides
+
+
+@pytest.mark.parametrize("own, kind", [("{}", "keyboard"), ("{operator: {kind: spacemouse, scale: 0.5}}", "spacemouse")])
+def test_a_person_has_the_device_of_the_recipe(tmp_path, own, kind):
+    """As ``collect.launch.py`` asks for one."""
+    (tmp_path / "mine.yaml").write_text(f"name: mine\nstation: {own}\n")
+    asked = launched(said(tmp_path, recipe=str(tmp_path / "mine.yaml"), operator="person", episodes="2"))
+    assert asked.recipe.station.operator.kind == kind
+    assert kind == "keyboard" or asked.recipe.station.operator.scale == 0.5

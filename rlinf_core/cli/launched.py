@@ -19,6 +19,7 @@ from rlinf_core.recipes import Recipe, load_recipe, station_robot
 from rlinf_core.settings.overrides import quoted
 from rlinf_core.trainer.folder import keep_recipe
 
+PERSON = "person"  # an operator: whatever device the recipe has
 ROBOTS = {"sim": "franka_sim", "franka": "franka_fr3"}
 TRAINER = re.compile(r"(\[[^\s\[\]/]+\]|[^\s:\[\]/]+):(\d{1,5})", re.ASCII)
 
@@ -48,7 +49,8 @@ def launched(said: Mapping[str, str]) -> Launched:
     name, overrides = said["recipe"], overrides_of(said)
     run_dir, wanted, before = folder("run_dir", said["run_dir"]), number("episodes", said["episodes"]), Takes()
     recipe = load_recipe(name, overrides)
-    if not said["operator"] and recipe.station.operator.kind == SCRIPTED and not station_robot(recipe).without_hardware:
+    by_person = said["operator"] == PERSON or not (said["operator"] or station_robot(recipe).without_hardware)
+    if by_person and recipe.station.operator.kind == SCRIPTED:
         overrides.append(f"station.operator={{kind: {KEYBOARD}}}")  # whom a script may not arm
         recipe = load_recipe(name, overrides)
     if wanted:
@@ -80,7 +82,7 @@ def overrides_of(said: Mapping[str, str]) -> list[str]:
     found += [f"bridge.port={int(address[2])}"] if address else []
     found += [f"station.lockstep={said['lockstep']}"] if said["lockstep"] else []
     found += [f"station.web.port={number('web', said['web'])}"] if said["web"] else []
-    found += [f"station.operator={{kind: {quoted(said['operator'])}}}"] if said["operator"] else []
+    found += [f"station.operator={{kind: {quoted(said['operator'])}}}"] if said["operator"] not in ("", PERSON) else []
     if not policy:
         return found
     scheme, _, server = policy.partition("://")

@@ -55,7 +55,7 @@ EXAMPLES = """examples:
   rlinf data check runs/x                   is every recording whole? rlinf data repair, merge, split, stats, export
   rlinf status                              how a running station is; rlinf fault reset, rlinf arm: what a person asks of it
   rlinf param set twin inject user_stop     of a node that runs; rlinf param list twin says what may change
-  rlinf fleet enroll station_b --out station_b    a station may call a trainer over a network (docs/fleet.md)
+  rlinf fleet enroll station_b --out carry/station_b    a station may call a trainer over a network (docs/fleet.md)
   rlinf fleet up demo --stations 4 --out runs/x   a trainer and simulated stations, all on this machine
   rlinf fleet status runs/x                 its stations: policies, backlog, success; also promote, rollback, pin, drain
   rlinf serve runs/x                        its newest policy over the network, for stations and openpi-client

@@ -36,11 +36,21 @@ def test_the_linter_is_silent_and_nobody_is_root(file):
 def test_no_key_and_nothing_that_is_built_anew_goes_into_an_image():
     ignored = {*(ROOT / ".dockerignore").read_text().split()}
     keys = (ROOT / ".gitignore").read_text().partition("# keys")[2].splitlines()[1:]
-    assert len(keys) >= 3 and {line.strip("/") for line in keys} | {".git", ".venv", "runs"} <= ignored
+    said = {line.strip("/") if line.startswith("/") else f"**/{line}" for line in keys}  # here, or wherever one lies
+    assert {"**/station.key", "**/ca.key", "**/page.token", "credentials"} <= said
+    assert said | {".git", ".venv", "runs"} <= ignored
+    assert {"ros_ws/src/*", "!ros_ws/src/rlinf*"} <= ignored, "what drives the arm is built beside it"
+
+
+@pytest.mark.parametrize("key", ["station_a/station.key", "station.key", "fleet/ca.key", "page.token"])
+def test_no_key_is_added_to_git(key):
+    assert subprocess.run(["git", "check-ignore", "-q", key], cwd=ROOT).returncode == 0
 
 
 def test_a_stations_container_sees_the_devices_that_its_image_can_read():
     station = COMPOSED["station"]
+    for mounted in ("../configs:/rlinf/configs:ro", "../robots:/rlinf/robots:ro"):
+        assert mounted in station["volumes"] and mounted in COMPOSED["trainer"]["volumes"]
     assert "/dev:/dev" in station["volumes"] and station["device_cgroup_rules"] == ["c *:* rmw"]
     assert {"plugdev", "dialout", "video"} <= {*station["group_add"]}
 

@@ -27,12 +27,12 @@ class Clone:
         path.write_text(text)
         path.chmod(0o755)
 
-    def run(self, name, *arguments):
+    def run(self, name, *arguments, **more):
         """A script of ours, here."""
         shutil.copy2(ROOT / "scripts" / name, self.folder / "scripts")
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("ROS", "PYTHON", "LIBERO"))}
         return subprocess.run([self.folder / "scripts" / name, *arguments], text=True, capture_output=True, timeout=120,
-                              env=environment | {"PATH": f"{self.folder}/shims:{os.environ['PATH']}"})
+                              env=environment | {"PATH": f"{self.folder}/shims:{os.environ['PATH']}"} | more)
 
 
 @pytest.fixture
@@ -52,6 +52,35 @@ def test_an_environment_that_ended_before_it_had_pip_is_finished_and_keeps_what_
     done = clone.run("setup.sh")
     assert "pip is there" in done.stdout and "done. Next" in done.stdout, done.stderr
     assert "not installed" not in done.stdout, "all libraries are there, early in a list that is longer than a pipe"
+
+
+def test_wheels_of_ros_are_not_left_beside_one_that_is_sourced(clone, monkeypatch):
+    packages = clone.folder / ".venv/lib/python3.12/site-packages"
+    packages.mkdir(parents=True)
+    sourced = clone.folder / "opt/rclpy.py"
+    sourced.parent.mkdir()
+    sourced.touch()
+    monkeypatch.setenv("LANG", "C")
+    clone.script("a python", f"#!/bin/sh\nROS_DISTRO= PYTHONPATH='{sourced.parent}' exec '{sys.executable}' \"$@\"\n")
+    for wheels in (False, True):
+        if wheels:
+            (packages / "ros_wheels_bootstrapper.pth").touch()
+        done = clone.run("setup.sh", ROS_DISTRO="jazzy", PYTHON=str(clone.folder / "a python"))
+        assert ("make clean" in done.stderr) is wheels and "expected Python 3.10" not in done.stderr, done.stderr
+        assert done.returncode
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_simulators_that_lack_a_library_are_tried_again_by_the_next_make(clone, there):
+    clone.script("shims/ldconfig", "#!/bin/sh\n")
+    for tool in ("apt-get", "sudo"):
+        clone.script(f"shims/{tool}", f"#!/bin/sh\nexit {int(not there)}\n")
+    clone.script("shims/id", "#!/bin/sh\necho 0\n")
+    clone.script("shims/grep", "#!/bin/sh\nexit 1\n")
+    clone.script(".venv/bin/python", "#!/bin/sh\n")
+    done = clone.run("simulators.sh")
+    assert done.returncode == 0 and ("not installed" in done.stdout) is not there, done.stdout + done.stderr
+    assert (clone.folder / ".venv/.simulators-done").exists() is there
 
 
 def test_a_simulator_whose_files_were_cut_off_on_their_way_is_fetched_anew(clone):

@@ -54,7 +54,7 @@ def bare(wheel, tmp_path_factory):
 
 def test_it_holds_what_is_no_python_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    tracked = subprocess.run(["git", "ls-files", "configs", "robots", "launch", "ros_ws/src/rlinf_msgs",
+    tracked = subprocess.run(["git", "ls-files", "configs", "robots", "ros_ws/src/rlinf_msgs",
                               "ros_ws/definitions", "ros_ws/src/rlinf/rlinf", "rlinf_core", "sim_bridges"],
                              cwd=ROOT, text=True, capture_output=True, check=True).stdout.split()
     packages = [path.removeprefix("ros_ws/src/rlinf/") for path in tracked]
