@@ -164,7 +164,7 @@ class Heard:
     ((0.0, SafetyState.HOLD, "contact"), False, "stopped: contact")])
 def test_the_arm_goes_on_only_where_its_interlock_says_so_now(last, held, words):
     heard = Heard([(-1.4, SafetyState.ACTIVE, ""), last])
-    scenario = SimpleNamespace(expect="ACTIVE", counts=None)
+    scenario = SimpleNamespace(expect="ACTIVE", counts=None, process="")
     assert heard._goes_on(scenario, SafetyState(), time.time() - 1.5) == (held, words, "the arm goes on")
     scenario.counts, heard.states[-1][1].dropped = "dropped", 3
     held_too, counted, _ = heard._goes_on(scenario, SafetyState(), time.time() - 1.5)
