@@ -38,7 +38,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 DOMAIN, CAMERAS, SIZE, STATE_HZ = 55, ("front", "wrist"), (128, 128), 100
 LEVELS = (-0.75, -0.25, 0.25, 0.75)     # normalised actions
-SPEED = 0.005                           # [m/s] of an action of 1: any other follows within a tick, whatever the limits
+SPEED = 0.005                           # [m/s] of an action of 1: of those above, each follows each within a tick of 2 ms
 PING_PONGS = {"spin": "pingpong", "events": "pingpong_events"}  # executor of the other side, and its key in the results
 OFFSETS = (-0.15, -0.05, 0.05, 0.15)    # [m] where the socket seems to be, which names the level
 WARM_UP_S = 8.0

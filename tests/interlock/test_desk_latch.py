@@ -50,12 +50,15 @@ def test_s14_armings_are_counted_alike_at_both_ends_whatever_became_of_them(tmp_
     assert front.arm(True) == "" and (tmp_path / "memory").read_text() == "ARMED"
     asked = [each["asked"] for each in interlock.receive()]
     assert sorted(asked) == asked and len(asked) == 2 and 0.0 < time.monotonic() - asked[0] < 60.0
-    interlock.send({"disarmed": 1})  # of before the second
-    front.listen()
-    assert (tmp_path / "memory").read_text() == "ARMED"
-    interlock.send({"disarmed": 2})
-    front.listen()
-    assert (tmp_path / "memory").read_text() == "DISARMED"
+    only_the_second_disarming_counts(interlock, front, tmp_path / "memory")
+
+
+def only_the_second_disarming_counts(interlock, front, memory):
+    """The first is of before the second arming."""
+    for number, stands in ((1, "ARMED"), (2, "DISARMED")):
+        interlock.send({"disarmed": number})
+        front.listen()
+        assert memory.read_text() == stands
 
 
 def test_s14_what_could_not_be_asked_is_not_counted(tmp_path):
@@ -71,12 +74,7 @@ def test_s14_a_new_desk_goes_on_counting_armings_and_believes_no_older_word(tmp_
     front.listen()
     interlock.send({"reply": 1, "reason": ""})
     assert front.arm(True) == ""
-    interlock.send({"disarmed": 1})  # of before this arming
-    front.listen()
-    assert (tmp_path / "memory").read_text() == "ARMED"
-    interlock.send({"disarmed": 2})
-    front.listen()
-    assert (tmp_path / "memory").read_text() == "DISARMED"
+    only_the_second_disarming_counts(interlock, front, tmp_path / "memory")
 
 
 class Process:

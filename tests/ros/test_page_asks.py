@@ -111,3 +111,9 @@ def test_an_action_is_asked_in_the_thread_that_hears_its_answer(asks):
     asks.request.cancel_goal_async.side_effect = lambda: threads.append(threading.current_thread().name) or accepted()
     assert ask(asks, "cancel").startswith("no further episode")
     assert threads == ["ros", "ros"]
+
+
+def test_an_action_that_cannot_be_asked_is_said_to_the_page_and_ends_nothing_else(asks):
+    asks.runner.send_goal_async.side_effect = RlinfError("its handle has gone")
+    with pytest.raises(RlinfError, match="its handle has gone"):
+        ask(asks, "start")

@@ -77,6 +77,7 @@ def test_rollouts_that_are_too_old_make_no_update_and_keep_nobody_waiting(spool,
     play("a", "b", "c")
     assert run.data.due(1, run.learner) == 1 and not run.data.accepting(1)
     assert run.data.accepting(2) and run.data.due(2, run.learner) == 0 and run.data.waiting == []
+    assert run.data.counts()["stale"] == 3.0, "whoever looks sees that nothing is learned from them"
     run.data.versions[4] = 1
     play("d")
     run.data.versions[4] = 2
