@@ -9,8 +9,9 @@ before, so that the first command with that velocity is the answer to it. The ti
 first message is published until that command is in this process's callback: transport, packing, inference and the waits
 for the environment's and the interlock's timers included; "late" counts those beyond a period. The ping-pong sends the
 same messages at the same rate to one process, a bare node under ``rclpy.spin``, which answers with a pose when the last has
-come. "events" is the same ping-pong with the executor that our nodes spin on, which wakes faster: the floor of what four
-processes in a row could reach.
+come. "events" is the same ping-pong with the executor that our nodes spin on, which wakes faster. "relay" is the floor of
+what processes in a row can reach: three bare nodes on that executor in the places of environment, policy and interlock,
+which pass on messages as large and compute nothing.
 
 ``--tick 0.004 --horizon 2``: an interlock of 250 Hz, and chunks of two actions of which the first is played until the next
 chunk comes, the second where that one is late. A chunk that has missed one tick then waits for 4 ms, not for 10.
@@ -23,11 +24,8 @@ It does not cover a network between machines, compressed images, or what the rob
 from __future__ import annotations
 
 import argparse
-import array
-import contextlib
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,13 +34,24 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-DOMAIN, CAMERAS, SIZE, STATE_HZ = 55, ("front", "wrist"), (128, 128), 100
-LEVELS = (-0.75, -0.25, 0.25, 0.75)     # normalised actions
-SPEED = 0.005                           # [m/s] of an action of 1: of those above, each follows each within a tick of 2 ms
-PING_PONGS = {"spin": "pingpong", "events": "pingpong_events"}  # executor of the other side, and its key in the results
-OFFSETS = (-0.15, -0.05, 0.05, 0.15)    # [m] where the socket seems to be, which names the level
-WARM_UP_S = 8.0
-HOME = (0.5, 0.0, 0.25, 1.0, 0.0, 0.0, 0.0)
+sys.path.insert(0, str(ROOT))
+from benchmarks.robot_side import (  # noqa: E402
+    CAMERAS,
+    FLOORS,
+    HOME,
+    LEVELS,
+    OFFSETS,
+    SIZE,
+    SPEED,
+    WARM_UP_S,
+    RobotSide,
+    as_a_driver,
+    as_everybody,
+    round_trips,
+)
+
+DOMAIN = 55
+KEYS = {"spin": "pingpong", "events": "pingpong_events", "relay": "relay"}  # of the floors, in the results
 
 
 def write_task(folder: Path, hz: int, seconds: float) -> Path:
@@ -100,79 +109,6 @@ def train_policy(task_path: Path, path: Path, horizon: int) -> None:
     if loss.item() > 5e-3:
         raise SystemExit(f"the benchmark's policy was not learned: loss {loss.item():.4f}")
     save_policy(actor, path)
-
-
-def pixels() -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 255, (*SIZE, 3), dtype=np.uint8)
-
-
-class RobotSide:
-    """Publishes state at STATE_HZ and both images at ``hz``; ``answers`` holds (time, target pose) of every command."""
-
-    def __init__(self, node, hz: int) -> None:
-        from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
-        from sensor_msgs.msg import Image, JointState
-
-        from rlinf.qos import profile
-
-        self.node, self.every = node, STATE_HZ // hz
-        self.tick, self.step, self.target, self.until = 0, 0, HOME, 0.0
-        self.published: list[tuple[float, int]] = []
-        self.answers: list[tuple[float, float]] = []
-        kinds = {"current_pose": PoseStamped, "object_pose": PoseStamped, "current_twist": TwistStamped,
-                 "wrench": WrenchStamped, "joint_states": JointState, "gripper/state": JointState}
-        self.messages = {topic: kind() for topic, kind in kinds.items()}
-        self.messages["joint_states"].position = [0.0] * 7
-        data = array.array("B", pixels().tobytes())
-        for name in CAMERAS:
-            self.messages[f"camera/{name}/image"] = Image(height=SIZE[0], width=SIZE[1], encoding="rgb8",
-                                                          step=3 * SIZE[1], data=data)
-        self.outputs = {topic: node.create_publisher(type(message), topic, profile(topic))
-                        for topic, message in self.messages.items()}
-        node.create_subscription(PoseStamped, "target_pose", self.on_target, profile("target_pose"))
-        node.create_timer(1.0 / STATE_HZ, self.publish)
-
-    def publish(self) -> None:
-        started, stamp = time.monotonic(), self.node.get_clock().now().to_msg()
-        observation = self.tick % self.every == 0
-        if observation:
-            self.step += 1
-            self.messages["object_pose"].pose.position.x = self.target[0] + OFFSETS[self.step % len(OFFSETS)]
-            self.published.append((started, self.step % len(OFFSETS)))
-        self.tick += 1
-        pose = self.messages["current_pose"].pose
-        pose.position.x, pose.position.y, pose.position.z = self.target[:3]
-        pose.orientation.x, pose.orientation.w = 1.0, 0.0
-        self.messages["object_pose"].pose.position.y, self.messages["object_pose"].pose.position.z = self.target[1:3]
-        for topic, message in self.messages.items():
-            if observation or not topic.startswith(("camera/", "object_pose")):
-                message.header.stamp = stamp
-                self.outputs[topic].publish(message)
-
-    def on_target(self, message) -> None:
-        p = message.pose.position
-        self.answers.append((time.monotonic(), p.x))
-        self.target = (p.x, p.y, p.z)
-
-    def latencies(self, hz: int, tick_s: float) -> tuple[np.ndarray, int]:
-        """Seconds from each observation to the first command of its level; and how many were never answered."""
-        levels, arrived = [], []
-        for (_, before), (at, x) in zip(self.answers, self.answers[1:], strict=False):
-            action = (x - before) / tick_s / SPEED
-            nearest = int(np.argmin(np.abs(np.array(LEVELS) - action)))
-            levels.append(nearest if abs(LEVELS[nearest] - action) < 0.2 else -1)
-            arrived.append(at)
-        arrived, levels = np.array(arrived), np.array(levels)
-        times, missed, begin = [], 0, self.published[0][0] + WARM_UP_S
-        for at, level in self.published:
-            if not begin < at < self.until - 3.0 / hz:
-                continue
-            window = (arrived > at) & (arrived < at + 3.0 / hz) & (levels == level)
-            if window.any():
-                times.append(arrived[np.argmax(window)] - at)
-            else:
-                missed += 1
-        return np.array(times), missed
 
 
 def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int) -> dict[str, float]:
@@ -250,76 +186,6 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
             "late": int(np.sum(times > 1.0 / hz)), "dropped": dropped}
 
 
-def ping_pong(hz: int, seconds: float, executor_name: str) -> np.ndarray:
-    """Seconds per round trip: the same messages to one process that answers the last of them with a pose.
-
-    inf where no answer came within a period, which is what a station has for one, too.
-    """
-    import rclpy
-
-    node = rclpy.create_node("ping", namespace="/pingpong")
-    executor = rclpy.executors.SingleThreadedExecutor()
-    executor.add_node(node)
-    robot = RobotSide(node, hz)
-    pong = subprocess.Popen([sys.executable, __file__, "--pong", executor_name])
-    try:
-        end = time.monotonic() + 60
-        while len(robot.answers) < 10:
-            executor.spin_once(timeout_sec=0.05)
-            if time.monotonic() > end:
-                raise SystemExit("the ping-pong's other process does not answer")
-        robot.published.clear()
-        robot.answers.clear()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.05)
-    finally:
-        pong.terminate()
-        pong.wait()
-        executor.shutdown()
-        node.destroy_node()
-    arrived = np.array([at for at, _ in robot.answers])
-    times = []
-    for at, _ in robot.published[:-1]:
-        later = arrived[(arrived > at) & (arrived < at + 1.0 / hz)]
-        times.append(later[0] - at if len(later) else np.inf)
-    return np.array(times)
-
-
-def pong(executor_name: str) -> None:
-    """The other side of the ping-pong; its answer is due when the last camera's image has come."""
-    import rclpy
-    from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
-    from rclpy._rclpy_pybind11 import RCLError
-    from rclpy.executors import ExternalShutdownException
-    from rclpy.node import Node
-    from sensor_msgs.msg import Image, JointState
-
-    from rlinf.qos import profile
-    from rlinf.spinning import run
-
-    class Pong(Node):
-        def __init__(self) -> None:
-            super().__init__("pong", namespace="/pingpong")
-            answers, answer = self.create_publisher(PoseStamped, "target_pose", profile("target_pose")), PoseStamped()
-            for topic, kind in {"current_pose": PoseStamped, "object_pose": PoseStamped, "current_twist": TwistStamped,
-                                "wrench": WrenchStamped, "joint_states": JointState,
-                                "gripper/state": JointState}.items():
-                self.create_subscription(kind, topic, lambda _: None, profile(topic))
-            one, other = (f"camera/{name}/image" for name in CAMERAS)
-            self.create_subscription(Image, one, lambda _: None, profile(one))
-            self.create_subscription(Image, other, lambda _: answers.publish(answer), profile(other))
-
-    if executor_name == "events":
-        run(Pong, priority=10)
-        return
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-    rclpy.init()
-    with contextlib.suppress(KeyboardInterrupt, ExternalShutdownException, RCLError):
-        rclpy.spin(Pong())
-
-
 def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     """Environment steps per second through the demo's station, resets and recording included; and of the bare simulator."""
     import rclpy
@@ -377,17 +243,6 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
     return {"lockstep_steps_per_s": rate, "bare_simulator_steps_per_s": bare, "lockstep_ratio": rate / bare}
 
 
-def as_a_driver(children: int = 0) -> None:
-    """At the priority of a robot's driver; with SCHED_RESET_ON_FORK, what this thread starts from now on has none."""
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | children, os.sched_param(25))
-
-
-def as_everybody() -> None:
-    """At no real-time priority, which what this thread starts would have, too."""
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
 def percentiles(times: np.ndarray) -> dict[str, float]:
     return {"p50_ms": 1e3 * float(np.percentile(times, 50)), "p99_ms": 1e3 * float(np.percentile(times, 99))}
 
@@ -400,40 +255,32 @@ def main() -> None:
     parser.add_argument("--horizon", type=int, default=1, help="actions of a chunk, of which one is played")
     parser.add_argument("--episodes", type=int, default=20, help="lockstep episodes")
     parser.add_argument("--json", type=Path, help="write one flat object there")
-    parser.add_argument("--pong", choices=PING_PONGS, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     from rlinf_core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
         os.execve(sys.executable, [sys.executable, *sys.argv], ros_environment(DOMAIN))
-    if options.pong:
-        pong(options.pong)
-        return
     import rclpy
 
     as_a_driver()
     rclpy.init()
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rlinf-station-loop-") as folder:
-        print(f"{'':8}{'station p50':>13}{'p99':>9}{'inference':>11}{'missed':>8}{'late':>8}{'dropped':>9}"
-              f"{'rclpy.spin p50':>16}{'p99':>9}{'missed':>8}{'ratio':>7}{'events p50':>12}{'p99':>9}{'missed':>8}"
-              f"{'ratio':>7}")
+        print(f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}")
         for hz in options.hz:  # half of each floor before and half after: the machine's mood changes
-            before = {name: ping_pong(hz, options.seconds / 2, name) for name in PING_PONGS}
+            before = {name: round_trips(hz, options.seconds / 2, name) for name in FLOORS}
             ours = real_time(Path(folder), hz, options.seconds, options.tick, options.horizon)
-            line = (f"{hz:>4} Hz {ours['p50_ms']:10.2f} ms{ours['p99_ms']:6.2f} ms{ours['inference_p50_ms']:8.2f} ms"
-                    f"{ours['missed']:8d}{ours['late']:8d}{ours['dropped']:9d}")
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
-            for name, key in PING_PONGS.items():
-                times = np.concatenate([before[name], ping_pong(hz, options.seconds / 2, name)])
+            print(f"{hz:>4} Hz {'the station':<16}{ours['p50_ms']:9.2f} ms{ours['p99_ms']:9.2f} ms{ours['missed']:5d}"
+                  f"{ours['late']:6d}{ours['dropped']:9d}{ours['inference_p50_ms']:8.2f} ms", flush=True)
+            for name, key in KEYS.items():
+                times = np.concatenate([before[name], round_trips(hz, options.seconds / 2, name)])
                 floor = percentiles(times[np.isfinite(times)]) | {"missed": int(np.sum(np.isinf(times)))}
                 ratio = ours["p50_ms"] / floor["p50_ms"]
-                line += f"{floor['p50_ms']:{13 if name == 'spin' else 9}.2f} ms{floor['p99_ms']:6.2f} ms"
-                line += f"{floor['missed']:8d}{ratio:7.2f}"
+                print(f"{'':8}{name:<16}{floor['p50_ms']:9.2f} ms{floor['p99_ms']:9.2f} ms{floor['missed']:5d}{'':26}"
+                      f"{ratio:7.2f}", flush=True)
                 result |= {f"{key}_{part}_{hz}hz": value for part, value in floor.items()}
-                result[f"p50_ratio{'' if name == 'spin' else '_events'}_{hz}hz"] = ratio
-            print(line, flush=True)
+                result[f"p50_ratio{'' if name == 'spin' else f'_{name}'}_{hz}hz"] = ratio
         worst = max(options.hz, key=lambda hz: result[f"p50_ratio_{hz}hz"])
         result |= {key: result[f"{key}_{worst}hz"] for key in ("p50_ratio", "p50_ms", "p99_ms")}
         as_everybody()  # what a lockstep's station is started from

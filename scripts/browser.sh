@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# The distribution's Chromium, in which the tests open the operator's page (docs/operator_page.md). `make browser`
+# The distribution's Chromium, in which the tests open the operator's page (docs/operator_page.md): without a window where
+# there is such a package (Debian), which takes half of the processor's time. `make browser`
 set -euo pipefail
-install=(apt-get install -y -qq --no-install-recommends chromium)
-if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then
-  exit 0
-elif [ "$(id -u)" = 0 ]; then
-  apt-get update -qq && "${install[@]}" || echo "browser: not installed; tests/ros/test_page_browser.py is skipped"
-elif sudo -n true 2>/dev/null; then
-  sudo apt-get update -qq && sudo "${install[@]}" || echo "browser: not installed; tests/ros/test_page_browser.py is skipped"
-else
-  echo "browser: not installed: sudo ${install[*]}. Without it tests/ros/test_page_browser.py is skipped"
+for name in chromium-headless-shell chromium google-chrome; do
+  ! command -v "$name" >/dev/null || exit 0
+done
+as=()
+if [ "$(id -u)" != 0 ]; then
+  sudo -n true 2>/dev/null || { echo "browser: not installed: sudo apt-get install chromium. Without it the page's tests are skipped"; exit 0; }
+  as=(sudo)
 fi
+"${as[@]}" apt-get update -qq
+for name in chromium-headless-shell chromium; do
+  ! "${as[@]}" apt-get install -y -qq --no-install-recommends "$name" || exit 0
+done
+echo "browser: not installed; the page's tests are skipped"

@@ -7,8 +7,9 @@ import shutil
 import pytest
 from rlinf_msgs.msg import SafetyState
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no browser: expected chromium or google-chrome. Run: make browser")
+KINDS = ("chromium-headless-shell", "chromium", "google-chrome")  # the first, which has no window, computes least
+CHROMIUM = next(filter(None, map(shutil.which, KINDS)), None)
+needs_browser = pytest.mark.skipif(not CHROMIUM, reason=f"no browser: expected one of {', '.join(KINDS)}. Run: make browser")
 
 
 @contextlib.contextmanager

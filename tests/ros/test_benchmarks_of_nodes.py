@@ -84,7 +84,7 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
 
     monkeypatch.setattr(station_loop, "DOMAIN", 93)
     monkeypatch.setenv("ROS_DOMAIN_ID", "93")
-    monkeypatch.setattr(station_loop, "ping_pong", lambda *_: [1e-3])
+    monkeypatch.setattr(station_loop, "round_trips", lambda *_: [1e-3])
     monkeypatch.setattr(station_loop, "real_time", real_time)
     monkeypatch.setattr(station_loop, "lockstep", lockstep)
     monkeypatch.setattr(sys, "argv", ["station_loop.py"])
