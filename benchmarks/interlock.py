@@ -36,7 +36,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-DOMAIN, PATIENCE_S = 73, 60.0
+DOMAIN, PATIENCE_S, ARMS_S = 73, 60.0, 10.0
 KEPT, CHUNK_HZ = 1000, 50  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
 HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
 TICK = 0.01
@@ -177,7 +177,7 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
                 asked.append(arming.call_async(SetBool.Request(data=True)))
             return safety[0].state in (SafetyState.ARMED, SafetyState.ACTIVE)
 
-        wait(armed, "the interlock to be armed", 10.0)
+        wait(armed, "the interlock to be armed", ARMS_S)
         last = seq[0] + 2 * KEPT  # every second pose a chunk: what was before it was armed is forgotten by then
         wait(lambda: seq[0] >= last, f"{KEPT} chunks", PATIENCE_S + 4 * KEPT / CHUNK_HZ)
         end = time.monotonic() + seconds

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The suite in three passes side by side: what starts stations in real time, two files at a time, which waits more than it
+# The suite in three passes side by side: what starts stations in real time, one test after the other, which waits more than it
 # computes; stations in simulated time, to which a busy machine does nothing, and what asks a station and is patient; and
 # everything else, on all cores.
 #
@@ -27,8 +27,7 @@ pass others 8 "not ros" -n $(($(nproc) < 8 ? $(nproc) : 8)) --dist worksteal
 pass asked 3 "ros and (lockstep or patient)" $ros
 echo "stations in real time below; all other tests beside them, in $results"
 failed=0
-scripts/run_tests.sh -m "${only}ros and not lockstep and not patient" --junitxml="$results/stations.xml" \
-    -n 2 --dist loadfile $ros || failed=$?
+scripts/run_tests.sh -m "${only}ros and not lockstep and not patient" --junitxml="$results/stations.xml" $ros || failed=$?
 [ $failed -lt 2 ] || exit $failed  # interrupted, or not even begun
 for pid in "${beside[@]}"; do wait "$pid" || failed=$?; done
 cat "$results"/{asked,others}.txt

@@ -89,7 +89,7 @@ def pytest_sessionfinish(session):
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config):
-    """All is said and written: what the middleware leaves to destructors aborts a process now and then, as if it had failed."""
+    """All is said and written; what the middleware leaves to destructors aborts now and then a process that has passed."""
     if "rclpy" in sys.modules and SESSION in config.stash and not hasattr(config, "workerinput"):
         sys.stdout.flush()
         sys.stderr.flush()

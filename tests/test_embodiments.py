@@ -191,9 +191,9 @@ def test_of_what_one_robot_does_nothing_is_learned_about_the_others(name, random
     assert np.isfinite(said["critic_loss"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
-    "rlpd, critic_warmup: 100, discount: 0.95, critic_hidden: [64, 64], batch_size: 128",
-    pytest.param("dagger, steps: 500", marks=pytest.mark.slow)])
+    "rlpd, critic_warmup: 100, discount: 0.95, critic_hidden: [64, 64], batch_size: 128", "dagger, steps: 500"])
 def test_on_the_way_one_policy_becomes_better_with_two_robots(name, tmp_path):
     """Three demonstrations of each do not suffice; what it then plays itself, rewarded or corrected, does."""
     recipe = load_recipe("sim_embodiments", [

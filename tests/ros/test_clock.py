@@ -21,10 +21,12 @@ def in_simulated_time(peer, station, seed):
     recipe = load_recipe("demo", [f"station.name={station}"])
     for process in station_processes(recipe, peer.supervisor.run_dir):
         if process.name in ("sim_bridge", "interlock"):
-            process.parameters.update(use_sim_time=True, **({"seed": seed} if process.name == "sim_bridge" else {}))
+            process.parameters.update(use_sim_time=True, **({"seed": seed} if process.name == "sim_bridge" else
+                                                            {"lockstep_guard_s": 0.05}))  # disarmed, it ticks that often
             peer.supervisor.start(replace(process, name=f"{station}_{process.name}"))
 
 
+@pytest.mark.lockstep
 @pytest.mark.domain(115)
 def test_two_simulated_stations_have_a_clock_each_and_a_users_node_follows_one(peer):
     heard = {"station_a": [], "station_b": []}

@@ -173,13 +173,16 @@ def test_the_arm_goes_on_only_where_its_interlock_says_so_now(last, held, words)
 
 
 @pytest.mark.parametrize("target, arm, seconds, still, words", [
-    (0.1, 0.1, None, True, "0 mm"), (0.1, 0.13, None, False, "30 mm"), (0.1, 0.1, 1.5, True, "0 mm"),
-    (0.2, 0.1, None, False, "100 mm"), (0.1001, 0.1, None, True, "0 mm")],
-    ids=["both rest", "the arm goes on", "after a stop", "the target goes on", "begun from where it is found"])
+    (0.1, [0.1], None, True, "0 mm"), (0.1, [0.13], None, False, "30 mm"), (0.1, [0.1], 1.5, True, "0 mm"),
+    (0.2, [0.1], None, False, "100 mm"), (0.1001, [0.1], None, True, "0 mm"),
+    (0.1, [0.1009, 0.1013], None, True, "0 mm"), (0.1, [0.1009, 0.1018, 0.1027], None, False, "1 mm"),
+    (0.1, [0.1009, 0.1109], None, False, "10 mm"), (0.2, [0.1009, 0.1013], None, False, "100 mm")],
+    ids=["both rest", "the arm goes on", "after a stop", "the target goes on", "begun from where it is found",
+         "the arm creeps to its rest", "the arm creeps on", "the arm creeps and goes", "the target goes, the arm creeps"])
 def test_a_fault_moves_neither_the_target_nor_the_arm(target, arm, seconds, still, words):
-    heard = Heard([(0.0, SafetyState.FAULT, "x")], [(0.0, 0.0), (0.1, 0.1), (target, arm)])
+    heard = Heard([(0.0, SafetyState.FAULT, "x")], [(0.0, 0.0), (0.1, 0.1), *((target, at) for at in arm)])
     assert heard._stays_stopped(SimpleNamespace(seconds=seconds)) == (still, f"then {words} by itself")
-    assert heard.waited_s[1:] == [0.7 + (seconds or 0.0), 0.7]
+    assert heard.waited_s[1:] == [0.7 + (seconds or 0.0), *(0.7 for _ in arm)]
 
 
 @pytest.mark.parametrize("options, row, said", [

@@ -121,7 +121,8 @@ def test_a_node_ends_with_whoever_started_it(tmp_path, peer):
 
 
 @pytest.mark.parametrize("number, group", [
-    (signal.SIGINT, True), (signal.SIGINT, False), pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow)])
+    (signal.SIGINT, True),
+    *(pytest.param(number, False, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM))])
 def test_ctrl_c_ends_a_whole_demo_in_order(tmp_path, number, group):
     settings = [f"bridge.port={free_port()}", "station.domain_id=63"]
     with open(tmp_path / "demo.txt", "w") as log:

@@ -187,8 +187,8 @@ def does_it_all(person):
 
 
 @pytest.mark.parametrize("person", [pytest.param(Person, marks=pytest.mark.domain(130)),
-                                    pytest.param(Silent, marks=pytest.mark.domain(8)),
-                                    pytest.param(Jointed, marks=pytest.mark.domain(50))], indirect=True)
+                                    pytest.param(Silent, marks=[pytest.mark.domain(8), pytest.mark.slow]),
+                                    pytest.param(Jointed, marks=[pytest.mark.domain(50), pytest.mark.slow])], indirect=True)
 def test_a_tenth_of_the_speeds_each_stop_in_its_bound_and_the_speeds_again_at_the_end(person, tmp_path):
     with contextlib.suppress(NotHeldError):
         does_it_all(person)
