@@ -8,10 +8,10 @@ then RLPD. It ends when 90 % of the last 50 training episodes of all stations to
 "To 90 %" is counted from the first training episode: seconds of the clock, episodes and time steps of all stations.
 
 "plays on" is the recipe as it is: a station plays the newest policy that it has, and pauses only where the trainer is an
-episode behind; the trainer makes so many updates for each time step, and waits for them. "in turns": the trainer is never
-behind when an episode begins (online.max_lag_episodes nearly 0), as where one process plays and learns. "free": neither
-waits for the other, and the trainer makes as many updates as it can. Seconds an episode, of one station, and seconds an
-update are those of the time from the first training episode to the end.
+episode behind; the trainer makes so many updates for each time step, and waits for them. "in turns": after each episode the
+station waits until the trainer has learned what it owes for it, and the new policy is there (online.in_turns). "free":
+neither waits for the other, and the trainer makes as many updates as it can. Seconds an episode, of one station, and
+seconds an update are those of the time from the first training episode to the end.
 
 RLinf-USER's table, of its own robots and models, has 1.55 times the episodes and 4.6 times the updates (SAC on images), and
 1.20 and 5.70 (HG-DAgger), for not waiting. Of one who waits, with e of the time for episodes and u for updates (e + u = 1),
@@ -42,8 +42,8 @@ from rlinf_core.launching.fleet import FOLDER  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 
 WINDOW, GOOD, DOMAIN = 50, 0.9, 130
-WAYS = {"plays on": [], "in turns": ["online.max_lag_episodes=0.02"],
-        "free": ["online.updates_per_step=1000", "online.max_lag_episodes=1000000"]}
+WAYS = {"plays on": [], "in turns": ["online.in_turns=true", "online.slice_episodes=1", "online.publish_every_updates=50"],
+        "free": ["online.updates_per_step=1000", "online.max_lag_episodes=1000000", "online.publish_every_updates=50"]}
 
 
 def trained(run: Path) -> list[dict]:
@@ -75,7 +75,7 @@ def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder
     command = [ROOT / ".venv/bin/rlinf", "fleet", "up", "demo", "--quiet", "--out", run, "--stations", str(stations),
                "--set", f"seed={seed}", f"bridge.port={free_port()}", f"station.domain_id={DOMAIN}", "evaluate.episodes=1",
                f"station.real_time_factor={options.real_time_factor}", "online.stop_at_success=2",
-               "online.max_env_steps=100000", *WAYS[way]]
+               "online.max_env_steps=100000", *options.set, *WAYS[way]]
     with open(folder / f"{run.name}.log", "w") as log:
         child = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, start_new_session=True)
         try:
@@ -115,6 +115,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--real-time-factor", type=float, default=1.0)
     parser.add_argument("--minutes", type=float, default=30.0, help="of one run, its demonstrations included")
+    parser.add_argument("--set", nargs="+", default=[], help="further settings of the recipe")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     flat: dict[str, float] = {"real_time_factor": options.real_time_factor, "cores": float(len(os.sched_getaffinity(0)))}

@@ -136,6 +136,14 @@ def test_what_a_run_must_know_of_an_algorithm_is_what_its_settings_say(name, key
     config = algorithm(name).Config
     assert (getattr(config(**{key: value}), what), getattr(config(), what)) == (told, otherwise)
 
+@pytest.mark.parametrize("said, owed, accepting", [
+    ([], 200, True), ([], 202, False), (["online.in_turns=true"], 0, True), (["online.in_turns=true"], 1, False),
+    (["online.in_turns=true", "online.max_lag_episodes=5"], 2, False)])
+def test_in_turns_whoever_plays_waits_for_every_update_else_for_an_episodes_worth_of_them(said, owed, accepting):
+    governor = governor_for(load_recipe("demo", ["online.min_transitions=0", "online.updates_per_step=2", *said]), 100)
+    assert governor.accepting(500, 1000 - owed) is accepting
+
+
 
 def test_an_algorithm_that_says_its_own_pace_does_not_wait_for_the_phases_first_transitions():
     own, phase = (governor_for(load_recipe(name), 100) for name in ("sim_dagger", "sim_rlpd"))

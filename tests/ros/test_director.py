@@ -7,10 +7,11 @@ from unittest.mock import MagicMock
 
 import builtin_interfaces.msg
 import pytest
-from rlinf_msgs.msg import Applied, EpisodeEvent, TrainerStatus
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, TrainerStatus
 
 from rlinf.director import Director
-from rlinf.director_status import Lines, Recent, RunStopped, ending, refused, write_status
+from rlinf.director_status import Lines, Recent, RunStopped, ending, write_status
+from rlinf.trainer_status import caught_up, refused
 from rlinf_core.cli.compare import compare
 from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
@@ -131,3 +132,33 @@ def test_a_full_disk_keeps_its_lines_for_later_and_ends_nothing(tmp_path, monkey
     lines.add({"event": "three"})
     assert lines.trouble == "" and [json.loads(line)["event"] for line in lines.path.read_text().splitlines()] == [
         "one", "two", "three"]
+
+
+@pytest.mark.parametrize("trainer, version, episodes, is_so", [
+    ({}, 3, 5, True), ({"accepting": False}, 3, 5, False), ({"backlog": 1}, 3, 5, False), ({}, 2, 5, False),
+    ({}, 3, 6, False), ({"policy_version": 4}, 3, 5, False)])
+def test_the_learner_is_caught_up_with_once_it_has_all_owes_nothing_and_its_policy_plays(trainer, version, episodes, is_so):
+    told = TrainerStatus(**{"accepting": True, "episodes": 5, "policy_version": 3} | trainer)
+    assert caught_up(told, PolicyStatus(version=version), episodes) is is_so
+
+
+@pytest.mark.parametrize("in_turns, waited_for", [(True, [6, 7, 0]), (False, [0])])
+def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(in_turns, waited_for, tmp_path, monkeypatch):
+    director = Director.__new__(Director)  # without ROS
+    director.lines, director.recent, director.env_steps = Lines(tmp_path), MagicMock(ended=[]), 0
+    director.trainer, director._safe, waited, asked = TrainerStatus(episodes=5), [], [], []
+    ends = iter(["", "", "the end"])
+    monkeypatch.setattr("rlinf.director.ending", lambda *_: next(ends))
+
+    def play(count, mode, seed, deadline):
+        asked.append((count, mode, seed))
+        director._safe = [EpisodeEvent(episode_id=f"e{seed}")]
+
+    def catch_up(seconds, episodes=0):
+        waited.append(episodes)
+        director.trainer.episodes = max(director.trainer.episodes, episodes)
+
+    monkeypatch.setattr(director, "_episodes", play)
+    monkeypatch.setattr(director, "_catch_up", catch_up)
+    online = {"first_seed": 9, "max_minutes": 1.0, "slice_episodes": 1, "drain_s": 3.0, "in_turns": in_turns}
+    assert director._online(online) == "the end" and asked == [(1, "train", 9), (1, "train", 10)] and waited == waited_for

@@ -19,16 +19,15 @@ from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
-from rlinf.director_status import AskedToEnd, Lines, OperatorHealth, Recent, RunStopped, ending, refused, told, write_status
+from rlinf.director_status import AskedToEnd, Lines, OperatorHealth, Recent, RunStopped, ending, told, write_status
 from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
+from rlinf.trainer_status import caught_up, refused
 from rlinf.whereabouts import Lookout, nothing_heard
 from rlinf_core.reports.evaluations import Outcome, evaluation
 
-TRAINER_PATIENCE_S = 300.0
-SILENCE_S = 20.0
-STILL_S = 5.0
+TRAINER_PATIENCE_S, SILENCE_S, STILL_S = 300.0, 20.0, 5.0
 RECENT = 50      # training episodes whose success is shown
 EVALUATIONS = 3  # before giving up to have one in one version
 
@@ -184,17 +183,19 @@ class Director(StationNode):
         seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
         self.recent.ended.clear()
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
+            before = self.trainer.episodes
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
-        self._drain(online)
+            if online["in_turns"]:
+                self._catch_up(online["drain_s"], before + len(self._safe))
+        self._enter("drain", 0)
+        self._catch_up(online["drain_s"])
         return ended
 
-    def _drain(self, online: dict[str, Any]) -> None:
-        """Let the learner finish what it owes, and the policy node take the newest weights."""
-        self._enter("drain", 0)
-        if not self._within(online["drain_s"], lambda: self.trainer.accepting and self.trainer.backlog == 0
-                            and self.policy.version == self.trainer.policy_version):
-            self._log("warning", detail=f"waited {online['drain_s']:.0f} s for the learner to catch up. {self.look}")
+    def _catch_up(self, seconds: float, episodes: int = 0) -> None:
+        """Let the learner take so many in all and finish what it owes, and the policy node take the newest weights."""
+        if not self._within(seconds, lambda: caught_up(self.trainer, self.policy, episodes)):
+            self._log("warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}")
 
     # Waiting, always spinning
     def _episodes(self, count: int, mode: str, first_seed: int, deadline: float = 0.0) -> list[EpisodeEvent]:
@@ -216,8 +217,7 @@ class Director(StationNode):
         if not handle.accepted:  # it is still busy with what was asked before
             self._within(1.0, lambda: False)
             return
-        self.request, answer = handle, handle.get_result_async()
-        self.active_at = time.monotonic()
+        self.request, answer, self.active_at = handle, handle.get_result_async(), time.monotonic()
         while not answer.done():
             self._turn(0.1)
             if standstill(self.safety, "") or self.operator.prompt:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -127,12 +126,6 @@ def ending(recent: Recent, env_steps: int, online: dict[str, Any], deadline: flo
     if env_steps >= online["max_env_steps"]:
         return f"{env_steps} time steps were played (online.max_env_steps)"
     return f"{online['max_minutes']:g} minutes were over (online.max_minutes)" if time.monotonic() >= deadline else ""
-
-
-def refused(trainer: TrainerStatus, station: str) -> int:
-    """Episodes of a station that its trainer did not take, at the door or when it read them."""
-    read = dict(zip(trainer.names, trainer.values, strict=False)).get(f"{station}/refused", 0.0)
-    return trainer.set_aside + (int(read) if math.isfinite(read) else 0)
 
 
 def told(policy: PolicyStatus, trainer: TrainerStatus, safety: SafetyState, operator: str) -> dict[str, Any]:

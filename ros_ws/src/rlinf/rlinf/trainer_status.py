@@ -1,0 +1,19 @@
+"""What the trainer last told a station, as a director asks it."""
+
+from __future__ import annotations
+
+import math
+
+from rlinf_msgs.msg import PolicyStatus, TrainerStatus
+
+
+def caught_up(trainer: TrainerStatus, policy: PolicyStatus, episodes: int) -> bool:
+    """Whether the trainer has so many, owes nothing for them, and the station plays the policy that came of it."""
+    learned = trainer.accepting and trainer.backlog == 0 and trainer.episodes >= episodes
+    return learned and policy.version == trainer.policy_version
+
+
+def refused(trainer: TrainerStatus, station: str) -> int:
+    """Episodes of a station that its trainer did not take, at the door or when it read them."""
+    read = dict(zip(trainer.names, trainer.values, strict=False)).get(f"{station}/refused", 0.0)
+    return trainer.set_aside + (int(read) if math.isfinite(read) else 0)
