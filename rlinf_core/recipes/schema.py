@@ -146,7 +146,7 @@ class Online(Settings):
         "stops")
     stop_episodes: int = Field(100, gt=0, description="how many those are")
     slice_episodes: int = Field(10, gt=0, description="episodes asked for at a time")
-    in_turns: bool = Field(False, description="after so many, wait (drain_s at most) for the policy that learned from them")
+    in_turns: bool = Field(False, description="between episodes wait for the learner, after so many for its policy, too")
     first_seed: int = Field(100_000, ge=0, description="of the scenes, where the recipe's seed is 0")
     min_transitions: int = Field(300, ge=0, description="before the first update")
     updates_per_step: float = Field(2.0, ge=0, description="gradient updates per online transition")
