@@ -29,6 +29,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="+", default=[], help="further settings of the recipe")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the stations of its run end with it
     flat: dict[str, float] = {"real_time_factor": options.real_time_factor, "cores": float(len(os.sched_getaffinity(0)))}
     print(f"{'stations':>8}{'':>12}{'seed':>5}{'90 %':>6}{'s':>8}{'episodes':>10}{'steps':>8}{'updates':>9}"
           f"{'s/episode':>11}{'s/step':>8}{'s/update':>10}")

@@ -22,6 +22,13 @@ def test_it():
     WATCH.worst = {late}
     assert len(tries) > {times}
 """
+ABORTS = """
+import atexit, os, sys
+sys.modules["rclpy"] = None
+atexit.register(os.abort)
+def test_it():
+    assert {passes}
+"""
 
 
 def test_a_process_that_is_woken_late_says_so():
@@ -53,3 +60,12 @@ def test_only_what_failed_meanwhile_is_run_again(tmp_path, late, fails, said):
                          capture_output=True, text=True, env=os.environ)
     assert said in ran.stdout, ran.stdout + ran.stderr
     assert ("failed while the machine stood still for 0.06 s" in ran.stdout) == ("rerun" in said)
+
+
+@pytest.mark.parametrize("passes, code", [(True, 0), (False, 1)])
+def test_what_aborts_after_the_last_test_leaves_the_verdict_as_it_is(tmp_path, passes, code):
+    test = tmp_path / "test_it.py"
+    test.write_text(ABORTS.format(passes=passes))
+    ran = subprocess.run([sys.executable, "-m", "pytest", "-q", "-c", "pyproject.toml", "-p", "tests.conftest", "-p",
+                          "no:cacheprovider", test], capture_output=True, text=True, env=os.environ)
+    assert ran.returncode == code and ("1 passed" if passes else "1 failed") in ran.stdout, ran.stdout + ran.stderr

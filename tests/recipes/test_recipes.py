@@ -144,7 +144,6 @@ def test_in_turns_whoever_plays_waits_for_every_update_else_for_an_episodes_wort
     assert governor.accepting(500, 1000 - owed) is accepting
 
 
-
 def test_an_algorithm_that_says_its_own_pace_does_not_wait_for_the_phases_first_transitions():
     own, phase = (governor_for(load_recipe(name), 100) for name in ("sim_dagger", "sim_rlpd"))
     assert (own.updates_per_step, own.min_transitions) == (5.0, 0)

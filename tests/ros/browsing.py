@@ -9,7 +9,8 @@ from rlinf_msgs.msg import SafetyState
 
 KINDS = ("chromium-headless-shell", "chromium", "google-chrome")  # the first, which has no window, computes least
 CHROMIUM = next(filter(None, map(shutil.which, KINDS)), None)
-needs_browser = pytest.mark.skipif(not CHROMIUM, reason=f"no browser, none of {', '.join(KINDS)}. Run: make browser")
+needs_browser = pytest.mark.skipif(
+    not CHROMIUM, reason=f"no browser: expected one of {', '.join(KINDS)}. Run: make browser")
 
 
 @contextlib.contextmanager

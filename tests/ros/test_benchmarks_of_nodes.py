@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from benchmarks import interlock, recorder, station_loop
+from benchmarks import interlock, recorder, robot_side, station_loop
 
 rclpy = pytest.importorskip("rclpy")
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue  # noqa: E402
@@ -94,6 +94,17 @@ def test_a_lockstep_station_is_started_without_real_time_priority(monkeypatch):
     finally:
         os.sched_setscheduler(0, *before)
     assert seen == [os.SCHED_OTHER]
+
+
+@pytest.mark.domain(95)
+def test_one_bare_process_answers_and_so_do_three_in_a_row(alone, monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "95")
+    started, start = [], robot_side.subprocess.Popen
+    monkeypatch.setattr(robot_side.subprocess, "Popen", lambda words: started.append(words[-1]) or start(words))
+    for floor in ("events", "relay"):
+        times = robot_side.round_trips(20, 2.0, floor)
+        assert len(times) > 10 and (times < 0.05).sum() > len(times) / 2 and times.min() > 0.0
+    assert started == ["events", "environment", "policy", "interlock"]
 
 
 @pytest.mark.domain(95)
