@@ -162,6 +162,7 @@ def test_why_a_simulator_could_not_be_timed_is_said(monkeypatch):
         simulators.one("franka_mujoco")
 
 
+@pytest.mark.slow
 def test_large_models_are_measured_in_small(tmp_path, called):
     pytest.importorskip("transformers", reason="the extra vla: transformers has none for Python 3.10")
     called(large_models, "--quick", "--device", "cpu", "--views", 1, "--ways", "eager_float32", "eager", "--json",

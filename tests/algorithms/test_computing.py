@@ -100,7 +100,7 @@ def test_it_learns_in_bfloat16(run, settings):
 
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=() if name in ("sac", "crossq", "ppo", "sft") else pytest.mark.slow) for name in algorithms()])
+    pytest.param(name, marks=() if name in ("sac", "ppo", "sft") else pytest.mark.slow) for name in algorithms()])
 def test_traced_losses_are_those_of_eager_ones(name, monkeypatch, dynamo):
     """By torch.compile's tracing alone, without a compiler behind it."""
     monkeypatch.setattr(computing, "BACKEND", "aot_eager")

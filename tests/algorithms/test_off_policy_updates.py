@@ -212,7 +212,7 @@ def test_following_moves_by_the_rate():
     assert slow.tolist() == [0.25, 3.0] and quick.tolist() == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("module", [sac, crossq])
+@pytest.mark.parametrize("module", [sac, pytest.param(crossq, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [400.0, 0.8])
 def test_values_of_hundreds_are_learned_as_soon_as_small_ones(module, size, random):
     """In 800 steps of 1e-3, each of which moves what a last layer of 16 says by about 0.01 times their size."""

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.fleet_soak import arrived, check, id_of, name_of, soak
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_nothing_is_lost_or_taken_twice_whoever_is_killed_and_the_checker_would_see_it(tmp_path):
     stations, each = 3, 34

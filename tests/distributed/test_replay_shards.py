@@ -68,7 +68,7 @@ def test_with_weights_each_origin_comes_as_often_as_they_say_whatever_shard_has_
     assert stats.binomtest(int(spread.sampled[1]), 8000, 0.25).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize("saved", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_shard_that_is_killed_comes_back_with_what_it_held_and_draws_the_same(shards, random, capfd, saved):
     spread, undisturbed = fill(shards()), fill(shards())
     if saved:

@@ -30,9 +30,10 @@ def batch_of(seed):
     return Observation(vectors, seen.images, seen.instruction), random.uniform(-1, 1, (6, 4)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind, strategy, recompute", [("pi0", "fsdp", True), *(
-    pytest.param(*others, marks=pytest.mark.slow) for others in (("smolvla", "ddp", False), ("openvla", "fsdp", False)))])
+@pytest.mark.parametrize("kind, strategy, recompute", [
+    ("pi0", "fsdp", True), ("smolvla", "ddp", False), ("openvla", "fsdp", False)])
 def test_two_processes_learn_what_one_learns_and_only_that_travels(kind, strategy, recompute, tmp_path):
     folder, computing = tiny.write(kind, tmp_path / "tiny", horizon=2), Computing(recompute=recompute)
     alone = sft.Learner(learning(kind, folder), SFT, 3)

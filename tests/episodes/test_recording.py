@@ -206,6 +206,7 @@ def test_a_worker_that_has_looked_around_is_idle(monkeypatch):
         assert time.monotonic() < end, "between two looks there is nothing to do"
 
 
+@pytest.mark.slow
 @pytest.mark.ros
 @pytest.mark.timeout(120)
 def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp_path, monkeypatch):

@@ -157,9 +157,9 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
 
 
 @pytest.mark.parametrize("name, words, sign, domain", [
-    ("sim", "lockstep:=true", "now waits for you", 209), ("collect", "", "now waits for you", 210),
-    ("safety_drill", "json:={out}.json", r"held +S2", 211),
-    ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)])
+    ("sim", "lockstep:=true", "now waits for you", 209), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
+        ("collect", "", "now waits for you", 210), ("safety_drill", "json:={out}.json", r"held +S2", 211),
+        ("fleet", "recipe:=demo_tiny stations:=1 set:=station.domain_id=213", "demonstrations succeeded", 212)))])
 def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign, domain):
     said = words.format(out=tmp_path / name) + ("" if name == "safety_drill" else f" run_dir:={tmp_path / name}")
     with ros.launched(f"{name}.launch.py {said}", tmp_path / f"{name}.log", domain) as launch:
@@ -169,6 +169,7 @@ def test_another_comes_up_and_ends_with_ctrl_c(ros, tmp_path, name, words, sign,
             assert "state: " in heard and "limits_hash" in heard
 
 
+@pytest.mark.slow
 def test_a_trainer_that_says_why_it_cannot_go_on_ends_the_fleet_and_is_not_started_again(ros, tmp_path):
     checkpoint = tmp_path / "run/checkpoints/00000001-updates-1"
     checkpoint.mkdir(parents=True)

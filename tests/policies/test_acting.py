@@ -92,7 +92,7 @@ def test_bfloat16_does_nearly_what_float32_does(name):
     assert acted(reduced, "go left").shape == acted(policy, "go left").shape
 
 
-@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])])
 def test_compiled_does_what_eager_does(name, monkeypatch):
     """By the compiler's tracer alone: its code for a CPU takes minutes."""
     monkeypatch.setattr(acting, "BACKEND", "eager")

@@ -84,6 +84,7 @@ def test_a_replay_is_filled_from_tensors_too(tmp_path):
     assert last["env_steps"] >= 200
 
 
+@pytest.mark.slow
 def test_maniskills_own_task_is_learned_from_in_tensors(tmp_path):
     """One environment, as there is no GPU; its own reward, and its success."""
     recipe = load_recipe("sim_ppo", [ENV, "simulation.environments=1", "simulation.env_steps=200", "algorithm.chunks=100",

@@ -61,6 +61,7 @@ def test_the_interlocks_times_are_its_own(alone):
         assert interlock.node_times(100, "idle", 1.0)["p99_ms"] < 1e9
 
 
+@pytest.mark.slow
 @pytest.mark.domain(75)
 def test_an_interlock_that_cannot_be_armed_gives_no_times(alone, monkeypatch):
     monkeypatch.setattr(interlock, "ARMS_S", 2.0)

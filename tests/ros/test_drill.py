@@ -227,6 +227,7 @@ def test_the_whole_drill_holds(tmp_path):
     assert (measured["requirements_held"], measured["traps_held"]) == (26, 19)
 
 
+@pytest.mark.slow
 def test_with_two_arms_what_goes_wrong_at_one_stops_the_other_and_the_table_says_when(tmp_path):
     measured, result = drill(tmp_path, 134, "--two-arms", "--only", "reflex")
     [row] = measured["rows"]

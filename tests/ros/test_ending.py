@@ -53,8 +53,9 @@ def all_at_once(run, number):
     return {name: popen.returncode for name, popen in nodes.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.domain(60)
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, peer, number):
     events = listen(peer, EpisodeEvent, "episode")
     with Run(tmp_path, "collect.episodes=50", domain=60, trains=False, supervisor=Supervisor) as run:
@@ -96,7 +97,7 @@ def test_a_process_that_the_middleware_holds_for_ever_ends_all_the_same(code):
     assert (ended.returncode, ended.stdout) == (code, "done\n")
 
 
-@pytest.mark.parametrize("after_s", [0.05, 0.5, pytest.param(1.5, marks=pytest.mark.slow), 3.0])
+@pytest.mark.parametrize("after_s", [0.05, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.5, 1.5)), 3.0])
 def test_a_station_that_is_still_starting_ends_as_quietly(tmp_path, after_s):
     with Run(tmp_path, domain=62, trains=False, supervisor=Supervisor) as run:
         time.sleep(after_s)

@@ -153,6 +153,7 @@ def test_one_version_plays_all_episodes_of_one_evaluation(peer, tmp_path):
     peer.spin(lambda: statuses[-1].version == 58, what="the next, between any two episodes while it trains")
 
 
+@pytest.mark.slow
 @pytest.mark.domain(86)
 def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer):
     """S18: Fast DDS can leave a process deaf; here the interlock says nothing instead."""

@@ -61,7 +61,8 @@ def browser():
         yield browser
 
 
-@pytest.fixture(params=[*SIZES])
+@pytest.fixture(params=[
+    name if name in ("small phone", "phone on its side") else pytest.param(name, marks=pytest.mark.slow) for name in SIZES])
 def sized(request, browser, station):
     phone = Phone(browser, station, *SIZES[request.param])
     yield phone

@@ -20,6 +20,7 @@ REACH = ("station.operator.kind=scripted", "station.task=reach", "seed=5")
 KILLED_AT, COUNT = 6, 2  # a time step in the middle of a chunk, of which 4 are played
 
 
+@pytest.mark.slow
 @pytest.mark.domain(163)
 def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
     spec = station_task(load_recipe("demo", [*REACH])).spec

@@ -60,6 +60,7 @@ def test_what_is_asked_for_goes_with_every_time_step_to_whoever_learns():
     env.envs[0].close()
 
 
+@pytest.mark.slow
 @pytest.mark.ros
 @pytest.mark.lockstep
 @pytest.mark.timeout(180)

@@ -129,6 +129,7 @@ def test_a_turned_socket_is_reported_almost_as_it_is():
     assert 0.15 < np.std(turns) < 0.25 and np.abs(turns).max() <= 0.35 and 0.012 < np.std(errors) < 0.03
 
 
+@pytest.mark.slow
 def test_a_script_finds_a_tight_socket_by_touch_more_often_than_one_that_only_looks(limits):
     task = load_task("configs/tasks/peg_insertion_tight.yaml")
     tight = SimulatedStation(Simulator(**TIGHT), task, limits)

@@ -144,6 +144,7 @@ def test_gymnasium_makes_a_station_of_every_simulated_robot():
     assert gymnasium.make("rlinf/franka_sim").unwrapped.station.task.script.kind == "insertion"
 
 
+@pytest.mark.slow
 def test_rlinf_learns_in_one(tmp_path):
     """SAC reaches the goal of the corridor, where chance mostly falls into the abyss."""
     recipe = load_recipe("sim_sac", [

@@ -49,11 +49,11 @@ def test_an_adapter_keeps_every_promise_against_a_stand_in_of_its_simulator(name
     assert broken == []
 
 
+@pytest.mark.slow
 @pytest.mark.ros
 @pytest.mark.lockstep
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["gymnasium_robotics", *(pytest.param(name, marks=SLOW) for name in HERE
-                                                          if name != "gymnasium_robotics"), *APART])
+@pytest.mark.parametrize("name", [*HERE, *APART])
 def test_a_whole_station_does_the_same_scene_by_scene(name):
     """The scripted operator over ROS, through interlock and bridge, succeeds where the vectorised environment's does."""
     rows = {row.name: row for row in checks(recipe_of(name), 4, station=True, figures={})}

@@ -74,6 +74,7 @@ def test_learners_on_ray_make_the_run_of_one_process_though_one_is_killed_in_it(
         assert all(one[name] == pytest.approx(two[name], abs=1e-4) for name in one if "loss" in name)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_a_rollout_worker_that_dies_is_replaced_and_the_run_goes_on(tmp_path, capsys):
     killed = []

@@ -76,7 +76,7 @@ def same(recipe, tmp_path, make, at, how):
 
 
 ENDS = [(name, "asked to end") for name in RUNS] + [
-    pytest.param(name, "killed", marks=() if name in ("rlpd", "ppo", "dagger") else pytest.mark.slow) for name in RUNS]
+    pytest.param(name, "killed", marks=() if name in ("rlpd", "ppo") else pytest.mark.slow) for name in RUNS]
 
 
 @pytest.mark.parametrize("name, how", ENDS)
@@ -101,7 +101,7 @@ def test_a_run_that_is_killed_right_after_its_first_evaluation_does_not_evaluate
     assert [(entry["env_steps"], entry["policy_version"]) for entry in read_evaluations(tmp_path)] == [(0, 1), (120, 2)]
 
 
-@pytest.mark.parametrize("name", ["sac", "dagger"])
+@pytest.mark.parametrize("name", ["sac", pytest.param("dagger", marks=pytest.mark.slow)])
 def test_on_simulated_stations_each_goes_on_in_the_middle_of_its_episode(name, tmp_path):
     """Behind the interlock; the task's script draws noise of its own."""
     recipe = load_recipe("sim_sac", [*SMALL, "station.task=reach", "simulation={environments: 2, env_steps: 170, "

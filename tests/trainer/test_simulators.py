@@ -70,8 +70,8 @@ def test_a_seed_changes_every_scene_but_those_of_evaluations(tmp_path):
 
 
 @pytest.mark.parametrize("name, kind, at_most", [
-    ("rlpd", "tanh_gaussian", 1.0), ("sft", "flow", 0.2), ("dsrl", "latent_noise", 1.0), ("dagger", "tanh_gaussian", 0.2),
-    pytest.param("iql", "tanh_gaussian", 0.2, marks=pytest.mark.slow)])
+    ("sft", "flow", 0.2), ("dagger", "tanh_gaussian", 0.2), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
+        ("rlpd", "tanh_gaussian", 1.0), ("dsrl", "latent_noise", 1.0), ("iql", "tanh_gaussian", 0.2)))])
 def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, tmp_path):
     """The points' script shows how it is done. After at least 90 % of 32 held-out scenes, seed 0."""
     recipe = recipe_of("sac", f"algorithm={{name: {name}, learning_rate: 0.001}}", f"policy.kind={kind}", "sft.steps=200",
@@ -88,7 +88,7 @@ def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, 
 @pytest.mark.parametrize("name, changes", [
     ("ppo", []), pytest.param("sac", [], marks=pytest.mark.slow),
     pytest.param("sac", ["placement={workers: 2, mode: pipelined}"], marks=pytest.mark.slow),
-    ("ppo", ["algorithm.name=async_ppo", "placement={workers: 2, mode: pipelined}"]),
+    pytest.param("ppo", ["algorithm.name=async_ppo", "placement={workers: 2, mode: pipelined}"], marks=pytest.mark.slow),
 ], ids=["ppo", "sac", "sac, pipelined workers", "async ppo, pipelined workers"])
 def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path, monkeypatch):
     """Thresholds: before at most 20 %, after at least 90 % of 64 held-out scenes, seed 0."""
