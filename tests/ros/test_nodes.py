@@ -161,8 +161,7 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
     start(peer, "recorder")
     peer.spin(lambda: peer.supervisor.events, 90, "the supervisor to start it again")
     assert peer.supervisor.events == ["recorder ended (exit code 1) and was started again"]
-    log = (peer.supervisor.run_dir / "logs/recorder.log").read_text()
-    assert "/station_a/recorder finds the interlock and has heard nothing of it for 8 s" in log
+    assert "interlock and has heard nothing of it for 8 s" in (peer.supervisor.run_dir / "logs/recorder.log").read_text()
     silent.publish(SafetyState())
     peer.for_s(12)
     assert len(peer.supervisor.events) == 1, "it hears, and stays"
