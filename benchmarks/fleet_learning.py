@@ -2,6 +2,7 @@
 
     python benchmarks/fleet_learning.py --json results.json
     python benchmarks/fleet_learning.py --stations 1 2 --seeds 0 --real-time-factor 1
+    python benchmarks/fleet_learning.py --stations 1 --ways "in turns" free --line 8 --set "policy.hidden=[512, 512]"
 
 Each run is `rlinf fleet up demo`: simulated stations with all of their processes, one trainer, 20 demonstrations in all,
 then RLPD. It ends when 90 % of the last 50 training episodes of all stations together succeeded, or after --minutes.
@@ -19,6 +20,9 @@ the best that not waiting can do is 1/e times the episodes and 1/u times the upd
 the recipe shares the time, and the inverses of both add up to 1: to less where waiting wastes some of it (theirs to 0.86
 and 1.01). What they add up to here is printed, by time steps: whoever learns sooner has shorter episodes.
 
+With --line, whatever goes between stations and trainer goes over a line of so many Mbit/s each way (tc's token buckets on
+the trainer's port of this machine: needs root and iproute2): who waits, waits for its policy to arrive, too.
+
 Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the cores can take play
 as fast as a robot would, which one can see by how long an episode takes. It does not cover stations on machines of their
 own, nor the time that a person needs to set a scene up.
@@ -27,6 +31,7 @@ own, nor the time that a person needs to set a scene up.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -34,6 +39,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,14 +77,43 @@ def updates(run: Path) -> int:
     return int(read_info(said[-1])["updates"])
 
 
+@contextlib.contextmanager
+def line(port: int, mbit: float) -> Iterator[None]:
+    """What comes from that port of this machine, and what goes to it, at so many Mbit/s each; all, where it is 0."""
+    lo = ["dev", "lo"]
+    commands = [["qdisc", "add", *lo, "root", "handle", "1:", "htb", "default", "1"],
+                ["class", "add", *lo, "parent", "1:", "classid", "1:1", "htb", "rate", "100gbit", "quantum", "60000"]]
+    for number, way in enumerate(("sport", "dport"), 2):
+        commands += [["class", "add", *lo, "parent", "1:", "classid", f"1:{number}", "htb", "rate", f"{mbit}mbit",
+                      "burst", "64kb", "quantum", "60000"],
+                     ["filter", "add", *lo, "parent", "1:", "protocol", "ip", "prio", "1", "u32", "match", "ip", "protocol",
+                      "6", "0xff", "match", "ip", way, str(port), "0xffff", "flowid", f"1:{number}"]]
+    if not mbit:
+        yield
+        return
+    try:
+        for command in commands:
+            try:
+                subprocess.run(["tc", *command], check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                said = getattr(error, "stderr", None) or error
+                raise SystemExit(f"--line: expected a right to shape this machine's loopback with tc (root, iproute2); "
+                                 f"tc {' '.join(command)}: {said}") from error
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            subprocess.run(["tc", "qdisc", "del", *lo, "root"], capture_output=True)
+
+
 def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """One run, to 90 % or its limit."""
     run = folder / f"{stations}_{way.replace(' ', '_')}_{seed}"
+    port = free_port()
     command = [ROOT / ".venv/bin/rlinf", "fleet", "up", "demo", "--quiet", "--out", run, "--stations", str(stations),
-               "--set", f"seed={seed}", f"bridge.port={free_port()}", f"station.domain_id={DOMAIN}", "evaluate.episodes=1",
+               "--set", f"seed={seed}", f"bridge.port={port}", f"station.domain_id={DOMAIN}", "evaluate.episodes=1",
                f"station.real_time_factor={options.real_time_factor}", "online.stop_at_success=2",
                "online.max_env_steps=100000", *options.set, *WAYS[way]]
-    with open(folder / f"{run.name}.log", "w") as log:
+    with line(port, options.line), open(folder / f"{run.name}.log", "w") as log:
         child = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, start_new_session=True)
         try:
             ended = _watched(run, child, 60.0 * options.minutes)
@@ -116,12 +151,14 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="of one station; several play on")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--real-time-factor", type=float, default=1.0)
+    parser.add_argument("--line", type=float, default=0.0, metavar="MBIT/S", help="between stations and trainer, each way")
     parser.add_argument("--minutes", type=float, default=30.0, help="of one run, its demonstrations included")
     parser.add_argument("--set", nargs="+", default=[], help="further settings of the recipe")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the stations of its run end with it
-    flat: dict[str, float] = {"real_time_factor": options.real_time_factor, "cores": float(len(os.sched_getaffinity(0)))}
+    flat: dict[str, float] = {"real_time_factor": options.real_time_factor, "line_mbit": options.line,
+                              "cores": float(len(os.sched_getaffinity(0)))}
     print(f"{'stations':>8}{'':>12}{'seed':>5}{'90 %':>6}{'s':>8}{'episodes':>10}{'steps':>8}{'updates':>9}"
           f"{'s/episode':>11}{'s/step':>8}{'s/update':>10}")
     with tempfile.TemporaryDirectory(prefix="rlinf-learning-") as folder:

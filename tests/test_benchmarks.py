@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from benchmarks import (
     algorithms,
     devices,
     drills,
+    fleet_learning,
     fuzz_episodes,
     large_models,
     pipelined,
@@ -160,6 +162,58 @@ def test_why_a_simulator_could_not_be_timed_is_said(monkeypatch):
     monkeypatch.setattr(simulators.subprocess, "run", run)
     with pytest.raises(SystemExit, match="franka_mujoco, its cost:\nImportError: no such simulator"):
         simulators.one("franka_mujoco")
+
+
+LINE = """
+import socket, subprocess, sys, threading, time
+from benchmarks import fleet_learning
+
+listening = socket.create_server(("127.0.0.1", 0))
+
+def answer():
+    while True:
+        there, _ = listening.accept()
+        got = b""
+        while not got.endswith(b"."):
+            got += there.recv(1 << 16)
+        there.sendall(int(got[:-1].strip(b"x")) * b"y" + b".")
+
+threading.Thread(target=answer, daemon=True).start()
+
+def took(sent, back):
+    began, got = time.monotonic(), b""
+    with socket.create_connection(listening.getsockname()) as here:
+        here.sendall(sent * b"x" + b"%d." % back)
+        while not got.endswith(b"."):
+            got += here.recv(1 << 16)
+    return time.monotonic() - began
+
+for mbit in (0, 8):
+    with fleet_learning.line(listening.getsockname()[1], mbit):
+        print(took(500_000, 1), took(1, 500_000))
+print(subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout)
+"""
+
+
+def test_a_line_is_slow_both_ways_and_gone_at_the_end():
+    script = 'ip link set lo up; exec "$0" -c "$1"'
+    alone = ["unshare", "--net", "bash", "-ec"]  # a loopback of its own
+    if not shutil.which("tc") or subprocess.run([*alone, "ip link set lo up; tc qdisc add dev lo root htb"],
+                                                capture_output=True).returncode:
+        pytest.skip("not possible here: a network namespace, and tc's htb in it (root, iproute2, sch_htb)")
+    ran = subprocess.run([*alone, script, sys.executable, LINE], capture_output=True, text=True, timeout=60,
+                         env=os.environ | {"PYTHONPATH": os.getcwd()})
+    assert ran.returncode == 0, ran.stderr
+    _, slow, left = ran.stdout.split("\n", 2)
+    assert all(float(each) > 0.4 for each in slow.split()), "0.5 s at 8 Mbit/s, less what a bucket holds"
+    assert "noqueue" in left and "htb" not in left
+
+
+def test_a_line_where_none_may_shape_one_is_refused(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    said = "--line: expected a right to shape this machine's loopback with tc .root, iproute2.; tc qdisc add"
+    with pytest.raises(SystemExit, match=said), fleet_learning.line(50551, 8):
+        pytest.fail("not slow at all")
 
 
 @pytest.mark.slow

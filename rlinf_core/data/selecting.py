@@ -65,7 +65,25 @@ def _drawn(sources: list[Path], fractions: dict[str, float], seed: int) -> dict[
 
 def _copied(source: Path, target: Path) -> Path:
     target.parent.mkdir(exist_ok=True)
-    shutil.copytree(source, target)
+    try:
+        shutil.copytree(source, target, copy_function=_copy)
+    except _Stopped as stopped:
+        raise stopped.reason from None
     if (target / SUMS).exists():
         verify(target)
     return target
+
+
+class _Stopped(Exception):
+    """What copytree would try on after, and tell of as a list of tuples."""
+
+    def __init__(self, reason: OSError) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _copy(source: str, target: str) -> None:
+    try:
+        shutil.copy2(source, target)
+    except OSError as error:
+        raise _Stopped(error) from error

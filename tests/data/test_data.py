@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -200,6 +201,14 @@ def test_a_result_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RlinfError, match="--out .*/new: cannot be written: Not a dir"), new_folder(tmp_path / "file/new"):
         pass
+
+
+def test_a_disk_that_fills_while_episodes_are_copied_is_said_in_its_own_words(spool, capsys, tmp_path, monkeypatch):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "from", None, "to")  # as shutil says it
+    monkeypatch.setattr(shutil, "copy2", MagicMock(side_effect=full))
+    code, _, error = data(capsys, "merge", spool.root, "--out", tmp_path / "new")
+    assert code == 1 and not list(tmp_path.glob("new*"))
+    assert error.startswith(f"rlinf: --out {tmp_path}/new: cannot be written: No space left on device. Nothing is left")
 
 
 def test_merged_recordings_are_the_same_to_the_last_bit_and_come_once(spool, task, capsys, tmp_path):

@@ -107,6 +107,20 @@ def test_only_episodes_of_what_was_asked_for_count_as_answers_to_it(tmp_path):
     assert director.env_steps == 7 and len((tmp_path / "progress.jsonl").read_text().splitlines()) == 3, "all are told"
 
 
+def test_of_an_evaluation_what_a_person_did_counts_nowhere(tmp_path):
+    director = Director.__new__(Director)  # without ROS
+    director.mode, director.phase = "evaluate", "evaluate_after"
+    director.recent = MagicMock(close=lambda event: event.steps - 7)
+    director.lines, director.trainer, director._seen, director._safe = Lines(tmp_path), TrainerStatus(), set(), []
+    director.done = director.successes = director.env_steps = 0
+    for number in range(2):  # in the second a person had three of its steps
+        director._on_episode(EpisodeEvent(kind=EpisodeEvent.CLOSED, episode_id=f"e{number}", mode="evaluate", success=True,
+                                          steps=7 + 3 * number))
+    assert ([event.success for event in director._safe], director.done, director.successes) == ([True, False], 2, 1)
+    told = [json.loads(line) for line in (tmp_path / "progress.jsonl").read_text().splitlines()]
+    assert [(line["success"], line["intervened"]) for line in told] == [(True, 0), (True, 3)], "as it ended, and by whom"
+
+
 @pytest.mark.parametrize("said, refused_since", [
     ([(False, None), (True, 3), (True, 3)], 0), ([(True, 3), (True, 4)], 1), ([(True, 2), (True, 0), (True, 1)], 1),
     ([(False, None), (False, None)], 0), ([(True, 3), (True, None), (True, 3)], 0), ([(True, None), (True, 3)], 3),

@@ -86,17 +86,17 @@ class Director(StationNode):
             self.recent.begin()
         elif event.kind == EpisodeEvent.CLOSED and event.episode_id not in self._seen:
             self._seen.add(event.episode_id)
+            commanded, names = self.recent.close(event), ("mode", "seed", "steps", "success", "failure", "policy_version")
+            own = event.success and not (commanded and event.mode == "evaluate")  # a person's is not the policy's
             if event.mode == self.mode:  # of another: asked for by somebody else, or given up
                 self._safe.append(event)
-                self.done += 1
-                self.successes += event.success
+                self.done, self.successes = self.done + 1, self.successes + own
             self.env_steps += event.steps if event.mode == "train" else 0
             if self.phase == "collect":
                 self.get_logger().info(f"{self.successes} of {self.total} demonstrations succeeded, of {self.done} takes")
-            commanded, names = self.recent.close(event), ("mode", "seed", "steps", "success", "failure", "policy_version")
             self._log("episode", id=event.episode_id, **{name: getattr(event, name) for name in names},
                       env_steps=self.env_steps, updates=self.trainer.updates, intervened=commanded)
-            event.success &= not (commanded and event.mode == "evaluate")  # a person's is not the policy's
+            event.success = own
         elif event.kind == EpisodeEvent.ABORTED:
             self.discarded += event.detail == DISCARDED
             self.dropped += event.detail in (AGAIN, DISCARDED)
