@@ -102,6 +102,7 @@ def test_whoever_reads_no_further_ends_a_command_without_a_word(unbuffered, tmp_
     assert (ended.returncode, ended.stderr) == (141, b"")
 
 
+@pytest.mark.slow
 def test_figures_of_an_evaluation_are_written_before_a_film_that_may_fail(tmp_path, monkeypatch, capsys):
     from tests.test_cli import save
 

@@ -17,7 +17,7 @@ from rlinf_core.settings.overrides import combinations, override, quoted, split
 from rlinf_core.settings.reading import Document
 
 TINY = ["simulation.env_steps=60", "simulation.start_steps=30", "simulation.evaluate_every=60",
-        "simulation.evaluate_episodes=2", "algorithm.batch_size=16"]
+        "simulation.evaluate_episodes=2", "algorithm.batch_size=16", "evaluate.filmed=1"]
 
 
 def test_every_combination_in_order():

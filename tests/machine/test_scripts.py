@@ -40,6 +40,7 @@ def clone(tmp_path):
     return Clone(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_environment_that_ended_before_it_had_pip_is_finished_and_keeps_what_it_has(clone):
     (clone.folder / "libraries").write_text(THERE)
     clone.script("shims/ldconfig", f"#!/bin/sh\nexec cat '{clone.folder}/libraries'\n")
@@ -54,6 +55,7 @@ def test_an_environment_that_ended_before_it_had_pip_is_finished_and_keeps_what_
     assert "not installed" not in done.stdout, "all libraries are there, early in a list that is longer than a pipe"
 
 
+@pytest.mark.slow
 def test_wheels_of_ros_are_not_left_beside_one_that_is_sourced(clone, monkeypatch):
     packages = clone.folder / ".venv/lib/python3.12/site-packages"
     packages.mkdir(parents=True)

@@ -58,6 +58,7 @@ def versions(folder):
     return {message.policy_version for message in messages if message.source == "policy"}
 
 
+@pytest.mark.slow
 def test_s18_killed_nodes_come_back_and_nothing_closed_is_lost(tmp_path, evidence):
     """SIGKILL policy, recorder, uplink, operator, environment and trainer in turn, all in one online phase."""
     with Run(tmp_path, "online.max_env_steps=450", "online.max_minutes=6", "online.updates_per_step=0.5",

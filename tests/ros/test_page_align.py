@@ -104,6 +104,7 @@ def test_the_picture_of_before_lies_over_the_live_one_and_how_far_that_moved_is_
     assert tab.page.locator("canvas.before").count() == 0
 
 
+@pytest.mark.slow
 def test_a_picture_of_another_size_is_told(tab, station):
     Path(station.folder / "views").mkdir(exist_ok=True)
     cv2.imwrite(str(station.folder / "views/wrist.png"), np.zeros((64, 64, 3), np.uint8))

@@ -219,7 +219,8 @@ BY_HAND = "# mine\ndefaults: demo\nname: mine\n"
 
 
 @pytest.mark.parametrize("text", [
-    BY_HAND, "name: mine\nseed: 1\n", "# what I changed\n{}", "{}", "a: [", "\udcff", "[" * 5000],
+    BY_HAND, "name: mine\nseed: 1\n", "# what I changed\n{}", "{}", "a: [", "\udcff",
+    pytest.param("[" * 5000, marks=pytest.mark.slow)],
     ids=["base", "short", "commented", "edited", "cut", "bytes", "deep"])
 def test_a_recipe_that_a_person_has_written_stays_whatever_is_begun_in_its_folder(text, tmp_path):
     path, recipe = tmp_path / "recipe.yaml", load_recipe("demo", ["bridge.port=50998"])

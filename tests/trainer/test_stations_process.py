@@ -105,6 +105,7 @@ def vectors_nan(topic, number, message):
         message.vectors[0].data = np.full(3, np.nan, np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_trainer_outlives_whatever_comes_in_and_listens_on_this_machine_alone(task, tmp_path, start):
     spool, run_dir = Spool(tmp_path / "spool"), tmp_path / "run"
