@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -44,7 +45,8 @@ class SimulatedStation:
         limits: of the one arm, or of each by its name.
 
     Raises:
-        RecipeError: the limits' tick is not the simulator's, or its arms are not those of the limits and the task.
+        RecipeError: the limits' tick is not the simulator's, its arms are not those of the limits and the task, or the
+            limits are of what is not measured here: contact, and joints.
     """
 
     def __init__(self, simulator: Simulator | Arms, task: Task, limits: Limits | Mapping[str, Limits],
@@ -64,6 +66,8 @@ class SimulatedStation:
                                   f"{tick}, and a step of the task ({1 / task.spec.control_hz:.3f} s) to be whole ticks")
         self._tick_ns, self._now, self._seq = round(simulator.tick_s * NS), 0, 0
         self._arms = [GuardedArm(name, each, task.spec.action) for name, each in of_each.items()]
+        for name, each in of_each.items() if guarded else ():
+            _check_seen(name, each)
         self._play = self._guarded if guarded else self._straight
         for arm in () if guarded else self._arms:
             names, sizes = task.spec.action.names[arm.slice], (3, 4) if arm.limits.gripper_width else (3,)
@@ -184,6 +188,21 @@ class SimulatedStation:
 def _named(arms: Iterable[str]) -> str:
     names = ", ".join(filter(None, arms))
     return f"the arms {names}" if names else "one arm without a name"
+
+
+def _check_seen(arm: str, limits: Limits) -> None:
+    """The core is told of the tool's pose and the gripper here, and would let pass what it is not told of."""
+    unlike = {name: getattr(limits, name) for name in ("contact_force", "contact_torque", "contact_fault")
+              if getattr(limits, name) < math.inf}
+    unlike |= {"joint_names": list(limits.joint_names)} if limits.joint_names else {}
+    unlike |= {"control_mode": limits.control_mode} if limits.control_mode != "tcp_delta" else {}
+    if unlike:
+        got = ", ".join(f"{name}: {value}" for name, value in unlike.items())
+        whose = f"limits of {arm}" if arm else "limits"
+        raise RecipeError(
+            f"{whose}: expected contact_force, contact_torque and contact_fault unlimited, no joint_names, and tcp_delta "
+            f"where a station is simulated without ROS, which measures neither contact nor joints; got {got}. Extend "
+            "sim_bridges/limits.yaml, or learn through the station (rlinf demo)")
 
 
 def _within(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlinf_core.interlock.coordinates import Coordinates, invalid, pose_of
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.state import State
-from rlinf_core.interlock.tick import STOPPED, Tick
+from rlinf_core.interlock.tick import STOPPED, UNSEEN, Tick
 from rlinf_core.interlock.tracking import seen_at_rest
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
 from rlinf_core.interlock.watch import HANDING_BACK, OF_THE_POLICY, enabled, follows_nothing, others, unready
@@ -65,7 +65,8 @@ class _Stages(Tick):
             self.event("reseeded", "restart")
         self.follow_a_stopped_robot()
         if inputs.reset_fault is not None and self.mode is Mode.FAULT and inputs.reset_fault == self.cause \
-                and not self.standing and enabled(self.limits, inputs):
+                and not self.standing and enabled(self.limits, inputs) \
+                and not (self.cause in UNSEEN and self.unknown() == self.cause):
             self.enter(Mode.DISARMED, "")
             self.refusals = ()
         if inputs.arm is False and self.mode is not Mode.FAULT:

@@ -40,6 +40,13 @@ class State:
         return resting(self.motions)
 
 
+def unwatched(state: State) -> State:
+    """After a time in which nobody looked, disarmed: the arm may have been guided, and whoever follows the set-point may do
+    so again. Nobody is told where that is before the arm has been seen at rest, and then it is there.
+    """
+    return replace(state, recovering=bool(state.motions), track=replace(state.track, rest=None, rested=0))
+
+
 def adopt(limits: Limits, state: State, old: Limits) -> tuple[State, str]:
     """The state under changed limits (S19), or why it cannot have them yet; ``old`` are in force until now."""
     if len(limits.groups) != len(old.groups):

@@ -14,6 +14,7 @@ LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
 GRIPPER = "gripper/state"  # an input that may be silent
 STOPPED = (Mode.DISARMED, Mode.FAULT)
+UNSEEN = ("stale_state", "state_frame")  # faults that stand as long as the arm is not seen
 
 
 class Tick:

@@ -153,18 +153,21 @@ class Trajectory:
     def _clamped_by_divergence(self, wanted: Coordinates, arm: Coordinates | None) -> Coordinates:
         """No set-point that is too far from the arm goes further: what leads along is left, so that a tool can slide.
 
-        It is drawn back meanwhile. Coordinates that share one path, as joints do, stop together.
+        It is drawn back meanwhile. Coordinates that share one path, as joints do, stop together where one that is too far
+        would go further, whatever the others do.
         """
         if arm is None:
             return wanted
         result = list(wanted)
         for index, (error, largest) in enumerate(zip(self.tracking_error(arm), self.divergences(), strict=True)):
             away = tuple(map(sub, self.motions[index].set_point, arm[index]))
-            outward = sum(map(mul, away, wanted[index]))
+            ways, together = map(mul, away, wanted[index]), self.limits.groups[index].together
+            outward = max((way for way, far in zip(ways, away, strict=True) if abs(far) > largest), default=0.0) \
+                if together else sum(ways)
             if error > largest and outward > 0.0:
                 self.limited_by({"divergence"})
-                group, back = self.limits.groups[index], (outward / error + DRAW_BACK * (error - largest)) / error
-                result[index] = (0.0,) * len(away) if group.together else tuple(
+                back = (outward / error + DRAW_BACK * (error - largest)) / error
+                result[index] = (0.0,) * len(away) if together else tuple(
                     [value - back * part for value, part in zip(wanted[index], away, strict=True)])
         return tuple(result)
 

@@ -72,7 +72,7 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
     import torch
     from safetensors import SafetensorError, safe_open
 
-    from rlinf_core.policies import policy_kind
+    from rlinf_core.policies import images, policy_kind
     from rlinf_core.policies.one_robot import OneRobot
 
     try:
@@ -91,7 +91,8 @@ def load_policy(path: str | Path, station: StationSpec | None = None) -> Network
         weights, metadata = weights | frozen, metadata | said
     described = {key: json.loads(value) for key, value in metadata.items() if key not in ("format", "config", "base")}
     config = _config(path, metadata["config"])
-    actor = policy_kind(config.kind).Policy.rebuilt(spec_of(described["spec"]), config, described)
+    with images.rebuilt():
+        actor = policy_kind(config.kind).Policy.rebuilt(spec_of(described["spec"]), config, described)
     wrong = {name: tuple(tensor.shape) for name, tensor in actor.state_dict().items()
              if name not in weights or weights[name].shape != tensor.shape}
     if wrong:

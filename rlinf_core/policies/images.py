@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -17,6 +20,17 @@ if TYPE_CHECKING:
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which pretrained weights have seen
 WIDTHS, EMBEDDINGS, GROUPS = (64, 128, 256, 512), 8, 4
+_REBUILT = ContextVar("rebuilt", default=False)
+
+
+@contextmanager
+def rebuilt() -> Iterator[None]:
+    """Within, networks are made without ``image_weights``: a policy file has them, and theirs may be elsewhere."""
+    token = _REBUILT.set(True)
+    try:
+        yield
+    finally:
+        _REBUILT.reset(token)
 
 
 def image_encoder(shape: tuple[int, ...], config: PolicySettings) -> nn.Module:
@@ -95,8 +109,10 @@ class ResNet10(nn.Module):
         self.stages = nn.Sequential(*(Block(inputs, width, 1 if inputs == width else 2) for inputs, width in zip(
             (WIDTHS[0], *WIDTHS), WIDTHS, strict=False)))
         self.frozen = bool(config.image_weights)
-        if self.frozen:
+        if self.frozen and not _REBUILT.get():
             self._load(config.image_weights)
+        for part in (self.stem, self.stages):
+            part.requires_grad_(not self.frozen)
         with torch.no_grad():
             height, width = self.stages(self.stem(torch.zeros(1, 3, *shape[:2]))).shape[2:]
         self.embeddings = nn.Parameter(torch.randn(EMBEDDINGS, WIDTHS[-1], height, width) / (height * width) ** 0.5)
@@ -126,8 +142,6 @@ class ResNet10(nn.Module):
         except Exception as error:  # the library raises many kinds
             raise PolicyFileError(f"policy.image_weights {file}: expected a safetensors file with the weights of stem and "
                                   f"stages of rlinf_core/policies/images.py, got: {error}") from error
-        for part in (self.stem, self.stages):
-            part.requires_grad_(False)
 
 
 class Block(nn.Module):

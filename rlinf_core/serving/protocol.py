@@ -63,7 +63,8 @@ def read_request(spec: StationSpec, message: Mapping[str, Any], needs_instructio
     if STATE in said:
         vectors = _array(ArraySpec(STATE, (spec.vector_size,)), said)
     else:
-        vectors = spec.flatten({item.name: _array(item, said) for item in spec.vectors}) if spec.vectors else np.zeros(0)
+        vectors = spec.flatten({item.name: _array(item, said) for item in spec.vectors}) if spec.vectors else \
+            np.zeros(0, np.float32)
     images = {item.name: _array(item, said) for item in spec.images}
     instruction = said.get(PROMPT, spec.instruction)
     if not isinstance(instruction, str) or (needs_instruction and not instruction.strip()):

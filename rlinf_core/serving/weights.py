@@ -138,9 +138,9 @@ class Weights:
                             "served is not taken apart. Let each station play it by itself (station.policy.backend=local)")
         self.prepare(loaded)
         policy: Policy = self.through(loaded) if self.through else loaded
-        generator = torch.Generator(policy.device).manual_seed(0)
-        named = re.fullmatch(r"policy-\d+", file[0].stem)
-        version = Version(policy, policy_version(file[0]) if named else 0, file, generator)
+        number = policy_version(file[0]) if re.fullmatch(r"policy-\d+", file[0].stem) else 0
+        generator = torch.Generator(policy.device).manual_seed(number or file[1])  # each version explores in its own way
+        version = Version(policy, number, file, generator)
         spec = policy.spec
         nothing = Request(np.zeros(spec.vector_size, np.float32),
                           {image.name: np.zeros(image.shape, np.uint8) for image in spec.images},

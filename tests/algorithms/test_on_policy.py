@@ -8,6 +8,7 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.async_ppo import decoupled_loss, interpolated
 from rlinf_core.algorithms.common.advantages import gae, group_advantages, normalised, rewards_to_go
 from rlinf_core.algorithms.common.clipped import policy_loss, to_level, value_loss
+from rlinf_core.algorithms.common.on_policy import combined, log_probs_of
 from rlinf_core.algorithms.common.running import RunningReturn, update_moments
 from rlinf_core.algorithms.dapo import has_gradient_signal, length_penalty
 from rlinf_core.algorithms.grpo import k3
@@ -16,6 +17,7 @@ from rlinf_core.rollouts.rollouts import ChunkRollouts
 from rlinf_core.trainer import checkpoint
 from tests.algorithms.learning import learner_of
 from tests.algorithms.point import Points
+from tests.algorithms.test_on_policy_updates import rollout_of, setting
 
 
 def tensors(random, *shapes):
@@ -142,3 +144,35 @@ def test_going_on_from_a_saved_state_gives_the_same_updates(name, tmp_path):
     two.load_state_dict(checkpoint.load(folder))
     for rollout in rollouts[1:]:
         assert one.update(rollout) == two.update(rollout)
+
+
+def test_where_all_returns_are_the_same_none_has_an_advantage(random):
+    for group in range(2, 17):
+        same = torch.tensor(random.uniform(-100.0, 100.0, (200, 1)), dtype=torch.float32).repeat(1, group).flatten()
+        assert group_advantages(same, group).abs().max() < 1e-6 and group_advantages(same, group).dtype == torch.float32
+        one = same[:group]
+        assert normalised(one).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name, asked, changes", [("async_ppo", "policy", {}), ("reinforce", "reference", {"beta": 0.05})])
+def test_of_what_fills_a_rollout_up_no_policy_is_asked(name, asked, changes, monkeypatch):
+    """It is full of zeros, which are no sentence: a policy that reads one would refuse it."""
+    learner, collector = setting(name, **changes)
+    long = rollout_of(learner, collector)
+    both = long.concatenated_with(combined([long], lambda parts: parts[0][:2]))
+    policy, seen = getattr(learner, asked), []
+    answer = policy.log_probs
+    monkeypatch.setattr(policy, "log_probs", lambda batch, actions: seen.append(batch) or answer(batch, actions))
+    with torch.no_grad():
+        data = learner.prepare(both)
+        expected, _ = answer({name: values.flatten(0, 1) for name, values in long.observations.items()},
+                             long.actions.flatten(0, 1))
+    (batch,), counted = seen, both.mask > 0
+    assert len(batch["vectors"]) == counted.sum() < counted.numel()
+    if name == "async_ppo":
+        own = long.mask > 0
+        assert torch.allclose(data["proximal"][:, :16][own], expected.view_as(long.log_probs)[own], atol=1e-6)
+        assert torch.equal(data["proximal"][~counted], both.log_probs[~counted])
+        none = log_probs_of(policy, both, torch.zeros_like(both.mask)).flatten(0, 1)
+        assert torch.equal(none[1:], both.log_probs.flatten(0, 1)[1:])
+        assert len(seen[-1]["vectors"]) == 1, "one row is asked of by every process"

@@ -3,6 +3,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from rlinf_core.algorithms import rlpd, sft
 from rlinf_core.algorithms.common import actor_critic
@@ -33,6 +34,11 @@ def actor(demonstrations):
     actor = Actor(toy.SPEC, tanh_gaussian.Config(hidden=(64, 64)))
     actor.encoder.fit_normalisation(demonstrations.vectors())
     return actor
+
+
+def test_a_batch_has_two_halves():
+    with pytest.raises(ValidationError, match="batch_size\n.*greater than 1"):
+        rlpd.Config(batch_size=1)  # nothing demonstrated would be in it, and its mean is no number
 
 
 def test_critic_target_and_losses_equal_an_independent_computation(random):

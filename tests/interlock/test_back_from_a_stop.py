@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlinf_core.interlock import Mode
+from rlinf_core.interlock import Mode, State, unwatched
 from rlinf_core.interlock.types import Other
 from tests.interlock.conftest import HOME, JOINTS, Rig, chunk, joint_limits, limits, stream, until
 
@@ -42,6 +42,18 @@ def test_a_robot_that_was_lost_is_brought_back_from_where_it_is_found(by):
     assert found[-1].target == rig.pose and found[-1].mode is Mode.FAULT
     rig.tick(reset_fault="robot:control_lost")
     assert rig.state.mode is Mode.DISARMED and not rig.output.withheld and rig.output.target == rig.pose
+
+
+@pytest.mark.parametrize("by", [0.0, 0.03, 0.2])
+def test_an_arm_that_nobody_watched_is_told_nothing_before_it_was_seen_to_rest_and_then_to_stay(by):
+    """The interlock was deactivated, and the arm guided meanwhile."""
+    rig = Rig(limits()).settle()
+    rig.follow, rig.pose = False, (HOME[0] + by, *HOME[1:])
+    rig.state = unwatched(rig.state)
+    seen = ticks(rig, 12)
+    assert [each.withheld for each in seen] == [True] * 9 + [False] * 3
+    assert {each.target for each in seen[9:]} == {rig.pose} and not rig.state.recovering
+    assert unwatched(State()) == State(), "before it has seen any there is none that is told"
 
 
 def test_what_was_asked_before_it_was_armed_again_is_forgotten():

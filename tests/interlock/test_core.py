@@ -186,6 +186,17 @@ def test_s13_a_fault_ends_only_by_naming_its_cause_and_never_resumes_motion(rig)
     assert rig.state.mode is Mode.DISARMED and rig.output.target == HOME
 
 
+@pytest.mark.parametrize("cause, unseen", [("stale_state", {"pose_age_ns": 10**9}), ("state_frame", {"frame": "camera"})])
+def test_s13_a_fault_of_an_arm_that_is_not_seen_stands_until_it_is(rig, cause, unseen):
+    for _ in range(60):
+        rig.tick(**unseen)
+    assert (rig.state.mode, rig.state.cause) == (Mode.FAULT, cause)
+    rig.tick(reset_fault=cause, **unseen)
+    assert rig.state.mode is Mode.FAULT, "its cause has not gone"
+    rig.tick(reset_fault=cause)
+    assert rig.state.mode is Mode.DISARMED and rig.output.target == HOME
+
+
 def test_outside_the_box_it_holds_instead_of_pulling_the_arm_in():
     rig = Rig(pose=(0.9, 0, 0.2, *HOME[3:])).arm()
     rig.tick(chunk(1, rig.now))

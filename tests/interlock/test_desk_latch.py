@@ -2,12 +2,13 @@
 
 import socket
 import time
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 
 from rlinf.interlock_channel import Channel
-from rlinf.interlock_desk import NO_ANSWER, NOT_ASKED, Desk, Front, PersistedLatch
+from rlinf.interlock_desk import NO_ANSWER, NOT_ASKED, Desk, Front, PersistedLatch, _listed
 from tests.interlock.conftest import limits
 
 
@@ -100,6 +101,7 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
     monkeypatch.setattr("rlinf.interlock_desk.subprocess.Popen", none_left)
     desk = Desk({"latch_file": ""}, limits())
     assert not desk.keep(0)
+    desk.limits_are(limits(speed=0.1))
     made[0].code = -9
     for expected in (1, 2, 3, 4):
         desk.opened = 0.0
@@ -107,4 +109,5 @@ def test_s25_where_no_process_can_be_had_the_interlock_goes_on_and_tries_again(m
         desk.log("info", "nobody hears it")
         assert desk.requests() == []
     assert len(made) == 4 and desk.process is made[-1]
+    assert desk._hello["limits"] == _listed(asdict(limits(speed=0.1))), "those of now, not those of its start"
     desk.close()

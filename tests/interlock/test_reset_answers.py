@@ -81,6 +81,26 @@ def test_what_a_tick_has_found_in_its_way_is_the_answer(listens):
     assert reason.startswith(ROBOTS_OWN) == listens and [each.data for each in node.told] == [CAUSE] * listens
 
 
+def test_where_the_arm_is_not_seen_the_reset_of_that_says_what_is_missing():
+    node = Node()
+    node.rig.tick(reset_fault=CAUSE)
+    node.rig.settle().tick(arm=True)
+    node.inputs = SimpleNamespace(state_topic="current_pose", pose=node.rig.pose, joints=None)
+    for _ in range(60):
+        node.rig.tick(pose_age_ns=10**9)
+    node.seen = Inputs(pose=node.rig.pose, pose_age_ns=10**9)
+    node.ask(cause="stale_state")
+    ((_, reason),) = node.replies
+    assert reason.startswith("refused: its cause has not gone: expected a measured state on 'current_pose'")
+    assert reason.endswith("got one 1.0 s old. Is the robot side running?") and node.wanted == {}
+    node.tick()
+    node.seen = Inputs(pose=node.rig.pose)
+    node.ask(2, cause="stale_state")
+    node.tick()
+    node.requests.answer()
+    assert node.replies[1:] == [(2, "")] and node.state.mode is Mode.DISARMED
+
+
 def test_what_no_tick_takes_is_refused_in_the_end_and_forgotten(monkeypatch):
     node = Node()
     node.ask()

@@ -7,7 +7,7 @@ import pytest
 
 from rlinf_core.interlock import Mode
 from rlinf_core.interlock.types import Window
-from tests.interlock.conftest import HOME, TICK_NS, Rig, chunk
+from tests.interlock.conftest import HOME, JOINTS, TICK_NS, Rig, chunk, joint_limits
 from tests.interlock.test_trajectory import ORIGIN, make_trajectory, place
 
 COMMAND = chunk(3, 7 * TICK_NS, ((0.01, 0.0, 0.0), (0.0, 0.02, 0.0)), dt_s=0.05)
@@ -114,6 +114,17 @@ def test_s08_a_tool_that_presses_slides_along_and_no_further_from_the_arm():
         errors.append(math.dist(rig.output.target[:3], rig.pose[:3]))
     assert rig.state.mode is Mode.ACTIVE and rig.pose[0] - HOME[0] > 0.08
     assert max(errors) < 0.03 + 0.015 and max(errors[150:]) < 0.031
+
+
+@pytest.mark.parametrize("action, wanted", [
+    ((0.02, 0.05), None), ((0.001, -0.05), None), ((-0.02, -0.05), (-0.2, -0.5)), ((0.0, 0.05), (0.0, 0.5))])
+def test_s08_a_joint_that_is_too_far_goes_no_further_whatever_the_others_do(action, wanted):
+    """The first is stuck 0.11 rad behind, the second on its way back from 0.09, of 0.1 that they may be."""
+    at = (JOINTS[0] + 0.11, JOINTS[1] - 0.09, *JOINTS[2:])
+    trajectory, _ = make_trajectory(joint_limits(joint_divergence=0.1), (at,))
+    (velocity,) = trajectory.play(chunk(actions=((*action, *[0.0] * 5),), mode="joint_delta"), 0, (JOINTS,), None)
+    assert velocity == pytest.approx((*(wanted or (0.0, 0.0)), *[0.0] * 5)), "all stop together, or none does"
+    assert trajectory.window.limits == (frozenset() if wanted else {"divergence"})
 
 
 def test_s08_each_group_stops_for_itself():

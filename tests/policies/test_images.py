@@ -63,6 +63,22 @@ def test_pretrained_weights_are_frozen_and_the_rest_learns(tmp_path):
     assert pixels.grad is None, "nothing is kept for a way back that nobody goes"
 
 
+def test_a_policy_file_has_the_weights_that_were_given_and_they_stay_frozen(tmp_path):
+    file, donor = tmp_path / "resnet.safetensors", resnet(seed=1)
+    save_file({name: value for name, value in donor.state_dict().items() if name.startswith(("stem.", "stages."))}, file)
+    policy = make_policy(SPEC, CONFIG.model_copy(update={"image_weights": str(file)})).eval()
+    path = save_policy(policy, tmp_path / "policy.safetensors")
+    file.unlink()  # or a station has it nowhere
+    seen = Observation(torch.zeros(1, 1), {"front": torch.full((1, 32, 32, 3), 9, dtype=torch.uint8)}, [""])
+    loaded = load_policy(path)
+    assert torch.equal(loaded.act(seen, explore=False).actions, policy.act(seen, explore=False).actions)
+    assert torch.equal(loaded.encoder.cnns["front"].stages[3].second.weight, donor.stages[3].second.weight)
+    assert {name for name, p in loaded.named_parameters() if not p.requires_grad} == {
+        name for name, p in policy.named_parameters() if not p.requires_grad} != set()
+    with pytest.raises(PolicyFileError, match="image_weights"):
+        make_policy(SPEC, policy.config)  # one that begins needs it
+
+
 def test_without_gradients_none_are_kept():
     with torch.no_grad():
         assert not resnet()(torch.rand(1, 3, 32, 32)).requires_grad

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from geometry_msgs.msg import PoseStamped, Twist, TwistStamped, WrenchStamped
+from rcl_interfaces.srv import GetParameters
 from rclpy.duration import Duration
+from rclpy.parameter import Parameter
 from rlinf_msgs.msg import ActionChunk, SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64, Float64MultiArray
@@ -20,7 +22,7 @@ from rlinf.controller import CATCHES_UP, SLOWEST_S, Controller
 from rlinf.qos import profile
 from rlinf.stamps import NS, to_ns, to_stamp
 from rlinf_core.errors import RecipeError
-from rlinf_core.interlock import load_limits
+from rlinf_core.interlock import load_limits, with_values
 from rlinf_core.launching.graph import Process, station_processes
 from rlinf_core.recipes import check_recipe, load_recipe
 from rlinf_core.robot import load_robot
@@ -197,7 +199,7 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     pose.pose.position.x, pose.pose.orientation.w = 0.4, -1.0  # the same as 1, with the other sign
     pose.header.frame_id = "base"
 
-    def told(state=SafetyState.ACTIVE, stale_s=0.0, **changed):
+    def told(state=SafetyState.ACTIVE, stale_s=0.0, limits_hash="", **changed):
         """Linear x, y, z and angular z of what it says to a target, by a pose and a state of that moment."""
         said = copy.deepcopy(pose)
         said.header.frame_id = changed.pop("frame", "base")
@@ -206,7 +208,7 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
         got.clear()
         deadline = time.monotonic() + 60
         while not (got and got[-1].header.stamp.sec == 7) and time.monotonic() < deadline:
-            safety.publish(SafetyState(state=state))
+            safety.publish(SafetyState(state=state, limits_hash=limits_hash))
             if stale_s == 0.0:
                 poses.publish(said)
             peer.for_s(stale_s or 0.02)
@@ -239,9 +241,22 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     peer.spin(faster, 60, "what it may at most")
     assert told(state=SafetyState.FAULT, x=-0.6, y=-0.5) == still, "and in a fault at once"
     for held in ({"state": SafetyState.HOLD}, {"state": SafetyState.FAULT}, {"state": SafetyState.DISARMED},
-                 {"frame": "world"}, {"x": math.nan}, {"stale_s": 0.2}):
+                 {"state": SafetyState.ARMED}, {"limits_hash": "others"}, {"frame": "world"}, {"x": math.nan},
+                 {"stale_s": 0.2}):
         peer.spin(lambda held=held: told(**held) == still, 30, lambda held=held: f"a stop: {held} {told(**held)}")
     assert told(stale_s=0.2) == still
+
+    now = [with_values(limits, {"speed": 0.06})]
+    peer.node.create_service(GetParameters, "interlock/get_parameters", lambda request, response: GetParameters.Response(
+        values=[Parameter("", value=list(kept) if isinstance(kept := getattr(now[0], name.removeprefix("limits.")), tuple)
+                          else kept).get_parameter_value() for name in request.names]))
+
+    def fastest():
+        return math.hypot(*told(x=-0.6, y=-0.5, limits_hash=now[0].hash)[:3])
+
+    peer.spin(lambda: fastest() == pytest.approx(0.06), 60, lambda: f"a speed that was tightened (S19): {fastest()}")
+    now[0] = limits
+    peer.spin(lambda: fastest() == pytest.approx(limits.speed), 60, lambda: f"what it was before: {fastest()}")
 
 
 def listen_to(peer, kind, topic):

@@ -196,6 +196,8 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     count = len(targets)
     peer.for_s(0.3)
     assert len(targets) <= count + 1, "inactive, it commands nothing"
+    assert ask(changing, ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))).success
+    peer.spin(lambda: len(targets) > count + 5, what="its word again, once it has seen the arm at rest")
 
 
 @pytest.mark.domain(71)

@@ -122,8 +122,9 @@ def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(statio
 
 def test_with_its_slider_down_it_follows_and_says_so(station):
     assert station.inject("slowed").successful
-    station.peer.spin(lambda: "at 20 % of what it is told" in station.health["station_a/driver"].message, 30,
-                      lambda: f"its word: {[*station.health]}")
+    said, driver = station.health, "station_a/driver"
+    station.peer.spin(lambda: driver in said and "at 20 % of what it is told" in said[driver].message, 30,
+                      lambda: f"its word: {said.get(driver)}")
     station.moves()
     assert station.inject("").successful
     station.moves()

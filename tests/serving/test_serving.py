@@ -23,6 +23,8 @@ from rlinf_core.serving.batching import Batcher, Waiting
 from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.packing import packed, unpacked
 from rlinf_core.serving.protocol import OURS, check_keys, read_actions, read_request
+from rlinf_core.serving.weights import Version, Weights
+from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
 pytestmark = pytest.mark.timed
 
@@ -235,3 +237,25 @@ def test_an_engine_that_does_not_answer_is_asked_once_for_all_of_a_batch():
     batcher = Batcher(infer, 8, 0.0, lambda: 8)
     waiting = [Waiting("kind", number, None) for number in range(8)]
     assert {str(each) for each in batcher._answered(waiting)} == {"no answer within 30 s"} and asked == [8]
+
+
+def test_each_version_explores_in_its_own_way_and_the_same_file_as_before(tmp_path, spec):
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
+    weights = Weights(tmp_path)
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(4))
+    first, tried = weights.newest, weights.look(print)
+    request = read_request(spec, observed(spec) | {OURS: {"explore": True}}, False)
+    (one,), (two,) = first.answers([request]), weights.newest.answers([request])
+    assert tried and (first.number, weights.newest.number) == (3, 4)
+    assert not np.allclose(one["actions"], two["actions"]), "the same weights, and other noise"
+    (again,) = Weights(tmp_path).newest.answers([request])
+    assert np.array_equal(again["actions"], two["actions"])
+
+
+def test_a_policy_that_sees_pictures_alone_is_served():
+    front = ArraySpec("front", (16, 16, 3), "uint8", "", (0.0,), (255.0,), "camera/front/image", "image")
+    spec = StationSpec((front,), ActionSpec("tcp_delta", ("dx",), (0.1,), ("m",)), 10.0)
+    request = read_request(spec, {"front": np.full((16, 16, 3), 7, np.uint8)}, False)
+    policy = make_policy(spec, tanh_gaussian.Config(hidden=(8,), image_features=4)).eval()
+    (answer,) = Version(policy).answers([request])
+    assert answer["actions"].shape == (1, 1)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,16 @@ def test_pressing_on_the_table_gives_a_bounded_force_that_is_felt(simulator):
     force = simulator.channels()["wrench"][2]
     assert 8.0 < force < 20.0, "1 cm into the table at 1500 N/m"
     assert simulator.tcp_pose()[2] > -0.001
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({"contact_force": 20.0, "contact_torque": 5.0}, "got contact_force: 20.0, contact_torque: 5.0. Extend"),
+    ({"joint_names": ("one",), "joint_low": (-1.0,), "joint_high": (1.0,)}, "got joint_names: .'one'.. Extend"),
+    ({"control_mode": "joint_delta"}, "got control_mode: joint_delta. Extend sim_bridges/limits.yaml")])
+def test_a_limit_of_what_nobody_measures_without_ros_is_refused(simulator, task, limits, changes, said):
+    with pytest.raises(RecipeError, match=f"limits: expected contact_force, .* unlimited.*nor joints; {said}"):
+        SimulatedStation(simulator, task, replace(limits, **changes))
+    assert SimulatedStation(simulator, task, replace(limits, **changes), guarded=False).held is False
 
 
 def test_s18_without_targets_the_arm_stops_pressing_by_its_own_timeout(simulator):

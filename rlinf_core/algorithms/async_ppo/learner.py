@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rlinf_core.algorithms.async_ppo.config import Config
 from rlinf_core.algorithms.common.clipped import policy_loss
-from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.on_policy import Rollout, log_probs_of
 from rlinf_core.algorithms.ppo.learner import Learner as PPO
 from rlinf_core.policies.encoder import Batch
 
@@ -25,11 +25,10 @@ class Learner(PPO):
 
     def prepare(self, rollout: Rollout) -> Batch:
         fresh = (self.updates - rollout.versions <= self.config.max_staleness).float()
-        data = super().prepare(replace(rollout, mask=rollout.mask * fresh))  # nor do statistics count what is stale
+        counts = rollout.mask * fresh
+        data = super().prepare(replace(rollout, mask=counts))  # nor do statistics count what is stale
         if self.config.proximal == "recomputed":
-            flat = {name: values.flatten(0, 1) for name, values in rollout.observations.items()}
-            log_probs, _ = self.policy.log_probs(flat, rollout.actions.flatten(0, 1))
-            data["proximal"] = log_probs.view(rollout.log_probs.shape)
+            data["proximal"] = log_probs_of(self.policy, rollout, counts)
         else:
             data["versions"] = rollout.versions
         return data

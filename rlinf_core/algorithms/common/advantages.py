@@ -31,18 +31,20 @@ def gae(rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor
 
 def normalised(advantages: Tensor, mask: Tensor | None = None, floor: float = 1e-8) -> Tensor:
     """Zero mean and unit deviation over what the mask keeps."""
-    kept = advantages if mask is None else advantages[mask > 0]
-    return (advantages - kept.mean()) / (kept.std() + floor)
+    exact = advantages.double()
+    kept = exact if mask is None else exact[mask > 0]
+    return ((exact - kept.mean()) / (kept.std() + floor)).to(advantages.dtype)
 
 
 def group_advantages(returns: Tensor, group: int, scale: bool = True) -> Tensor:
     """Returns (N,) of episodes relative to their group's mean (and deviation), groups lying one after another.
 
-    GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2.
+    GRPO: DeepSeekMath, arXiv 2402.03300, section 4.1.2. In double precision: rounded, the mean of a group whose returns are
+    all the same is beside them by as much as its deviation is taken for, and all of its chunks would be praised or blamed.
     """
-    grouped = returns.view(-1, group)
+    grouped = returns.double().view(-1, group)
     centred = grouped - grouped.mean(dim=1, keepdim=True)
-    return (centred / (grouped.std(dim=1, keepdim=True) + EPSILON) if scale else centred).flatten()
+    return (centred / (grouped.std(dim=1, keepdim=True) + EPSILON) if scale else centred).flatten().to(returns.dtype)
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:

@@ -98,6 +98,21 @@ class Rollout:
         return combined([self, other], joined)
 
 
+def log_probs_of(policy: OnPolicyActor, rollout: Rollout, counts: Tensor) -> Tensor:
+    """What ``policy`` makes of what was drawn, shaped as the rollout's own; where nothing ``counts`` (T, N), that stays.
+
+    It is not asked of what does not count: a chunk that fills a rollout up has observed nothing, and was told nothing. One
+    row is always asked of, so that the processes of a group, each with rows of its own, gather the same layers.
+    """
+    kept = counts.flatten() > 0
+    kept[0] = True
+    found, _ = policy.log_probs({name: values.flatten(0, 1)[kept] for name, values in rollout.observations.items()},
+                                rollout.actions.flatten(0, 1)[kept])
+    result = rollout.log_probs.flatten(0, 1).clone()
+    result[kept] = found.to(result.dtype)
+    return result.view(rollout.log_probs.shape)
+
+
 def combined(rollouts: Sequence[Rollout], join: Callable[[list[Tensor]], Tensor]) -> Rollout:
     """One rollout, each of whose tensors is made of those of several."""
     def of(values: list[Any]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from rlinf_core.algorithms.common.advantages import group_advantages, normalised, rewards_to_go
-from rlinf_core.algorithms.common.on_policy import Rollout
+from rlinf_core.algorithms.common.on_policy import Rollout, log_probs_of
 from rlinf_core.algorithms.grpo.learner import Learner as GRPO
 from rlinf_core.algorithms.reinforce.config import Config
 from rlinf_core.policies.encoder import Batch
@@ -26,9 +26,8 @@ class Learner(GRPO):
     def prepare(self, rollout: Rollout) -> Batch:
         config, mask, drift = self.config, rollout.mask, torch.zeros_like(rollout.rewards)
         if config.beta:
-            flat = {name: values.flatten(0, 1) for name, values in rollout.observations.items()}
-            reference, _ = self.reference.log_probs(flat, rollout.actions.flatten(0, 1))
-            drift = (rollout.log_probs - reference.view(rollout.log_probs.shape)).mul(rollout.executed).sum(dim=-1)
+            reference = log_probs_of(self.reference, rollout, mask)
+            drift = (rollout.log_probs - reference).mul(rollout.executed).sum(dim=-1)
         if config.baseline:
             centred = group_advantages(rollout.returns, config.group, scale=False)
             advantages = centred.expand(mask.shape) - rewards_to_go(config.beta * drift * mask, mask)

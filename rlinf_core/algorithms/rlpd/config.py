@@ -16,6 +16,7 @@ class Config(TargetNetworkSettings):
     several_robots = True
 
     name: str = with_default(TargetNetworkSettings, "name", "rlpd")
+    batch_size: int = Field(256, gt=1, description="transitions a step, half of them demonstrations")
     critics: int = with_default(TargetNetworkSettings, "critics", 4)
     critic_hidden: Widths = with_default(TargetNetworkSettings, "critic_hidden", (128, 128))
     discount: float = with_default(TargetNetworkSettings, "discount", 0.97)

@@ -2,38 +2,44 @@
 
 It makes nothing up and keeps nothing going: one message out for one in. Where the interlock falls silent it is silent too,
 and the robot's controller stops by itself. A twist is what closes the loop from target to measured pose here, beyond the
-interlock: it is bounded by the same speeds and accelerations. It goes to zero where the interlock holds the arm; and it is
-zero at once where that is disarmed, in fault or not heard, or the pose is not fresh, finite, of the target's frame, and
-where an arm can have come to.
+interlock: it is bounded by the same speeds and accelerations, those of now. It goes to zero where the interlock lets nobody
+move the arm: where that is armed alone, and where it holds; and it is zero at once where that is disarmed, in fault or not
+heard, or the pose is not fresh, finite, of the target's frame, and where an arm can have come to.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from dataclasses import asdict
 from operator import sub
 
 import numpy as np
 from geometry_msgs.msg import PoseStamped, TwistStamped
+from rcl_interfaces.srv import GetParameters
 from rclpy.duration import Duration
+from rclpy.parameter import parameter_value_to_python
+from rclpy.task import Future
 from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64, Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
+from rlinf.interlock_desk import finite
 from rlinf.qos import OVERHEARD, received, subscription
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.errors import RlinfError
-from rlinf_core.interlock import load_limits
+from rlinf_core.interlock import load_limits, with_values
 from rlinf_core.interlock.rotation import inverse, product, to_vector
 from rlinf_core.interlock.tracking import NOISE_M
 
-MOVES, HOLDS = (SafetyState.ARMED, SafetyState.ACTIVE), (SafetyState.HOLD,)
+MOVES, HOLDS = (SafetyState.ACTIVE,), (SafetyState.ARMED, SafetyState.HOLD)  # armed, the target comes to the arm
 STILL: tuple[float, ...] = (0.0, 0.0, 0.0)
 SLOWEST_S = 0.1  # between two messages, or three ticks; after more than that it begins from rest
 CATCHES_UP = 2.0  # times the limits' joint speed, where a robot that was slowed down is behind
 SAFETY_S = 0.5  # the interlock says how it stands several times in that
+AGAIN_S = 0.2  # after so long it is asked again what the limits are
 MESSAGES = {"joint_trajectory": JointTrajectory, "forward_position": Float64MultiArray, "twist": TwistStamped}
 
 
@@ -57,6 +63,9 @@ class Controller(ControlNode):
             subscription(self, "current_pose", self._on_pose, quality=received("current_pose", False))
             subscription(self, "safety", self._on_safety)
             subscription(self, "target_pose", self._on_target_pose)
+            self.asking = self.create_client(GetParameters, "interlock/get_parameters")
+            self.hash, self.asked_at = self.limits.hash, -math.inf
+            self.agrees = True  # with the interlock on what the limits are
         else:
             self.way: tuple[list[float], list[float], float] = ([], [], 0.0)  # of the message before: from, to, in so long
             self.speed = 1.0
@@ -92,9 +101,25 @@ class Controller(ControlNode):
     def _on_safety(self, safety: SafetyState) -> None:
         """Where nothing is armed there need be no target, and a robot would go on as it was told last."""
         self.state, self.state_at = safety.state, time.monotonic()
+        self.agrees = safety.limits_hash in ("", self.hash)
+        if not self.agrees and self.state_at - self.asked_at > AGAIN_S and self.asking.service_is_ready():
+            self.asked_at, names = self.state_at, [name for name, value in asdict(self.limits).items() if value != ()]
+            asked = self.asking.call_async(GetParameters.Request(names=[f"limits.{name}" for name in names]))
+            asked.add_done_callback(lambda future: self._on_limits(names, future))
         if safety.state not in (*MOVES, *HOLDS):
             self.linear, self.angular = STILL, STILL
             self.output.publish(TwistStamped(header=safety.header))
+
+    def _on_limits(self, names: list[str], future: Future) -> None:
+        """Those that the interlock has now: they were tightened, or loosened again."""
+        try:
+            values = dict(zip(names, map(parameter_value_to_python, future.result().values), strict=True))
+            self.limits = with_values(self.limits, {
+                name: finite(value) for name, value in values.items() if value != getattr(self.limits, name)})
+        except (RlinfError, ValueError) as error:
+            self.get_logger().error(f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True)
+            return
+        self.hash = self.limits.hash
 
     def _is_known(self, target: PoseStamped) -> bool:
         """Whether the interlock and the arm are heard, and it may move or is to come to rest."""
@@ -113,7 +138,8 @@ class Controller(ControlNode):
         if since_s > self.slowest_s:  # it may have stopped meanwhile
             since_s, self.linear, self.angular = self.slowest_s, STILL, STILL
         if self._is_known(target):
-            linear, angular = twist_towards(self.pose, target, self.gain) if self.state in MOVES else (STILL, STILL)
+            linear, angular = twist_towards(self.pose, target, self.gain) if self.agrees and self.state in MOVES \
+                else (STILL, STILL)
             self.linear = towards(self.linear, at_most(limits.speed, linear), limits.acceleration * since_s)
             self.angular = towards(self.angular, at_most(limits.rotation_speed, angular),
                                    limits.rotation_acceleration * since_s)

@@ -41,7 +41,7 @@ from rlinf.stamps import set_stamp
 from rlinf.workarounds import wait_for_nobody
 from rlinf_core import interlock as core
 from rlinf_core.errors import RlinfError
-from rlinf_core.interlock import Event, Mode, Output, State, load_limits, loosest, step
+from rlinf_core.interlock import Event, Mode, Output, State, load_limits, loosest, step, unwatched
 from rlinf_core.interlock.types import Rows
 
 PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
@@ -126,7 +126,7 @@ class Interlock(StationNode):
             self.clock = Lockstep(self, self.inputs, period, self._tick, self.settings["lockstep_guard_s"],
                                   lambda: self.state.mode, lambda: self.targets.publish(self.answer))
         else:
-            self.clock = RealTime(self, self.inputs, period, self._tick)
+            self.clock, self.state = RealTime(self, self.inputs, period, self._tick), unwatched(self.state)
         self.active = True
 
     def deactivate(self) -> None:

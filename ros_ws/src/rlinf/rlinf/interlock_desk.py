@@ -89,6 +89,10 @@ class Desk:
         """One line for people, by way of the desk; lost if nobody reads there."""
         self.channel.send({"log": level, "text": text[:4000]})
 
+    def limits_are(self, limits: Limits) -> None:
+        """What a desk that takes the place of a dead one tells people who ask."""
+        self._hello["limits"] = _listed(asdict(limits))
+
     def say_disarmed(self, armings: int) -> None:
         """All stands, and nothing is armed; ``armings`` says how many requests to arm had been dealt with by then."""
         if armings != self._disarmed:

@@ -14,6 +14,7 @@ from rlinf.interlock_inputs import needs
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
 from rlinf_core.interlock.coordinates import measured
+from rlinf_core.interlock.tick import UNSEEN
 from rlinf_core.interlock.tracking import SETTLE_S
 from rlinf_core.interlock.trajectory import Trajectory
 from rlinf_core.interlock.types import NS
@@ -185,6 +186,9 @@ class Requests:
                 self._recover(cause, inputs.robot_fault)
             return f"{whose}refused: its cause has not gone: {', '.join(map(self._told, standing_on))}"
         if node.state.mode is Mode.FAULT:
+            unseen = cause in UNSEEN and not (node.state.track.believed or node.state.track.jumped)
+            if unseen and (why := self._why_unknown(inputs)):
+                return f"refused: its cause has not gone: {why}"
             self._want(reset_fault=cause)
         return ""
 
@@ -210,6 +214,7 @@ class Requests:
             for topic in () if node.settings["lockstep"] else needs(limits) - node.inputs.listeners.keys():
                 node.inputs.hear(topic)  # until it is heard, it is silent
             node.state = state
+            node.desk.limits_are(limits)
             node.desk.log("info", f"limits are now {limits.hash}: {', '.join(values)}")
         return reason
 
