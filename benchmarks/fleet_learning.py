@@ -91,18 +91,22 @@ def line(port: int, mbit: float) -> Iterator[None]:
     if not mbit:
         yield
         return
+    _shape(commands[0])  # refused where somebody else shapes it already
     try:
-        for command in commands:
-            try:
-                subprocess.run(["tc", *command], check=True, capture_output=True, text=True)
-            except (OSError, subprocess.CalledProcessError) as error:
-                said = getattr(error, "stderr", None) or error
-                raise SystemExit(f"--line: expected a right to shape this machine's loopback with tc (root, iproute2); "
-                                 f"tc {' '.join(command)}: {said}") from error
+        for command in commands[1:]:
+            _shape(command)
         yield
     finally:
-        with contextlib.suppress(OSError):
-            subprocess.run(["tc", "qdisc", "del", *lo, "root"], capture_output=True)
+        subprocess.run(["tc", "qdisc", "del", *lo, "root"], capture_output=True)
+
+
+def _shape(command: list[str]) -> None:
+    try:
+        subprocess.run(["tc", *command], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said = getattr(error, "stderr", None) or error
+        raise SystemExit("--line: expected a right to shape this machine's loopback with tc (root, iproute2), and nobody "
+                         f"who does so already; tc {' '.join(command)}: {said}") from error
 
 
 def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:

@@ -29,7 +29,7 @@ echo "stations in real time below; all other tests beside them, in $results"
 failed=0
 scripts/run_tests.sh -m "${only}ros and not lockstep and not patient" --junitxml="$results/stations.xml" $ros || failed=$?
 [ $failed -lt 2 ] || exit $failed  # interrupted, or not even begun
-for pid in "${beside[@]}"; do (echo 0 > /proc/$pid/autogroup) 2> /dev/null; done  # last no more: others take their part alone
+for pid in "${beside[@]}"; do (echo 0 > /proc/$pid/autogroup) 2> /dev/null; sleep 0.2; done  # last no more, one at a time
 for pid in "${beside[@]}"; do wait "$pid" || failed=$?; done
 cat "$results"/{asked,others}.txt
 .venv/bin/python - "$results"/*.xml <<'END'

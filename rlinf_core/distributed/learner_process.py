@@ -16,7 +16,7 @@ from rlinf_core.algorithms import algorithm
 from rlinf_core.algorithms.common.computing import compute
 from rlinf_core.algorithms.common.data_parallel import Strategy, parallelise, whole_weights
 from rlinf_core.algorithms.common.settings import Computing
-from rlinf_core.policies import policy_kind
+from rlinf_core.policies import images, policy_kind
 from rlinf_core.specs import StationSpec
 
 
@@ -74,11 +74,12 @@ class LearnerProcess:
         described = json.loads(made.policy)
         config = policy_kind(described["config"]["kind"]).Config.model_validate_json(json.dumps(described["config"]))
         spec = StationSpec.from_dict(described["spec"])
-        policy = policy_kind(config.kind).Policy.rebuilt(spec, config, described)  # its checkpoint may not be here
-        policy.load_state_dict({name: torch.tensor(values) for name, values in made.weights.items()})
         module = algorithm(made.kind)
         settings = module.Config.model_validate_json(made.config)
-        self.learner = module.Learner(policy.to(device).train(), settings, made.seed)
+        with images.rebuilt():  # nor may what it was made from be here
+            policy = policy_kind(config.kind).Policy.rebuilt(spec, config, described)
+            policy.load_state_dict({name: torch.tensor(values) for name, values in made.weights.items()})
+            self.learner = module.Learner(policy.to(device).train(), settings, made.seed)
         parallelise(self.learner, made.strategy)
         compute(self.learner, Computing.model_validate_json(made.computing))
         return next(name for name, module in self.learner.modules.items() if module is policy)

@@ -16,7 +16,7 @@ from rlinf_core.algorithms.common.settings import Amount
 from rlinf_core.devices import device_of
 from rlinf_core.distributed.ray_cluster import START_S, check_begun, connect, cpus_each, lost, no_room
 from rlinf_core.errors import RlinfError, WornOutError
-from rlinf_core.policies import make_policy
+from rlinf_core.policies import images, make_policy
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.rollouts.experience import Experience
@@ -53,7 +53,8 @@ class Worker:
             recipe, placement = self.recipe, self.recipe.placement
             env = self.make(recipe, recipe.simulation.environments // placement.workers)
             device = device_of("cuda" if placement.worker_gpus else "cpu")
-            self.policy = make_policy(env.spec, recipe.policy).to(device)
+            with images.rebuilt():  # its weights come with the first order
+                self.policy = make_policy(env.spec, recipe.policy).to(device)
             self.rollouts = self.kind(env, self.policy, *self.first)
         return self.rollouts
 

@@ -181,6 +181,8 @@ def _checked(where: str, item: Any, raw: Any) -> Any:
         raise RecipeError(f"limits {where}: '{item.name}': expected {_expected(item)}{spelled}, got {raw!r}{meant}")
     if item.name in words:
         return raw if isinstance(raw, str) else tuple(raw)
+    if number and type(raw) is type(item.default) is int:
+        return raw  # as where nothing is said: what is the same has one hash
     return float(raw) if number else tuple(map(float, raw))
 
 

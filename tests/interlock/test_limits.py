@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from rlinf_core.errors import RecipeError
-from rlinf_core.interlock import load_limits
+from rlinf_core.interlock import load_limits, with_values
 from tests.interlock.conftest import limits
 
 SIMULATED = "sim_bridges/franka_mujoco/franka_sim/limits.yaml"
@@ -19,6 +19,12 @@ def load(tmp_path, **changes):
     path = tmp_path / "limits.yaml"
     path.write_text(yaml.safe_dump(data))
     return load_limits(path)
+
+
+def test_what_is_the_same_has_one_hash_however_it_is_said(tmp_path):
+    same = with_values(limits(), {"contact_samples": 2, "refusals_to_fault": 3, "stale_state": 0.05})
+    assert same.hash == limits().hash != with_values(limits(), {"contact_samples": 1}).hash
+    assert load(tmp_path, contact_samples=2).hash == load(tmp_path).hash
 
 
 def test_the_shipped_limits_load(tmp_path):

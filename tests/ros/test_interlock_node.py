@@ -196,8 +196,13 @@ def test_s19_joints_and_gripper_are_commanded_and_limits_only_tightened(peer, tm
     count = len(targets)
     peer.for_s(0.3)
     assert len(targets) <= count + 1, "inactive, it commands nothing"
+    guided = angles[names[1]] + 0.05  # by hand
+    targets.clear()
+    angles[names[1]] = guided
+    peer.for_s(0.2)
     assert ask(changing, ChangeState.Request(transition=Transition(id=Transition.TRANSITION_ACTIVATE))).success
-    peer.spin(lambda: len(targets) > count + 5, what="its word again, once it has seen the arm at rest")
+    peer.spin(lambda: len(targets) > 5, what="its word again, once it has seen the arm at rest")
+    assert {target.position[1] for target in targets} == {pytest.approx(guided)}, "and never from where it was"
 
 
 @pytest.mark.domain(71)

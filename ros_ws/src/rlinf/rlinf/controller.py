@@ -65,7 +65,7 @@ class Controller(ControlNode):
             subscription(self, "target_pose", self._on_target_pose)
             self.asking = self.create_client(GetParameters, "interlock/get_parameters")
             self.hash, self.asked_at = self.limits.hash, -math.inf
-            self.agrees = True  # with the interlock on what the limits are
+            self.said, self.agrees = "", True  # whose limits the interlock has, and whether they are those here
         else:
             self.way: tuple[list[float], list[float], float] = ([], [], 0.0)  # of the message before: from, to, in so long
             self.speed = 1.0
@@ -101,7 +101,7 @@ class Controller(ControlNode):
     def _on_safety(self, safety: SafetyState) -> None:
         """Where nothing is armed there need be no target, and a robot would go on as it was told last."""
         self.state, self.state_at = safety.state, time.monotonic()
-        self.agrees = safety.limits_hash in ("", self.hash)
+        self.said, self.agrees = safety.limits_hash, safety.limits_hash in ("", self.hash)
         if not self.agrees and self.state_at - self.asked_at > AGAIN_S and self.asking.service_is_ready():
             self.asked_at, names = self.state_at, [name for name, value in asdict(self.limits).items() if value != ()]
             asked = self.asking.call_async(GetParameters.Request(names=[f"limits.{name}" for name in names]))
@@ -120,6 +120,9 @@ class Controller(ControlNode):
             self.get_logger().error(f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True)
             return
         self.hash = self.limits.hash
+        if self.hash != self.said:  # they may have been changed meanwhile
+            self.get_logger().warning(f"nothing is moved: the interlock's limits are {self.said}, its parameters say "
+                                      f"{self.hash}", throttle_duration_sec=5.0, skip_first=True)
 
     def _is_known(self, target: PoseStamped) -> bool:
         """Whether the interlock and the arm are heard, and it may move or is to come to rest."""

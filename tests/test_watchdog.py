@@ -1,0 +1,53 @@
+"""A node that finds the interlock and hears nothing of it ends, to be started again (S18); a real one: test_nodes.py."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+from rlinf import workarounds
+from rlinf.workarounds import DEAF_S, LOOK_UP_S, DiscoveryWatchdog
+from rlinf_core.errors import RlinfError
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """The watchdog, its node, and a clock whose hand is turned by ``later``."""
+    found = SimpleNamespace(now=100.0, destroyed=[], publishers=1)
+    monkeypatch.setattr(workarounds, "subscription", lambda node, topic, heard: (topic, heard))
+    monkeypatch.setattr(workarounds, "time", SimpleNamespace(monotonic=lambda: found.now))
+    node = SimpleNamespace(count_publishers=lambda topic: found.publishers, destroy_subscription=found.destroyed.append,
+                           get_fully_qualified_name=lambda: "/station_a/recorder")
+    found.dog = DiscoveryWatchdog(node, [""])
+
+    def later(seconds=LOOK_UP_S):
+        found.now += seconds
+        return found.dog.check()
+
+    found.later = later
+    return found
+
+
+def test_one_that_is_deaf_ends_with_what_helps(watched):
+    for _ in range(round(DEAF_S / LOOK_UP_S)):
+        assert not watched.later()
+    said = "/station_a/recorder finds the interlock and has heard nothing of it for 8 s: .*fastdds shm clean"
+    with pytest.raises(RlinfError, match=said):
+        watched.later()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["there is none to be heard", "it did not listen"])
+def test_one_that_could_have_heard_nothing_goes_on(watched, busy):
+    watched.publishers = int(busy)
+    for _ in range(40):
+        assert not watched.later(3.0 * LOOK_UP_S if busy else LOOK_UP_S)
+    watched.publishers = 1
+    assert not watched.later(), "it is given its time from then on"
+
+
+def test_one_that_hears_needs_no_watching(watched):
+    assert not watched.later()
+    topic, heard = watched.dog.subscription
+    heard(None)
+    assert topic == "safety" and watched.later() and watched.destroyed == [watched.dog.subscription]
