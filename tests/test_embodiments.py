@@ -148,6 +148,7 @@ def test_recipes_that_cannot_be_are_refused_in_words(change, says):
     assert says in str(error.value)
 
 
+@pytest.mark.slow
 def test_one_policy_learns_two_robots_that_it_fails_with_before(tmp_path):
     recipe = load_recipe("sim_embodiments", ["collect.episodes=60", "simulation.evaluate_episodes=40",
                                              "policy.hidden=[64, 64]"])

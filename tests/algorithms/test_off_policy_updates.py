@@ -213,7 +213,7 @@ def test_following_moves_by_the_rate():
 
 
 @pytest.mark.parametrize("module", [sac, pytest.param(crossq, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("size", [400.0, 0.8])
+@pytest.mark.parametrize("size", [400.0, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_values_of_hundreds_are_learned_as_soon_as_small_ones(module, size, random):
     """In 800 steps of 1e-3, each of which moves what a last layer of 16 says by about 0.01 times their size."""
     learner = module.Learner(prepared(), module.Config(**(SOFT | dict(learning_rate=1e-3, clip_gradient=10.0))), seed=1)

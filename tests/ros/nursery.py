@@ -211,8 +211,22 @@ def become(wanted):
         importlib.reload(importlib.import_module("rlinf"))  # it looks at the command line, and takes signals
 
 
+def read_meshes():
+    """MuJoCo keeps what it makes of an arm's meshes, which takes a second, for as long as a process lives, and its forks.
+
+    How it renders each of them decides for itself, when it imports it.
+    """
+    os.environ["MUJOCO_GL"] = "disable"
+    importlib.import_module("sim_bridges.franka_mujoco").Simulator()
+    for name, module in [*sys.modules.items()]:
+        if name.split(".")[0] in ("mujoco", "sim_bridges") and (getattr(module, "__file__", None) or "").endswith(".py"):
+            del sys.modules[name]  # but what is compiled, which has them
+
+
 if __name__ == "__main__":
     sys.path[0] = ""  # as `python -m` has it; what is beside this file is no module
+    if "sim_bridges.ros_bridge" in sys.argv:
+        read_meshes()
     for name in sys.argv[2:]:
         importlib.import_module(name)
         del sys.modules[name]

@@ -35,6 +35,7 @@ def test_the_loop_runs_from_demonstrations_to_an_improved_policy(tmp_path):
     assert not [event for event in run.supervisor.events if "started again" in event]
 
 
+@pytest.mark.slow
 @pytest.mark.lockstep
 def test_another_demonstration_is_recorded_for_one_that_the_trainer_refuses(tmp_path):
     """Else the trainer waits for one that never comes."""
@@ -73,6 +74,7 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     assert np.median(periods) == pytest.approx(0.1, abs=0.02), "fixed rate; single steps may be late on a busy machine"
 
 
+@pytest.mark.slow
 @pytest.mark.lockstep
 def test_station_trainer_and_director_are_started_apart_as_on_a_robot(tmp_path):
     """``rlinf train``, ``rlinf up`` and ``rlinf direct`` in three terminals, the trainer last."""

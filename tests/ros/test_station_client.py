@@ -23,7 +23,7 @@ def rlinf(peer, *words, domain):
 
 @pytest.mark.domain(51)
 def test_where_no_station_is_it_says_so_and_what_to_do(peer):
-    for words in (["status"], ["fault", "reset"], ["arm"], ["disarm"]):
+    for words in (["status"], ["arm"]):
         code, said = rlinf(peer, *words, "--timeout", "2", domain=51)
         assert code == 1 and len(said.splitlines()) == 1
         assert said.startswith("rlinf: expected station 'station_a' in ROS_DOMAIN_ID 51 on this machine")
