@@ -75,7 +75,8 @@ def test_what_the_system_refuses_is_one_line(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == "rlinf: [Errno 28] No space left on device\n"
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", [
+    *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-")), "<&- >&- 2>&-"])
 def test_a_command_that_was_started_without_its_streams_does_its_work(closed, tmp_path):
     """And whatever it starts has them."""
     run_of(tmp_path / "run")

@@ -50,8 +50,10 @@ def test_a_process_that_is_woken_late_says_so():
     assert not watch.stalled(None) and watch.stalled(AssertionError()) and "the next" in watch.again
 
 
-@pytest.mark.parametrize("late, fails, said", [(0.06, 1, "1 passed, 1 rerun"), (0.06, 9, "1 failed, 2 rerun"),
-                                               (0.06, 0, "1 passed in"), (0.04, 1, "1 failed in")])
+@pytest.mark.parametrize("late, fails, said", [
+    (0.06, 1, "1 passed, 1 rerun"), (0.04, 1, "1 failed in"), *(pytest.param(*others, marks=pytest.mark.slow)
+                                                                for others in ((0.06, 9, "1 failed, 2 rerun"),
+                                                                               (0.06, 0, "1 passed in")))])
 def test_only_what_failed_meanwhile_is_run_again(tmp_path, late, fails, said):
     test = tmp_path / "test_it.py"
     test.write_text(FAILS.format(mark="ros", late=late, times=fails))

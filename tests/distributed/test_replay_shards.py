@@ -97,6 +97,7 @@ def test_it_goes_on_from_its_state_with_as_many_shards(shards, random):
         shards(2).load_state_dict(fill(ReplayBuffer(spread.spec, 300)).state_dict())
 
 
+@pytest.mark.slow
 def test_a_run_with_a_replay_on_ray_learns_though_a_shard_is_killed_and_resumes(tmp_path):
     from rlinf_core.trainer.train import train
     from tests.trainer.test_placed import points, recipe_of

@@ -103,7 +103,7 @@ def test_compiled_does_what_eager_does(name, monkeypatch):
         torch.testing.assert_close(acted(compiled, *sentences), acted(policy, *sentences), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", FLOWS)
+@pytest.mark.parametrize("name", ["pi0", *(pytest.param(name, marks=pytest.mark.slow) for name in FLOWS[1:])])
 def test_a_chunk_that_goes_on_where_the_last_one_is_waits_for_no_compiler(name, monkeypatch):
     """What is compiled is warmed up without gradients: with them it would be compiled anew while an arm waits."""
     made = []

@@ -182,7 +182,8 @@ def test_by_cloning_it_learns_to_do_as_it_is_told(decoding):
 
 
 @pytest.mark.parametrize("name, level, config", [
-    ("ppo", "action", {"token_log_probs": True}), ("grpo", "chunk", {"decoding": "parallel"})])
+    ("ppo", "action", {"token_log_probs": True}),
+    pytest.param("grpo", "chunk", {"decoding": "parallel"}, marks=pytest.mark.slow)])
 def test_learners_from_rollouts_raise_what_pays(name, level, config):
     policy, seen = qwen(horizon=1, **config), observation(*["push"] * 32)
     each = 2 if "token_log_probs" in config else 1

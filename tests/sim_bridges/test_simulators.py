@@ -33,7 +33,7 @@ ELSEWHERE = [pytest.param(name, marks=SLOW if name in LONG else ()) for name, in
 
 
 @pytest.mark.parametrize("name", [
-    *(pytest.param(name, marks=SLOW if name in ("robosuite", "metaworld") else ()) for name in HERE), *APART])
+    *(pytest.param(name, marks=SLOW if name in ("gym_hil", "robosuite", "metaworld") else ()) for name in HERE), *APART])
 def test_it_keeps_every_promise(name):
     """Scenes and motion by seed, shapes, workspace, gripper, cameras; the script solves the task, chance does not."""
     broken = [row for row in checks(recipe_of(name), 2, station=False, figures={}) if not row.kept]

@@ -94,7 +94,9 @@ PPO = ("algorithm.chunks=8", "simulation.env_steps=64", "simulation.environments
        "simulation.evaluate_episodes=4", "policy.hidden=[16]")
 
 
-@pytest.mark.parametrize("name, overrides", [("sac", RLPD), ("sac", IQL), ("ppo", PPO)], ids=["rlpd", "iql", "ppo"])
+@pytest.mark.parametrize("name, overrides", [
+    pytest.param("sac", RLPD, id="rlpd", marks=pytest.mark.slow), pytest.param("sac", IQL, id="iql"),
+    pytest.param("ppo", PPO, id="ppo")])
 def test_the_same_seed_gives_the_same_updates_with_it_and_without(name, overrides, tmp_path):
     weights, entries = [], []
     for how in ("never", "always"):

@@ -75,7 +75,7 @@ def same(recipe, tmp_path, make, at, how):
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-LIKE_ANOTHER = ("crossq", "sac_flow", "dsrl", "ppo, chunks", "reinforce", "dapo")  # sac, rlpd, ppo and grpo keep no less
+LIKE_ANOTHER = ("rlpd, two robots", "crossq", "sac_flow", "dsrl", "ppo, chunks", "reinforce", "dapo")
 ENDS = [pytest.param(name, "asked to end", marks=pytest.mark.slow if name in LIKE_ANOTHER else ()) for name in RUNS] + [
     pytest.param(name, "killed", marks=() if name in ("rlpd", "ppo") else pytest.mark.slow) for name in RUNS]
 

@@ -70,8 +70,9 @@ def test_a_seed_changes_every_scene_but_those_of_evaluations(tmp_path):
 
 
 @pytest.mark.parametrize("name, kind, at_most", [
-    ("sft", "flow", 0.2), ("dagger", "tanh_gaussian", 0.2), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
-        ("rlpd", "tanh_gaussian", 1.0), ("dsrl", "latent_noise", 1.0), ("iql", "tanh_gaussian", 0.2)))])
+    ("dagger", "tanh_gaussian", 0.2), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
+        ("sft", "flow", 0.2), ("rlpd", "tanh_gaussian", 1.0), ("dsrl", "latent_noise", 1.0),
+        ("iql", "tanh_gaussian", 0.2)))])
 def test_what_learns_from_demonstrations_or_an_expert_does(name, kind, at_most, tmp_path):
     """The points' script shows how it is done. After at least 90 % of 32 held-out scenes, seed 0."""
     recipe = recipe_of("sac", f"algorithm={{name: {name}, learning_rate: 0.001}}", f"policy.kind={kind}", "sft.steps=200",
@@ -105,6 +106,7 @@ def test_it_learns_and_says_where_the_time_went(name, changes, tmp_path, monkeyp
     assert acted(policy, {"offset": np.zeros(2, np.float32)}).shape == (1, 2)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     half = recipe_of("sac", "simulation.env_steps=600", "simulation.evaluate_every=300")
     simulation.train(half, tmp_path, points)
@@ -163,9 +165,8 @@ def test_the_command_trains_the_simulated_arm_and_compare_draws_its_runs(tmp_pat
     assert "expected the folder of a run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("workers", [
-    pytest.param([], id="here"),
-    pytest.param(["placement={workers: 2, mode: pipelined}"], id="workers on Ray", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [[], ["placement={workers: 2, mode: pipelined}"]], ids=["here", "workers on Ray"])
 def test_the_same_seed_gives_the_same_run(workers, tmp_path):
     runs = []
     for name in ("a", "b"):
