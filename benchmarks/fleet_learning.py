@@ -21,7 +21,8 @@ the recipe shares the time, and the inverses of both add up to 1: to less where 
 and 1.01). What they add up to here is printed, by time steps: whoever learns sooner has shorter episodes.
 
 With --line, whatever goes between stations and trainer goes over a line of so many Mbit/s each way (tc's token buckets on
-the trainer's port of this machine: needs root and iproute2): who waits, waits for its policy to arrive, too.
+the trainer's port, at an address of its own, since on one machine policies are linked, not sent: needs root and iproute2):
+who waits, waits for its policy to arrive, too.
 
 Stations are in lockstep, paced to --real-time-factor simulated seconds a second: as many as the cores can take play
 as fast as a robot would, which one can see by how long an episode takes. It does not cover stations on machines of their
@@ -50,6 +51,7 @@ from rlinf_core.launching.fleet import FOLDER  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 
 WINDOW, GOOD, DOMAIN = 50, 0.9, 130
+ELSEWHERE = "10.199.19.1"  # the trainer's, at the other end of the line
 WAYS = {"plays on": [], "in turns": ["online.in_turns=true", "online.slice_episodes=1", "online.publish_every_updates=50"],
         "free": ["online.updates_per_step=1000", "online.max_lag_episodes=1000000", "online.publish_every_updates=50"]}
 
@@ -80,7 +82,7 @@ def updates(run: Path) -> int:
 @contextlib.contextmanager
 def line(port: int, mbit: float) -> Iterator[None]:
     """What comes from that port of this machine, and what goes to it, at so many Mbit/s each; all, where it is 0."""
-    lo = ["dev", "lo"]
+    lo, there = ["dev", "lo"], [f"{ELSEWHERE}/32", "dev", "lo"]
     commands = [["qdisc", "add", *lo, "root", "handle", "1:", "htb", "default", "1"],
                 ["class", "add", *lo, "parent", "1:", "classid", "1:1", "htb", "rate", "100gbit", "quantum", "60000"]]
     for number, way in enumerate(("sport", "dport"), 2):
@@ -95,9 +97,11 @@ def line(port: int, mbit: float) -> Iterator[None]:
     try:
         for command in commands[1:]:
             _shape(command)
+        subprocess.run(["ip", "address", "add", *there], check=True)
         yield
     finally:
-        subprocess.run(["tc", "qdisc", "del", *lo, "root"], capture_output=True)
+        for made in (["tc", "qdisc", "del", *lo, "root"], ["ip", "address", "del", *there]):
+            subprocess.run(made, capture_output=True)
 
 
 def _shape(command: list[str]) -> None:
@@ -116,7 +120,8 @@ def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder
     command = [ROOT / ".venv/bin/rlinf", "fleet", "up", "demo", "--quiet", "--out", run, "--stations", str(stations),
                "--set", f"seed={seed}", f"bridge.port={port}", f"station.domain_id={DOMAIN}", "evaluate.episodes=1",
                f"station.real_time_factor={options.real_time_factor}", "online.stop_at_success=2",
-               "online.max_env_steps=100000", *options.set, *WAYS[way]]
+               "online.max_env_steps=100000", *options.set, *WAYS[way],
+               *([f"bridge.host={ELSEWHERE}", "bridge.insecure=true"] if options.line else [])]
     with line(port, options.line), open(folder / f"{run.name}.log", "w") as log:
         child = subprocess.Popen([str(word) for word in command], stdout=log, stderr=log, start_new_session=True)
         try:
