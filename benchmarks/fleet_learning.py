@@ -97,7 +97,7 @@ def line(port: int, mbit: float) -> Iterator[None]:
     try:
         for command in commands[1:]:
             _shape(command)
-        subprocess.run(["ip", "address", "add", *there], check=True)
+        subprocess.run(["ip", "address", "replace", *there], check=True)
         yield
     finally:
         for made in (["tc", "qdisc", "del", *lo, "root"], ["ip", "address", "del", *there]):
@@ -110,7 +110,8 @@ def _shape(command: list[str]) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         said = getattr(error, "stderr", None) or error
         raise SystemExit("--line: expected a right to shape this machine's loopback with tc (root, iproute2), and nobody "
-                         f"who does so already; tc {' '.join(command)}: {said}") from error
+                         "who does so already (tc qdisc del dev lo root ends it); "
+                         f"tc {' '.join(command)}: {said}") from error
 
 
 def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder: Path) -> dict[str, float]:

@@ -210,7 +210,7 @@ def test_a_line_is_slow_both_ways_and_gone_at_the_end():
     ran = subprocess.run([*alone, script, sys.executable, LINE], capture_output=True, text=True, timeout=60,
                          env=os.environ | {"PYTHONPATH": os.getcwd()})
     assert ran.returncode == 0, ran.stderr
-    assert "nobody who does so already; tc qdisc add dev lo root" in ran.stderr
+    assert "nobody who does so already (tc qdisc del dev lo root ends it); tc qdisc add dev lo root" in ran.stderr
     _, slow, left = ran.stdout.split("\n", 2)
     assert all(float(each) > 0.4 for each in slow.split()), "0.5 s at 8 Mbit/s, less what a bucket holds"
     assert "noqueue" in left and "htb" not in left
@@ -218,7 +218,7 @@ def test_a_line_is_slow_both_ways_and_gone_at_the_end():
 
 def test_a_line_where_none_may_shape_one_is_refused(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    said = "--line: expected a right to shape this machine's loopback with tc .root, iproute2., and .*already; tc qdisc add"
+    said = "--line: expected a right to shape this machine's loopback with tc .root, iproute2., .*already .*; tc qdisc add"
     with pytest.raises(SystemExit, match=said), fleet_learning.line(50551, 8):
         pytest.fail("not slow at all")
 

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -255,6 +256,9 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
         return math.hypot(*told(x=-0.6, y=-0.5, limits_hash=now[0].hash)[:3])
 
     peer.spin(lambda: fastest() == pytest.approx(0.06), 60, lambda: f"a speed that was tightened (S19): {fastest()}")
+    now[0] = replace(limits, speed=2.9, lost_state=4.0)
+    peer.spin(lambda: fastest() == 0.0, 60, lambda: f"none that is looser than the robot's own: {fastest()}")
+    assert [fastest() for _ in range(10)] == [0.0] * 10, "however often it is told"
     now[0] = limits
     peer.spin(lambda: fastest() == pytest.approx(limits.speed), 60, lambda: f"what it was before: {fastest()}")
 

@@ -30,7 +30,7 @@ from rlinf.qos import OVERHEARD, received, subscription
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, to_ns
 from rlinf_core.errors import RlinfError
-from rlinf_core.interlock import load_limits, with_values
+from rlinf_core.interlock import load_limits, loosest, with_values
 from rlinf_core.interlock.rotation import inverse, product, to_vector
 from rlinf_core.interlock.tracking import NOISE_M
 
@@ -54,7 +54,8 @@ class Controller(ControlNode):
         self.horizon_s, self.before = self.declare_parameter("horizon_s", 0.05).value, JointState()
         self.gain = self.declare_parameter("gain", 5.0).value
         self.output = self.create_publisher(MESSAGES[self.kind], self.declare_parameter("topic", "").value, 10)
-        self.limits = load_limits(self.declare_parameter("limits_file", "").value)
+        limits_file = self.declare_parameter("limits_file", "").value
+        self.limits, self.loosest = load_limits(limits_file), loosest(limits_file)
         self.slowest_s = max(SLOWEST_S, 3.0 * self.limits.tick)
         self.pose, self.pose_at = PoseStamped(), -math.inf
         self.state, self.state_at, self.sent_at = SafetyState.DISARMED, -math.inf, -math.inf
@@ -115,7 +116,8 @@ class Controller(ControlNode):
         try:
             values = dict(zip(names, map(parameter_value_to_python, future.result().values), strict=True))
             self.limits = with_values(self.limits, {
-                name: finite(value) for name, value in values.items() if value != getattr(self.limits, name)})
+                name: finite(value) for name, value in values.items() if value != getattr(self.limits, name)},
+                loosest_allowed=self.loosest)  # whoever it was that answered
         except (RlinfError, ValueError) as error:
             self.get_logger().error(f"the interlock's limits cannot be read, and nothing is moved: {error}", once=True)
             return
