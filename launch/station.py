@@ -87,8 +87,9 @@ def _start(context: LaunchContext) -> list:
         operator = operator_process(recipe)
         said = {key: repr(val) if str(val).startswith("{") else val for key, val in operator.parameters.items() if val}
         settings = " ".join(f"-p {shlex.quote(f'{key}:={val}')}" for key, val in said.items())
+        renamed = "".join(f"-r {old}:={new} " for old, new in operator.remappings)
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
-                                   f"-r __ns:={operator.namespace} {settings}"))
+                                   f"-r __ns:={operator.namespace} {renamed}{settings}"))
     directed = value["director"] == "true" or wanted > 0
     actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], asked.overrides, directed)))
     return actions

@@ -125,6 +125,9 @@ def specs_of(name: str, seen: spaces.Space, acted: spaces.Space, metadata: Mappi
     named = seen.spaces if isinstance(seen, spaces.Dict) else {"observation": seen}
     items = []
     for key, space in named.items():
+        if "/" in key:
+            raise RecipeError(f"env 'gym:{name}': expected names of observations without a slash, which checkpoints have "
+                              f"for folders, got '{key}'. A wrapper can rename it")
         if not isinstance(space, spaces.Box):
             raise RecipeError(f"env 'gym:{name}': expected observations of a Box, or of a Dict of them, got {key}: {space}")
         if space.dtype == np.uint8 and len(space.shape) == 3 and space.shape[-1] == 3:

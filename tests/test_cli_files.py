@@ -13,6 +13,7 @@ from rlinf_core.atomic_io import append_line
 from rlinf_core.cli import compare, evaluate, main
 from rlinf_core.cli.compare import names_of
 from rlinf_core.cli.main import _parser
+from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations, read_events
 
 EVALUATION = {"event": "evaluation", "env_steps": 10, "success": 0.5, "return": 1.0, "episodes": 4, "seconds": 3.0}
@@ -133,3 +134,12 @@ def test_what_a_power_cut_has_left_of_a_line_stays_apart_and_ends_no_reader(tmp_
         append_line(progress, json.dumps(EVALUATION))
         assert read_evaluations(tmp_path) == [EVALUATION, EVALUATION]
     assert len(read_events(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("more, told", [
+    ([], "; rlinf eval runs/x --episodes 50 --video out.mp4"),
+    (["env=gym:Pendulum-v1"], "; rlinf eval runs/x --episodes 50 --video out.mp4"),
+    (["env=maniskill:PushCube-v1"], "; rlinf eval runs/x --episodes 50"), (["station.robot=franka_fr3"], ""),
+    (["station.robot=franka_twin"], "")])
+def test_only_what_can_be_played_in_simulation_is_said_to_be_judged_so_and_filmed_what_can_be(more, told):
+    assert evaluate.how_to_judge(load_recipe("sim_sac", more), Path("runs/x")) == told

@@ -140,7 +140,7 @@ def test_who_could_never_succeed_or_never_take_over_is_told(tmp_path):
 
 
 def test_images_of_several_sizes_are_told_apart(task):
-    episode = SimpleNamespace(id="e", success=True, observations={
+    episode = SimpleNamespace(id="e", success=True, stamps_ns=np.arange(3) * 10**8, observations={
         "front": np.zeros((3, 24, 24, 3), np.uint8), "wrist": np.zeros((3, 32, 24, 3), np.uint8)})
     with pytest.raises(EpisodeError, match="expected images of one size, got .*Choose by --cameras"):
         training.frames_of([episode], [])
@@ -148,8 +148,8 @@ def test_images_of_several_sizes_are_told_apart(task):
 
 
 def test_what_may_show_it_already_is_left_out_and_what_is_none_by_name_is_none():
-    episodes = [SimpleNamespace(id=name, success=name != "c", observations={"front": np.zeros((9, 24, 24, 3), np.uint8)})
-                for name in "abc"]
+    episodes = [SimpleNamespace(id=name, success=name != "c", stamps_ns=np.arange(9) * 10**8,
+                                observations={"front": np.zeros((9, 24, 24, 3), np.uint8)}) for name in "abc"]
     found = training.frames_of(episodes, [], failed=["b"])
     assert [int(sum(found.episodes == number)) for number in range(3)] == [6, 9, 9]
     assert found.success.tolist() == [False] * 5 + [True] + [False] * 18
@@ -207,3 +207,14 @@ def test_a_model_that_could_not_be_written_is_not_trained(tmp_path, capsys, reco
     monkeypatch.setattr(training, "train", lambda *_: pytest.fail("it was trained"))
     assert main(["reward", "train", recorded, "--out", str(tmp_path / "file/model")]) == 1
     assert capsys.readouterr().err == f"rlinf: {tmp_path}/file: File exists\n"
+
+
+@pytest.mark.parametrize("hz, late_s, kept", [(10, 0.3, 16), (10, 1.0, 9), (30, 0.3, 10), (30, 0.0, 16)])
+def test_what_may_show_success_before_it_is_said_is_left_out_by_time_and_three_frames_at_least(hz, late_s, kept):
+    images = np.zeros((20, SIZE, SIZE, 3), np.uint8)
+    stamps = np.round(np.arange(20) * 1e9 / hz).astype(np.int64)
+    won, lost = (SimpleNamespace(id=name, observations={"front": images}, success=name == "won", stamps_ns=stamps)
+                 for name in ("won", "lost"))
+    seen = training.frames_of([won, lost], ["front"], late_s=late_s)
+    of_won = seen.success[seen.episodes == 0]
+    assert of_won.tolist() == [False] * kept + [True] and (seen.episodes == 1).sum() == 20

@@ -1,6 +1,7 @@
 """Sweeps in Hydra's grammar: which runs they are, that they run, and what is said of bad ones."""
 
 import csv
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rlinf_core.cli import compare as comparing
 from rlinf_core.cli import sweep
 from rlinf_core.cli.main import main
 from rlinf_core.errors import RecipeError
@@ -133,3 +135,32 @@ def test_a_sweep_that_is_asked_to_end_asks_those_that_train_and_begins_no_other(
     monkeypatch.setattr(sweep, "read_evaluations", ended)
     assert main(["sweep", "sim_sac", "--out", str(tmp_path / "runs"), "--jobs", "2", "--set", "seed=0,1,2,3"]) == 130
     assert [process.poll() for process in begun] == [0, 0] and (tmp_path / "asked").exists()
+
+
+def test_recordings_of_what_no_simulator_has_are_not_swept_over_as_nobody_would_judge_them(tmp_path, capsys):
+    real = ["simulation.environments=0", "collect.recordings=[there]", "station.robot=franka_fr3",
+            "algorithm={name: iql}", "collect.episodes=1", "seed=0,1"]
+    assert main(["sweep", "sim_sac", "--out", str(tmp_path / "run"), "--set", *real]) == 1
+    assert "expected runs that are judged in simulation, to be compared, got recordings of robot" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def entry(success, value):
+    return {"event": "evaluation", "env_steps": 10, "success": success, "return": value, "episodes": 4, "seconds": 3.0}
+
+
+def test_where_nothing_succeeds_runs_are_ranked_and_drawn_by_their_returns(tmp_path, capsys, monkeypatch):
+    seen = {tmp_path / name: ([name], [entry(0.0, value)]) for name, value in (("a=1", -900.0), ("a=2", -150.0))}
+    lines = sweep.table(seen, tmp_path / "x.csv").splitlines()
+    assert lines[1].endswith("a=2") and lines[2].endswith("a=1"), "the best first"
+    drawn = []
+    monkeypatch.setattr(comparing, "draw", lambda curves, out, measure: drawn.append(measure))
+    for run, (_, entries) in seen.items():
+        run.mkdir()
+        (run / "progress.jsonl").write_text(json.dumps(entries[0]) + "\n")
+    comparing.compare(list(seen), tmp_path / "x.png")
+    assert "last return -150.00 at 10 steps" in capsys.readouterr().out
+    with (tmp_path / "a=1/progress.jsonl").open("a") as file:
+        file.write(json.dumps(entry(0.25, -10.0)) + "\n")
+    comparing.compare(list(seen), tmp_path / "x.png")
+    assert drawn == ["return", "success"] and "last 25% at 10 steps" in capsys.readouterr().out

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlinf_core.reports.curves import draw, read_evaluations
+from rlinf_core.reports.curves import draw, measure_of, read_evaluations
 
 
 def compare(runs: list[Path], out: Path) -> None:
-    """Draw every run's success over time steps, and say when each first reached 90 %."""
+    """Draw every run's success over time steps, and say when each first reached 90 %; returns, where none succeeded."""
     curves = {name: read_evaluations(run) for name, run in zip(names_of(runs), runs, strict=True)}
+    measure = measure_of(curves.values())
     for name, entries in curves.items():
-        reached = next((e for e in entries if e["success"] >= 0.9), None)
+        last, reached = entries[-1], next((e for e in entries if e["success"] >= 0.9), None)
         words = f"90 % after {reached['env_steps']:,.0f} steps, {reached['seconds']:.0f} s" if reached else "never 90 %"
-        print(f"{name:<24}  {words}; last {entries[-1]['success']:.0%} at {entries[-1]['env_steps']:,.0f} steps")
-    draw(curves, out)
+        ended = f"{last['success']:.0%}" if measure == "success" else f"return {last['return']:.2f}"
+        print(f"{name:<24}  {words}; last {ended} at {last['env_steps']:,.0f} steps")
+    draw(curves, out, measure)
     print(f"picture: {out}")
 
 

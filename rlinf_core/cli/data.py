@@ -126,7 +126,8 @@ def export_rerun(paths: list[Path], out: Path, recipe: str | None) -> None:
     print(f"{export(paths, out, recipe)} episodes in {out}; look at them: rerun {out}/*.rrd")
 
 
-def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list[str], cameras: list[str]) -> None:
+def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list[str], cameras: list[str],
+                   instruction: str) -> None:
     """Write recordings of a LeRobot data set (v3.0)."""
     from rlinf_core.extras import require
 
@@ -136,7 +137,7 @@ def import_lerobot(dataset: Path, out: Path, recipe: str | None, overrides: list
     pairs = dict(each.partition("=")[::2] for each in cameras)
     if not all(pairs.values()):
         raise EpisodeError(f"--camera: expected NAME=THEIRS, such as front=laptop, got {' '.join(cameras)}")
-    episodes, frames, left = import_dataset(dataset, out, recipe, overrides, pairs)
+    episodes, frames, left = import_dataset(dataset, out, recipe, overrides, pairs, instruction)
     print(f"{episodes} episodes, {frames} frames in {out}" + (f"; not taken: {', '.join(left)}" if left else ""))
     learned = shlex.quote(f"collect.recordings=[{quoted(out)}]")
     print(f"learn from them: --set {learned}; look at them: rlinf data list {shlex.quote(str(out))}")

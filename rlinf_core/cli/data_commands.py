@@ -60,6 +60,8 @@ def _imports(data: Commands) -> None:
     lerobot.add_argument("--set", **SET, help="override of that recipe, e.g. station.image_size=[480,640]")
     lerobot.add_argument("--camera", dest="cameras", nargs="+", **SEVERAL, metavar="NAME=THEIRS",
                          help="what the data set calls a camera of the station, e.g. front=laptop")
+    lerobot.add_argument("--instruction", default="", metavar="SENTENCE",
+                         help="of every episode, instead of what the data set says; at most 128 bytes")
 
 
 def reward_commands(commands: Commands) -> None:
@@ -67,14 +69,17 @@ def reward_commands(commands: Commands) -> None:
     own = commands.add_parser("reward", help="a reward that sees success, learned from recordings").add_subparsers(
         required=True, metavar="COMMAND")
     train = command(own, "train", "cli.reward:train", "train a classifier on the frames of recordings", (
-        "The last frame of an episode that succeeded shows success; the three before it are left out, and no other one "
-        "does. Says how often it errs on episodes held out, and draws where. A task's file takes it: `reward: {kind: "
-        "classifier, model: FILE}`."))
+        "The last frame of an episode that succeeded shows success; those right before it are left out (--late), and no "
+        "other one does. Says how often it errs on episodes held out, and draws where. A task's file takes it: `reward: "
+        "{kind: classifier, model: FILE}`."))
     train.add_argument("paths", **RECORDINGS)
     train.add_argument("--out", type=Path, required=True, metavar="FILE", help="a new file; a picture goes beside it")
     train.add_argument("--cameras", nargs="+", **SEVERAL, metavar="NAME", help="to look through (default: all recorded)")
     train.add_argument("--failed", nargs="+", **SEVERAL, metavar="EPISODE",
                        help="ids of episodes that were called a success and are none, as a classifier's mistakes")
+    train.add_argument("--late", type=at_least(0, float), default=0.3, metavar="SECONDS",
+                       help="before the end of a success, that may show it already, three frames at least: by how much a "
+                            "person who says so, or a task's success_steps, comes later (default: 0.3)")
     train.add_argument("--steps", type=at_least(1, int), default=1500, help="gradient steps (default: 1500)")
     train.add_argument("--held-out", type=fraction, default=0.2, metavar="FRACTION",
                        help="of the episodes, to judge it by (default: 0.2)")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rlinf_core.recipes import check_recipe, load_recipe
+from rlinf_core.recipes import Recipe, check_recipe, load_recipe
+from rlinf_core.recipes.station import simulated
 from rlinf_core.reports.curves import wilson
 from rlinf_core.reports.films import HOLD, caption, rollout, write_video
 from rlinf_core.settings.overrides import combinations
@@ -31,24 +32,34 @@ def evaluate_command(checkpoint: Path, recipe: str | None, overrides: list[str],
     for varied in recipes.values():
         check_recipe(varied)
     for variation, varied in recipes.items():
-        name, won, failed = " ".join(variation), [], 0
+        name, won, returns, failed = " ".join(variation), [], [], 0
         played = rollout(varied, policy, seeds, frames)
         for episode, images in track(played, total=len(seeds), description=escape(name) or "evaluating"):
             won.append(episode.success)
+            returns.append(episode.value)
             failed += episode.failure
             filmed = caption(images, f"{name} seed {seeds[len(won) - 1]}".strip(), episode.outcome)
             pictures += filmed + filmed[-1:] * HOLD
         low, high = wilson(sum(won), len(won))
         print(f"{name or policy.name}: {sum(won)} of {len(won)} succeeded: {np.mean(won):.0%} "
-              f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, seeds {seeds[0]} to {seeds[-1]}")
+              f"(95 % interval {low:.0%} to {high:.0%}), {failed} failed, mean return {np.mean(returns):.2f}, "
+              f"seeds {seeds[0]} to {seeds[-1]}")
         ending = f" {name}" if name else ""
         result |= {f"success{ending}": float(np.mean(won)), f"low{ending}": low, f"high{ending}": high,
-                   f"failure{ending}": failed / len(won)}
+                   f"failure{ending}": failed / len(won), f"return{ending}": float(np.mean(returns))}
     if json_file:
         json_file.write_text(json.dumps(result))
     if video:
         write_video(video, pictures)
         print(f"video: {video}")
+
+
+def how_to_judge(recipe: Recipe, run_dir: Path) -> str:
+    """The command that plays its newest policy in simulation; nothing where no simulator has its station."""
+    if not (recipe.env or simulated(recipe)):
+        return ""
+    filmed = " --video out.mp4" if recipe.gymnasium_id or not recipe.env else ""
+    return f"; rlinf eval {run_dir} --episodes 50{filmed}"
 
 
 def _recipe_of(policy: Path) -> Path | str:

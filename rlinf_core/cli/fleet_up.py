@@ -12,6 +12,7 @@ from typing import Any
 
 from rlinf_core import extras
 from rlinf_core.cli.display import PHASES, Display
+from rlinf_core.cli.evaluate import how_to_judge
 from rlinf_core.cli.fleet_status import table
 from rlinf_core.errors import BridgeError, RlinfError, printable
 from rlinf_core.launching.fleet import FOLDER, Member, members
@@ -39,7 +40,7 @@ def up(name: str, overrides: list[str], run_dir: Path, stations: list[str], resp
         display.stations = [Station(member, respawn, display.note) for member in found]
         print(f"run folder: {run_dir}; each station's: {run_dir / FOLDER}/<name>. Ctrl-C stops all", flush=True)
         stopped = _together(recipe, run_dir, display)
-    return _tell(run_dir, display.stations, stopped)
+    return _tell(recipe, run_dir, display.stations, stopped)
 
 
 class Station:
@@ -191,10 +192,10 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_s: float) -> None:
     print(f"waited {left:.0f} s for the last episodes to be sent", flush=True)
 
 
-def _tell(run_dir: Path, stations: list[Station], stopped: bool) -> int:
+def _tell(recipe: Recipe, run_dir: Path, stations: list[Station], stopped: bool) -> int:
     for station in stations:
         print(f"  {station.member.name}: {station.result}")
     if waiting := sum(station.closed for station in stations):
         print(f"{waiting} episodes wait in {run_dir / FOLDER}/*/spool/closed: the same command sends them")
-    print(f"the same command with --out {run_dir} goes on; rlinf eval {run_dir} --episodes 50 judges its newest policy")
+    print(f"the same command with --out {run_dir} goes on{how_to_judge(recipe, run_dir)}")
     return 130 if stopped else int(any(station.state == GONE for station in stations))

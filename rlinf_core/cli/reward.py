@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out: float, seed: int,
-          json_file: Path | None, failed: list[str]) -> None:
+          json_file: Path | None, failed: list[str], late: float) -> None:
     """Train, judge by episodes held out, write the model and a picture of what it takes for what."""
     from rich.progress import Progress
 
@@ -36,7 +36,7 @@ def train(paths: list[Path], out: Path, cameras: list[str], steps: int, held_out
     read = {episode.id: episode for _, episode in whole_episodes(paths)}
     if unknown := set(failed) - read.keys():
         raise EpisodeError(f"--failed: expected ids of episodes in these recordings, got {', '.join(sorted(unknown))}")
-    frames = training.frames_of(read.values(), cameras, failed)
+    frames = training.frames_of(read.values(), cameras, failed, late)
     learned, judged = training.split(frames, held_out, seed)
     out.parent.mkdir(parents=True, exist_ok=True)
     with Progress(transient=True) as progress:

@@ -21,7 +21,8 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interrupts import end_with_parent
 from rlinf_core.launching.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe, resolved
-from rlinf_core.recipes.sources import STATIONS, source_of
+from rlinf_core.recipes.sources import RECORDINGS, STATIONS, source_of
+from rlinf_core.recipes.station import simulated
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.settings.overrides import combinations
 from rlinf_core.trainer.checkpoint import checkpoints
@@ -50,7 +51,7 @@ def sweep_command(name: str, overrides: list[str], run_dir: Path, jobs: int) -> 
                 said = f"failed; its last words are in {run / 'log.txt'}"
             else:
                 last = read_evaluations(run)[-1]
-                said = f"success {last['success']:.0%} at {last['env_steps']:,.0f} steps"
+                said = f"success {last['success']:.0%}, return {last['return']:.2f} at {last['env_steps']:,.0f} steps"
             bar.console.print(f"{run.name}: {said}", markup=False)
             bar.advance(task)
     done = {run: chosen for run, chosen in runs.items() if run not in failed}
@@ -68,6 +69,10 @@ def _check(recipe: Recipe, run: Path) -> None:
         raise RecipeError(f"recipe {recipe.name}: expected one of simulators or recordings, got one of stations, whose "
                           "training waits for them until Ctrl-C. Run each by `rlinf demo`, then `rlinf compare`; or name "
                           "environments: --set simulation.environments=8")
+    if source_of(recipe) == RECORDINGS and not simulated(recipe):
+        raise RecipeError(f"recipe {recipe.name}: expected runs that are judged in simulation, to be compared, got "
+                          f"recordings of robot '{recipe.station.robot}', which is none. Train each by `rlinf train`, and "
+                          "have it judged at the robot")
     check_trainer(recipe, run)
     if checkpoints(run / "checkpoints"):  # it goes on, or is done
         was, now = (dict(_leaves(yaml.safe_load(said))) for said in ((run / "recipe.yaml").read_text(), resolved(recipe)))
@@ -135,7 +140,7 @@ def table(runs: dict[Path, tuple[list[str], list[dict[str, Any]]]], file: Path) 
             key = " ".join(way for way in chosen if not way.startswith("seed=")) or "as it is"
             groups.setdefault(key, []).append((last["success"], last["return"]))
     lines = [f"{'success':>16}{'return':>18}   runs"]
-    for key, seen in sorted(groups.items(), key=lambda item: -np.mean(item[1], axis=0)[0]):
+    for key, seen in sorted(groups.items(), key=lambda item: tuple(-np.mean(item[1], axis=0))):
         (success, value), (spread, wide) = np.mean(seen, axis=0), np.std(seen, axis=0)
         lines.append(f"{success:8.0%} +- {spread:4.0%}{value:10.2f} +- {wide:4.2f}   {len(seen):4d}  {key}")
     return "\n".join([*lines, f"table: {file}"])

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlinf_core.cli.evaluate import how_to_judge
 from rlinf_core.interrupts import held_back
 from rlinf_core.launching.preflight import check_trainer
 from rlinf_core.recipes import Recipe, check_recipe, load_recipe
@@ -56,7 +57,7 @@ def train_command(name: str, overrides: list[str], run_dir: Path, report: bool) 
         return 130
     if last and report:
         print(write_training_report(recipe, run_dir))
-    print(f"policies: {run_dir / 'policies'}; rlinf eval {run_dir} --episodes 50 --video out.mp4")
+    print(f"policies: {run_dir / 'policies'}{how_to_judge(recipe, run_dir)}")
     return 0
 
 

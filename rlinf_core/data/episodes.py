@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from rlinf_core.recipes.station import station_task
 from rlinf_core.reports.recordings import episodes_in
 from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 
+SPECS = "specs.json"  # as recorders call them
 LONGEST, READERS = 10**9, 2  # time steps; episodes that are read at once: hashes and copies leave the interpreter free
 Say = Callable[[str], None]
 
@@ -101,7 +104,8 @@ def seen_spec(episode: Episode) -> StationSpec:
 
 
 def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
-    """The station's specs: of a recipe, else of the run that a recording lies in, else what the recording shows.
+    """The station's specs: of a recipe, else as its recorder attached them, else of the run that a recording lies in, else
+    what the recording shows.
 
     Raises:
         EpisodeError: the recipe that is named has other specs.
@@ -112,6 +116,8 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
             raise EpisodeError(f"{folder}: expected specs {spec.hash}, of recipe '{recipe}', got {episode.spec_hash}:\n"
                                f"{spec.difference(seen_spec(episode))}\nName the recipe that it was recorded with")
         return spec
+    if (attached := _attached(folder)) and attached.hash == episode.spec_hash:
+        return attached
     for above in folder.resolve().parents:
         if (above / "recipe.yaml").is_file():
             try:
@@ -121,6 +127,19 @@ def spec_of(episode: Episode, folder: Path, recipe: str | None) -> StationSpec:
             if spec.hash == episode.spec_hash:
                 return spec
     return seen_spec(episode)
+
+
+def _attached(folder: Path) -> StationSpec | None:
+    """The specs that a recorder puts beside what it records; None where none did, or nobody can read them now."""
+    from mcap.exceptions import McapError
+    from mcap.reader import make_reader
+
+    for path in sorted(folder.glob("*.mcap")):
+        with suppress(McapError, RlinfError, ValueError, KeyError, TypeError), path.open("rb") as file:
+            for each in make_reader(file).iter_attachments():
+                if each.name == SPECS:
+                    return StationSpec.from_dict(json.loads(each.data))
+    return None
 
 
 def _check_same_specs(folder: Path, episode: Episode, first_folder: Path, first: Episode) -> None:

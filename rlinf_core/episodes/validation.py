@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rlinf_core.episodes.types import Episode
-from rlinf_core.errors import EpisodeError
+from rlinf_core.errors import EpisodeError, SpecError
+from rlinf_core.policies.instructions import encoded
 from rlinf_core.specs import StationSpec
 
 MODES = ("demonstration", "train", "evaluate")
@@ -26,7 +27,8 @@ def check_episode(episode: Episode, spec: StationSpec, longest: int) -> None:
     """
     own = spec.member(episode.spec_hash) or spec
     faults = list(_of_the_whole(episode, spec, longest)) or [
-        *_of_observations(episode, own), *_of_actions(episode, own), *_of_rewards(episode), *_of_chunks(episode)]
+        *_of_observations(episode, own), *_of_instructions(episode), *_of_actions(episode, own), *_of_rewards(episode),
+        *_of_chunks(episode)]
     if faults:
         raise EpisodeError(f"episode {episode.id}: {'; '.join(faults)}. It is not trained on")
 
@@ -57,6 +59,15 @@ def _of_observations(episode: Episode, spec: StationSpec) -> Iterator[str]:
             yield from _of_values(f"'{item.name}'", values)
     if not (np.diff(episode.stamps_ns) > 0).all():
         yield "time steps: expected stamps that increase, got some that do not"
+
+
+def _of_instructions(episode: Episode) -> Iterator[str]:
+    if len(episode.instructions) != len(episode) + 1:
+        yield f"instructions: expected {len(episode) + 1}, one of each observation, got {len(episode.instructions)}"
+    try:
+        encoded(sorted(set(episode.instructions)))
+    except SpecError as error:
+        yield str(error)
 
 
 def _of_actions(episode: Episode, spec: StationSpec) -> Iterator[str]:

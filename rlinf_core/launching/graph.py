@@ -141,11 +141,12 @@ def check_operator(recipe: Recipe) -> None:
 def operator_process(recipe: Recipe, run_dir: Path | None = None) -> Process:
     """The operator: a script, which remembers in ``run_dir`` what it has armed, or a person with their devices."""
     operator, task = recipe.station.operator, str(task_file(recipe))
+    lockstep = recipe.station.lockstep and station_robot(recipe).driver == SIMULATOR
     if operator.kind != SCRIPTED:
         return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, home=home(recipe),
-                     **_devices(recipe))
+                     lockstep=lockstep, **_devices(recipe))
     return _node(recipe, "operator", "rlinf.operator", task_file=task, kind=operator.kind, noise=operator.noise,
-                 joints=_joints(station_robot(recipe)),
+                 joints=_joints(station_robot(recipe)), lockstep=lockstep,
                  takes_over=operator.takes_over, seed=recipe.seed,
                  armed_file=str(run_dir / "operator.armed") if run_dir else "", **_devices(recipe))
 

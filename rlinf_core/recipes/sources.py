@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS, AlgorithmSettings
 from rlinf_core.errors import RecipeError, nearest
-from rlinf_core.recipes.schema import Recipe
+from rlinf_core.recipes.schema import Randomise, Recipe
 from sim_bridges.simulator import batched
 
 SIMULATORS, STATIONS, RECORDINGS = "simulators", "stations", "recordings"
@@ -69,8 +69,14 @@ def check_source(recipe: Recipe) -> None:
     if recipe.placement.ingest and source != STATIONS:
         raise RecipeError(f"placement.ingest: expected 0 on {source}, to which no station sends anything, got "
                           f"{recipe.placement.ingest}")
+    if source == STATIONS and algorithm.learns_from == ROLLOUTS and getattr(policy, "token_log_probs", False):
+        raise RecipeError("policy.token_log_probs: expected false on stations, whose recordings hold a log-probability of "
+                          "a chunk, or of each of its actions, got true. In simulators it may be")
     if source != SIMULATORS:
         return
+    if recipe.replay.use_executed and not recipe.collect.recordings:
+        raise RecipeError("replay.use_executed: expected false in simulators, which say what was asked for alone, got "
+                          "true. It is for what stations send, and for recordings")
     if workers and environments % workers:
         raise RecipeError(f"simulation.environments: expected a multiple of placement.workers = {workers}, got "
                           f"{environments}")
@@ -109,6 +115,10 @@ def _check_env(recipe: Recipe) -> None:
     if kind not in ("gym", *in_batches):
         raise RecipeError(f"env: expected gym:, or one of {', '.join(in_batches)} and a colon, got '{recipe.env}'"
                           f"{nearest(kind, ['gym', *in_batches])}")
+    for key, said in (("shaping", simulation.shaping), ("randomise", simulation.randomise != Randomise())):
+        if said:
+            raise RecipeError(f"simulation.{key}: expected none with env '{recipe.env}', which has a reward and scenes of "
+                              "its own. It is for a station's task")
     if kind != "gym" and algorithm.learns_from == ROLLOUTS and algorithm.rollout.get("group"):
         raise RecipeError(f"env: '{recipe.env}' steps all of its environments at once: expected an algorithm from parts of "
                           f"episodes (ppo, async_ppo) or with a replay, got {algorithm.name}, from groups of whole ones")

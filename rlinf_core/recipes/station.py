@@ -37,7 +37,7 @@ def check_recipe(recipe: Recipe) -> None:
         return
     for name, one in robots_of(recipe).items():
         check_recipe(one)
-        if recipe.simulation.environments and (driver := station_robot(one).driver) != "simulator":
+        if recipe.simulation.environments and (driver := station_robot(one).driver) != SIMULATOR:
             raise RecipeError(f"embodiments.{name}: expected a simulator with simulation.environments of "
                               f"{recipe.simulation.environments}, got '{one.station.robot}', whose driver is {driver}. Set "
                               "simulation.environments=0, and stations send what they play")
@@ -85,6 +85,12 @@ def robots_of(recipe: Recipe) -> dict[str, Recipe]:
         return recipe.model_copy(update={"embodiments": {}, "station": station})
 
     return {name: alone(one) for name, one in recipe.embodiments.items()}
+
+
+def simulated(recipe: Recipe) -> bool:
+    """Whether its robot, or each of its several, is a simulator, in which policies can be judged."""
+    ones = robots_of(recipe).values() or [recipe]
+    return all(station_robot(one).driver == SIMULATOR for one in ones)
 
 
 def learned_spec(recipe: Recipe) -> StationSpec:

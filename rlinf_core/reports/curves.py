@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def wilson(successes: int, episodes: int, z: float = 1.96) -> tuple[float, float
     centre = (rate + square / 2) / (1 + square)
     half = z * math.sqrt(rate * (1 - rate) / episodes + square / (4 * episodes)) / (1 + square)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def measure_of(curves: Iterable[list[dict[str, Any]]]) -> str:
+    """What to compare by: ``return`` where no evaluation of any saw a success, as in environments that know none."""
+    return "success" if any(entry["success"] for entries in curves for entry in entries) else "return"
 
 
 def draw(curves: dict[str, list[dict[str, Any]]], out: Path, measure: str = "success") -> None:

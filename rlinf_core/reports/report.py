@@ -13,7 +13,7 @@ import numpy as np
 from rlinf_core.errors import RlinfError
 from rlinf_core.policies.files import policy_name
 from rlinf_core.recipes import Recipe, station_task
-from rlinf_core.reports.curves import draw, read_evaluations, read_events, wilson
+from rlinf_core.reports.curves import draw, measure_of, read_evaluations, read_events, wilson
 from rlinf_core.reports.films import CAPTION, HOLD, caption, rollout, write_video
 
 WINDOW = 40
@@ -54,7 +54,7 @@ def write_report(recipe: Recipe, run_dir: Path, since: int = 0) -> str:
 def write_training_report(recipe: Recipe, run_dir: Path) -> str:
     """Curve, table and, where it can be filmed, first and last policy side by side; returns what to print."""
     evaluations = read_evaluations(run_dir)
-    measure = "return" if recipe.env and not any(entry["success"] for entry in evaluations) else "success"
+    measure = measure_of([evaluations]) if recipe.env else "success"
     draw({recipe.name: evaluations}, run_dir / "learning_curve.png", measure)
     rows = [f"| {entry['env_steps']:,.0f} | {entry['updates']:,.0f} | {entry['return']:.2f} | {entry['success']:.0%} | "
             f"{' to '.join(f'{bound:.0%}' for bound in wilson(round(entry['success'] * n), n))} | {n} | "

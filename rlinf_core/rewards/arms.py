@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
 
 from rlinf_core.interface import arm_of, of_arms, topic
-from rlinf_core.rewards import Shaped, Success
+from rlinf_core.rewards import Fallible, Remembering, Shaped, Success
 
 Channels = dict[str, np.ndarray]
 
@@ -33,11 +34,24 @@ class OfEach:
     """
 
     def __init__(self, term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]) -> None:
-        self.term, self.arms, self.together = term, arms, together
-        self.channels = needed(term.channels, arms)
+        remembers = isinstance(term, Remembering)  # then each arm's has a memory of its own
+        self.terms: dict[str, Any] = {arm: deepcopy(term) if remembers else term for arm in arms}
+        self.together, self.channels = together, needed(term.channels, arms)
 
     def __call__(self, channels: Channels) -> bool:
-        return self.together([bool(self.term(of_arm(channels, arm))) for arm in self.arms])
+        return self.together([bool(term(of_arm(channels, arm))) for arm, term in self.terms.items()])
+
+    @property
+    def trouble(self) -> str:
+        """Why one of them cannot judge now."""
+        return next((f"arm {arm}: {term.trouble}" for arm, term in self.terms.items()
+                     if isinstance(term, Fallible) and term.trouble), "")
+
+    def begin(self) -> None:
+        """An episode begins, for those that remember."""
+        for term in self.terms.values():
+            if isinstance(term, Remembering):
+                term.begin()
 
 
 class ShapedOfEach(OfEach):
@@ -45,8 +59,7 @@ class ShapedOfEach(OfEach):
 
     def progress(self, channels: Channels) -> float:
         """The mean of what it is for each."""
-        term: Any = self.term
-        return float(np.mean([term.progress(of_arm(channels, arm)) for arm in self.arms]))
+        return float(np.mean([term.progress(of_arm(channels, arm)) for arm, term in self.terms.items()]))
 
 
 def of_each(term: Success, arms: Sequence[str], together: Callable[[Iterable[bool]], bool]) -> Success:

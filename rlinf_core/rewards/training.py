@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from rlinf_core.episodes import Episode
+from rlinf_core.episodes.messages import NS
 from rlinf_core.errors import EpisodeError
 from rlinf_core.rewards.classifier import STRIDE, Layer, Network
 
 CHANNELS, KERNEL, HIDDEN, SMALLEST = (16, 32, 32), 3, 32, 16
-DOUBTFUL = 3  # frames before a success that may show it already: a person, or a second frame, comes later
+DOUBTFUL, LATE_S = 3, 0.3  # before a success: frames, and time, that may show it already: who says so comes later
 BATCH, RATE, DECAY, SHIFT, SHADE = 64, 1e-3, 1e-3, 3, 0.1
 
 
@@ -56,10 +57,12 @@ class Scores:
         return 1.0 - (self.missed + self.invented) / max(self.positives + self.negatives, 1)
 
 
-def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Collection[str] = ()) -> Frames:
+def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Collection[str] = (),
+              late_s: float = LATE_S) -> Frames:
     """The frames of episodes that all have the same cameras; EpisodeError says what is missing to learn from.
 
-    The last frame of a success shows it, unless its id is in ``failed``; the few before it may, and are left out.
+    The last frame of a success shows it, unless its id is in ``failed``; those of the last ``late_s`` before it may, three
+    at least, and are left out.
     """
     images, success, numbers = [], [], []
     for number, episode in enumerate(episodes):
@@ -73,7 +76,8 @@ def frames_of(episodes: Iterable[Episode], cameras: Sequence[str], failed: Colle
             raise EpisodeError(f"episode {episode.id}: expected images of one size, got {sizes}. Choose by --cameras")
         stacked = np.concatenate([episode.observations[name] for name in cameras], axis=3).transpose(0, 3, 1, 2)
         solved = episode.success and episode.id not in failed
-        told = np.arange(len(stacked)) < len(stacked) - 1 - DOUBTFUL * solved
+        late = (episode.stamps_ns >= episode.stamps_ns[-1] - late_s * NS) & solved
+        told = (np.arange(len(stacked)) < len(stacked) - 1 - DOUBTFUL * solved) & ~late
         told[-1] = True
         images.append(stacked[told])
         success.append((np.arange(len(stacked)) == (len(stacked) - 1 if solved else -1))[told])

@@ -50,11 +50,13 @@ class Rollouts(ABC):
                         "scene": self.scene}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there; with new episodes of the next scenes, where the environments could not say where they were."""
+        """Go on from there; with new episodes of the next scenes, where the environments could not say where they were, or
+        are of another number now.
+        """
         restore(self.generator, state["generator"], self.version)
         self.random.bit_generator.state = state["random"][0]
         self.scene = state.get("scene", self.scene)  # older checkpoints do not say
-        if state.get("env"):
+        if state.get("env") and len(state["observation"]["vectors"]) == self.env.size:
             self.env.load_state_dict(state["env"])
             self.observation = state["observation"]
 

@@ -39,6 +39,7 @@ class Data(ABC):
         governor: what is owed for how much, and what is too old.
 
     Attributes:
+        shown_of: of several robots, how many demonstrations of each have come (R,).
         steps: time steps of experience that earn updates.
         stations: by name, the episodes and time steps that came.
         versions: of published policies, to the updates that they had had.
@@ -53,6 +54,7 @@ class Data(ABC):
         if self.config.learns_from != DEMONSTRATIONS:  # else there is nothing beside them
             capacity = min(capacity, DEMONSTRATIONS_KEPT)
         self.demonstrations = self._buffer(capacity)
+        self.shown_of = np.zeros(self._robots, np.int64)
         self.steps = 0
         self.statuses: dict[str, int] = defaultdict(int)
         self.stations: dict[str, dict[str, int]] = defaultdict(lambda: {"episodes": 0, "steps": 0})
@@ -95,6 +97,8 @@ class Data(ABC):
         return status
 
     def _keep(self, buffer: Replay, trajectory: Trajectory, **more: Any) -> None:
+        if buffer is self.demonstrations and self._robots:
+            self.shown_of[trajectory.observations["vectors"][0, :self._robots].argmax()] += 1
         origin = 1 + list(self.stations).index(trajectory.station) if trajectory.station else 0
         buffer.insert_episode(trajectory.observations, trajectory.actions, trajectory.rewards, trajectory.discounts,
                               origin=origin, **more)
@@ -115,9 +119,8 @@ class Data(ABC):
 
     @property
     def shown(self) -> int:
-        """Demonstrations that there are; of several robots, of the one that has fewest."""
-        robots = self._robots
-        return int(self.demonstrations.episodes_of(robots).min()) if robots else self.demonstrations.episodes
+        """Demonstrations that have come; of several robots, of the one that has fewest."""
+        return int(self.shown_of.min()) if self._robots else self.demonstrations.episodes
 
     @property
     def _robots(self) -> int:
@@ -191,13 +194,15 @@ class Data(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on."""
-        return {"demonstrations": self.demonstrations.state_dict(), "steps": self.steps, "statuses": dict(self.statuses),
+        return {"demonstrations": self.demonstrations.state_dict(), "shown_of": self.shown_of,
+                "steps": self.steps, "statuses": dict(self.statuses),
                 "stations": [self.stations], "versions": [list(self.versions.items())],
                 "random": [self.random.bit_generator.state]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.demonstrations.load_state_dict(state["demonstrations"])
+        self.shown_of = state.get("shown_of", np.full(self._robots, self.demonstrations.episodes))  # older: they had begun
         self.steps = state["steps"]
         self.statuses.update(state["statuses"])
         self.stations.update(state["stations"][0])

@@ -15,7 +15,8 @@ from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.recipes import Recipe, resolved
 from rlinf_core.trainer.checkpoint import checkpoints
 
-SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot", "station.task", "replay.capacity")
+SAME = ("seed", "algorithm.name", "policy", "env", "embodiments", "station.robot", "station.task", "replay.capacity",
+        "simulation.initial_policy")
 FILE, LOCK = "recipe.yaml", ".trainer.lock"
 WRITTEN = {"name", "seed", "station", "collect", "policy", "algorithm", "online", "evaluate", "bridge"}  # in any release
 
@@ -55,9 +56,10 @@ def check_same(recipe: Recipe, run_dir: Path, ours: bool = False) -> None:
         raise RecipeError(f"{path}: expected the recipe with which this run was begun, got a damaged file: {error}. "
                           "Mend it; or remove it, and the run goes on by the recipe that is given") from error
     for key, old, new in pairs:
-        if old != new:
-            raise RecipeError(f"{key}: expected {old}, with which the run in {run_dir} was begun and goes on, got {new}. "
-                              "Choose another --out, or leave it as it was")
+        if (old or None) != (new or None):  # an older recipe has not all of the keys
+            before, given = ("none" if said in ("", {}, None) else said for said in (old, new))
+            raise RecipeError(f"{key}: expected {before}, with which the run in {run_dir} was begun and goes on, "
+                              f"got {given}. Choose another --out, or leave it as it was")
 
 
 def _of_a_run(path: Path) -> bool:

@@ -31,10 +31,9 @@ from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
 from rlinf_core.trainer.sources.intake import Intake
-from rlinf_core.trainer.sources.recordings import read_recordings
+from rlinf_core.trainer.sources.recordings import check_shown, read_recordings
 
-GROUP = 16  # updates between two looks at the world
-REPORT_S = 0.25
+GROUP, REPORT_S = 16, 0.25  # updates between two looks at the world; seconds between two reports
 PARTS = ("learner", "data", "intake", "source", "progress", "clock", "run")  # of a checkpoint
 Tell = Callable[["Run", dict[str, float] | None], None]
 Evaluator = Callable[[], list[EpisodeResult]]
@@ -124,6 +123,7 @@ class Run:
         self.version = max(0, newest_version(self.run_dir / "policies"))  # by a run that died before its first checkpoint
         if self.recipe.collect.recordings:
             read_recordings(self.recipe.collect.recordings, self.intake, self.insert)
+            check_shown(source.asynchronous or self._ready(), self.data.statuses)
             if self.recipe.simulation.environments:
                 self.data.steps = 0  # what was recorded is learned from, and was not simulated
         elif not self._ready():
@@ -184,15 +184,16 @@ class Run:
         return self.fitted
 
     def _done(self, due: int) -> bool:
-        through = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
-        return through and not self.source.asynchronous
+        enough = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
+        return enough and not self.source.asynchronous
 
     def _learn(self, due: int) -> bool:
         """A group of updates; the stage ends with its last one."""
         if not self.fitted:
             self._fit_now()
         left = self.next_evaluation - self.steps if self.offline and self.last_stage and self.evaluator else GROUP
-        draw = partial(self.data.demonstrated, self.offline.batch_size) if self.offline else self.data.batch
+        warm = None if self.last_stage else self.offline
+        draw = partial(self.data.demonstrated, warm.batch_size) if warm else self.data.batch
         with self.clock("learn"):
             for batch in self.prefetch.batches(draw, max(1, min(due, GROUP, left))):
                 self.progress.note(self.learner.update(batch), self.learner.updates)
@@ -238,11 +239,10 @@ class Run:
         """Write the policy as the next version."""
         self.learner.sync()
         self.learner.ship(self.shipped)
-        version = self.version + 1
-        save_policy(self.shipped, self.run_dir / "policies" / policy_name(version), version=version, updates=self.updates,
+        version, updates = self.version + 1, self.updates
+        save_policy(self.shipped, self.run_dir / "policies" / policy_name(version), version=version, updates=updates,
                     env_steps=self.steps)
-        self.version, self.published_at = version, self.updates
-        self.data.versions[version] = self.updates
+        self.version, self.published_at, self.data.versions[version] = version, updates, updates
 
     def _evaluate(self, evaluator: Evaluator) -> None:
         """On held-out scenes; what was evaluated is published, and a checkpoint with it."""

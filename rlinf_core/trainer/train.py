@@ -16,11 +16,11 @@ from rlinf_core.distributed.rollout_workers import Make
 from rlinf_core.embodiments import joined
 from rlinf_core.errors import RecipeError
 from rlinf_core.interrupts import answered, held_back
-from rlinf_core.recipes import Recipe, station_robot
+from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement
 from rlinf_core.recipes.sources import RECORDINGS, SIMULATORS, STATIONS, check_source, source_of
-from rlinf_core.recipes.station import learned_spec, robots_of
+from rlinf_core.recipes.station import learned_spec, simulated
 from rlinf_core.rollouts.evaluation import evaluate
 from rlinf_core.rollouts.experience import Source
 from rlinf_core.rollouts.simulated import stations
@@ -73,7 +73,7 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
         connect(recipe.placement.ray)
         check_placement(recipe.placement, resources(), gpus_of_machines())
     at_once, robots, judged = simulation.environments or 1, dict[str, VectorEnv](), dict[str, VectorEnv]()
-    if came_from != STATIONS and _simulated(recipe):
+    if came_from != STATIONS and recipe.embodiments and simulated(recipe):
         robots = judged = environments(recipe, make, ending, at_once)
         if not offline(recipe.algorithm):  # what is in the midst of an episode is not judged in
             judged = environments(recipe, make, ending, min(at_once, AT_ONCE))
@@ -103,12 +103,6 @@ def _begun(recipe: Recipe, run_dir: Path, make: Make, tell: Tell, ending: ExitSt
     return run
 
 
-def _simulated(recipe: Recipe) -> bool:
-    """Whether it has several robots, each of which is a simulator."""
-    robots = robots_of(recipe).values()
-    return bool(robots) and all(station_robot(one).driver == "simulator" for one in robots)
-
-
 def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
                   ) -> tuple[VectorEnv | None, VectorEnv | None]:
     """Those that are trained in, and those that policies are judged in, where there are any."""
@@ -120,7 +114,7 @@ def _environments(recipe: Recipe, came_from: str, make: Make, ending: ExitStack
         ending.callback(env.close)
     if isinstance(env, InArrays) and env.tensors.alone:
         check_alone(recipe)
-    elif came_from == SIMULATORS or (came_from == RECORDINGS and station_robot(recipe).driver == "simulator"):
+    elif came_from == SIMULATORS or (came_from == RECORDINGS and simulated(recipe)):
         held_out = make(recipe, min(simulation.environments or 1, 8))
         ending.callback(held_out.close)
         env = env or held_out

@@ -12,6 +12,7 @@ from rlinf_core.specs import ActionSpec, ArraySpec, StationSpec
 from tests.messages import record
 
 pq, av = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("av")
+from rlinf_core.data.episodes import spec_of  # noqa: E402
 from rlinf_core.data.lerobot.importing import _episode  # noqa: E402
 
 
@@ -168,6 +169,59 @@ def test_a_data_set_of_others_is_demonstrations_of_a_recipe(spool, tmp_path, cap
     pq.write_table(type(table).from_pydict(values), file)
     assert main([*again, str(tmp_path / "far"), *fits]) == 1
     assert "feature 'action': expected 'dx' within 0.02 m either way, a step of the" in capsys.readouterr().err
+
+
+def others(spool, tmp_path, name, change=lambda table: table):
+    """A data set as somebody else has it, in a folder of that name."""
+    assert main(["data", "export", "lerobot", str(spool.root), "--out", str(tmp_path / name)]) == 0
+    (tmp_path / name / "meta/rlinf.json").unlink()
+    rewrite(tmp_path / name, change)
+    return ["data", "import", "lerobot", str(tmp_path / name), "--recipe", "demo", "--set",
+            "station.observe_cameras=[wrist]", "station.image_size=[32,48]", "--camera", "wrist=front", "--out"]
+
+
+def test_a_sentence_that_is_too_long_for_training_is_told_at_the_import_and_another_can_be_said(spool, tmp_path, capsys):
+    again = others(spool, tmp_path, "set")
+    tasks = tmp_path / "set/meta/tasks.parquet"
+    values = pq.read_table(tasks).to_pydict()
+    text = next(name for name in values if name != "task_index")
+    values[text] = [said + " carefully" * 20 for said in values[text]]
+    pq.write_table(pq.read_table(tasks).from_pydict(values), tasks)
+    assert main([*again, str(tmp_path / "new")]) == 1
+    told = capsys.readouterr().err
+    assert "meta/tasks.parquet: instruction: expected at most 128 bytes" in told and "--instruction says another" in told
+    assert not list(tmp_path.glob("new*"))
+    assert main([*again, str(tmp_path / "new"), "--instruction", "insert it"]) == 0
+    for folder in (tmp_path / "new").iterdir():
+        assert set(read_episode(folder, sealed=True).instructions) == {"insert it"}
+
+
+def test_two_sets_with_folders_of_one_name_are_told_apart(spool, tmp_path):
+    def half(table):
+        values = table.to_pydict()
+        values["action"] = [[0.5 * each for each in action] for action in values["action"]]
+        return type(table).from_pydict(values)
+
+    names = []
+    for owner, change in (("alice", lambda table: table), ("bob", half), ("carol", lambda table: table)):
+        assert main([*others(spool, tmp_path, f"{owner}/pick", change), str(tmp_path / f"from_{owner}")]) == 0
+        names.append({folder.name for folder in (tmp_path / f"from_{owner}").iterdir()})
+    assert len(names[0] | names[1]) == 4 and names[0] == names[2], "and the same one is the same"
+
+
+def test_what_its_recorder_attached_names_the_actions_wherever_a_recording_lies(tmp_path, task):
+    spec = task.spec
+    spool = Spool(tmp_path / "spool", min_free_mb=0)
+    record(spool, spec, "a-1", steps=5).close()
+    spool.attachments = lambda: {"specs.json": json.dumps(spec.to_dict()).encode()}
+    record(spool, spec, "b-1", steps=5).close()
+    spool.attachments = lambda: {"specs.json": b"{"}
+    record(spool, spec, "c-1", steps=5).close()
+    found = {}
+    for name in ("a-1", "b-1", "c-1"):
+        folder = spool.root / "closed" / name
+        found[name] = spec_of(read_episode(folder), folder, None)
+    assert found["b-1"] == spec and found["a-1"].action.names[0] == found["c-1"].action.names[0] == "action_0"
 
 
 def rewrite(root, change):

@@ -101,6 +101,8 @@ def test_of_a_fleet_in_domains_of_their_own_one_dies_and_the_other_is_through_in
 
 def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_path):
     shutil.copytree(ROOT / "robots/franka_fr3", tmp_path / "mine (old), so")
+    with (tmp_path / "mine (old), so/robot.yaml").open("a") as file:
+        file.write("topics: {joint_states: /franka/joint_states}\n")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("defaults: demo\nname: mine\nstation: {name: bench_3, robot: './mine (old), so'}\n")
     launch = workspace + (f"HOME={tmp_path} timeout -k 60 -s INT 25 ros2 launch rlinf realworld.launch.py "
@@ -110,7 +112,7 @@ def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_pat
     for said, name in ((by_path, "station_a"), (by_recipe, "bench_3")):
         assert "[interlock-" in said and "[sim_bridge-" not in said and "[operator-" not in said, said[-3000:]
         assert f"ros2 run rlinf operator --ros-args -r __ns:=/{name}" in said, "a person arms a real arm"
-        assert "rlinf teleop" in said
+        assert "rlinf teleop" in said and "-r joint_states:=/franka/joint_states " in said, "as its driver calls them"
     mistyped = shell(workspace + "ros2 launch rlinf realworld.launch.py robot:=franka_fr4 || true")
     assert "station.robot: expected one of" in mistyped.stdout + mistyped.stderr
     assert "did you mean 'franka_fr3'" in mistyped.stdout + mistyped.stderr

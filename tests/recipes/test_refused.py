@@ -282,7 +282,12 @@ def test_it_takes_a_second():
     ("sim_grpo", ["placement.workers=2", "placement.mode=pipelined", "simulation.environments=16"],
      "placement.mode: .* grpo"),
     ("sim_ppo", ["env=maniskill:PickCube-v1", "placement.workers=2", "policy.horizon=4", "policy.execute=2"],
-     "policy.execute: expected 1 with env 'maniskill:PickCube-v1', whose environments are stepped at once, got 2")])
+     "policy.execute: expected 1 with env 'maniskill:PickCube-v1', whose environments are stepped at once, got 2"),
+    ("sim_rlpd", ["replay.use_executed=true"], "replay.use_executed: expected false in simulators"),
+    ("sim_sac", ["env=gym:Pendulum-v1", "simulation.shaping=1"], "simulation.shaping: expected none with env 'gym:Pend"),
+    ("sim_sac", ["env=gym:Pendulum-v1", "simulation.randomise.delay_s=0.1"], "simulation.randomise: expected none with"),
+    ("demo", ["algorithm={name: async_ppo}", "policy={kind: openvla, token_log_probs: true}"],
+     "policy.token_log_probs: expected false on stations")])
 def test_what_would_be_found_in_the_midst_of_a_run_is_refused_before(recipe, overrides, said):
     with pytest.raises(RecipeError, match=said):
         check_recipe(load_recipe(recipe, overrides))

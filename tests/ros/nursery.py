@@ -5,14 +5,8 @@ still imports, or of a whole station as a user starts it, begins with ``python -
 """
 
 import contextlib
-import ctypes
-import gc
-import importlib
 import json
 import os
-import random
-import re
-import runpy
 import select
 import signal
 import socket
@@ -23,7 +17,6 @@ import threading
 import time
 from pathlib import Path
 
-from rlinf_core.interrupts import end_with_parent
 from rlinf_core.launching.supervisor import Supervisor, command_line
 
 NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "rlinf.environment", "rlinf.interlock",
@@ -31,7 +24,7 @@ NODES = ["rlinf.camera", "rlinf.controller", "rlinf.director", "rlinf.driver", "
          "rlinf_core.cli.main"]  # what asks a station, by Quick.command
 LEARNING = ["rlinf.local_policy", "rlinf.policy", "rlinf_core.cli.trainer", "rlinf_core.cli.main",
             "rlinf_core.trainer.train"]  # with torch
-SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
+PROCESS = Path(__file__).with_name("nursery_process.py")
 OF_A_TEST = {"ROS_DOMAIN_ID", "PYTEST_CURRENT_TEST",
              "MUJOCO_GL", "PYOPENGL_PLATFORM", "SDL_AUDIODRIVER", "TORCHINDUCTOR_CACHE_DIR"}  # these, what it imports sets
 ARM = 25  # the priority of a simulated arm in real time: a robot's own controller waits for no busy core either
@@ -65,7 +58,7 @@ class Quick(Supervisor):
 
 
 class Nursery:
-    """The client's side: one process with these modules."""
+    """The client's side of one process with these modules (``nursery_process.py``)."""
 
     kept = {}
 
@@ -78,7 +71,7 @@ class Nursery:
 
     def __init__(self, modules, environment):
         self.environment, self.ended, self.lock, (self.ours, its) = environment, {}, threading.Lock(), socket.socketpair()
-        subprocess.Popen([sys.executable, __file__, str(its.fileno()), *modules], env=environment, start_new_session=True,
+        subprocess.Popen([sys.executable, PROCESS, str(its.fileno()), *modules], env=environment, start_new_session=True,
                          stdin=subprocess.DEVNULL, pass_fds=[its.fileno()])
         its.close()
         self.heard = b""
@@ -134,104 +127,3 @@ class Forked:
 
     def kill(self):
         self.send_signal(signal.SIGKILL)
-
-
-def fork_for(client):
-    """Serve until nobody asks any more; returns, in each child, what was asked for."""
-    woken, wake = os.pipe2(os.O_NONBLOCK)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake)
-    lines = client.makefile("r")
-    while True:
-        ready = select.select([client, woken], [], [])[0]
-        if woken in ready:
-            os.read(woken, 4096)
-            for pid, status in iter(reaped, None):
-                client.sendall(json.dumps({"ended": pid, "status": status}).encode() + b"\n")
-        if client in ready:
-            line = lines.readline()
-            if not line:
-                os._exit(0)  # and its children with it
-            if not (pid := forked()):
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for each in (woken, wake):
-                    os.close(each)
-                lines.close()
-                client.close()
-                return json.loads(line)
-            client.sendall(json.dumps({"began": pid}).encode() + b"\n")
-
-
-def forked():
-    """``os.fork()``, of which LTTng is told, as its own wrapper tells it: rclpy brings it, with two threads.
-
-    It begins these anew in the child, at whose end it looks for them; one that has none may be ended by SIGSEGV.
-    """
-    loaded = re.findall(r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text())
-    lttng = ctypes.CDLL(loaded[0]) if loaded else None
-    told = "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"  # since 2.13, and before
-    signals = ctypes.create_string_buffer(128)  # a sigset_t
-    if lttng:
-        lttng[f"{told}before_fork"](signals)
-    pid = os.fork()
-    if lttng:
-        lttng[f"{told}after_fork_{'parent' if pid else 'child'}"](signals)
-    return pid
-
-
-def reaped():
-    with contextlib.suppress(ChildProcessError):
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        return (pid, status) if pid else None
-    return None
-
-
-def become(wanted):
-    """What ``python -m`` would have begun with."""
-    end_with_parent()
-    os.setsid()
-    if wanted["last"]:
-        SHARE.write_text(wanted["last"])
-    blocked = signal.SIG_BLOCK if wanted["blocked"] else signal.SIG_UNBLOCK
-    signal.pthread_sigmask(blocked, (signal.SIGINT, signal.SIGTERM))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ.clear()
-    os.environ.update(wanted["environment"])
-    os.chdir(wanted["folder"])
-    log = os.open(wanted["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    for number in (1, 2):
-        os.dup2(log, number)
-    os.close(log)
-    random.seed()
-    importlib.import_module("numpy").random.seed()
-    sys.argv = wanted["argv"]
-    if wanted["blocked"]:
-        importlib.reload(importlib.import_module("rlinf"))  # it looks at the command line, and takes signals
-
-
-def read_meshes():
-    """MuJoCo keeps what it makes of an arm's meshes, which takes a second, for as long as a process lives, and its forks.
-
-    How it renders each of them decides for itself, when it imports it.
-    """
-    os.environ["MUJOCO_GL"] = "disable"
-    importlib.import_module("sim_bridges.franka_mujoco").Simulator()
-    for name, module in [*sys.modules.items()]:
-        if name.split(".")[0] in ("mujoco", "sim_bridges") and (getattr(module, "__file__", None) or "").endswith(".py"):
-            del sys.modules[name]  # but what is compiled, which has them
-
-
-if __name__ == "__main__":
-    sys.path[0] = ""  # as `python -m` has it; what is beside this file is no module
-    if "sim_bridges.ros_bridge" in sys.argv:
-        read_meshes()
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-        del sys.modules[name]
-    gc.collect()
-    gc.freeze()
-    asked = fork_for(socket.socket(fileno=int(sys.argv[1])))
-    become(asked)
-    runpy.run_module(asked["argv"][0], run_name="__main__", alter_sys=True)

@@ -1,11 +1,12 @@
 """An episode that nobody wants any more does not begin, nor one whose arm may not move; no time step comes twice."""
 
+import contextlib
 import time
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
-from rclpy.action import ActionClient
+from rclpy.action import ActionClient, GoalResponse
 from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
@@ -68,7 +69,7 @@ def test_what_is_taken_back_or_forbidden_while_the_scene_is_reset_begins_nothing
 
 def test_a_pose_that_was_seen_makes_no_other_time_step():
     environment, taken = Environment.__new__(Environment), []  # without ROS
-    environment.inputs = SimpleNamespace(stamps_ns={"current_pose": 0}, older_than=lambda ns: [])
+    environment.inputs = SimpleNamespace(stamps_ns={"current_pose": 0})
     environment.poses, environment.period_ns, environment.due_ns = ["current_pose"], 10_000_000, 0
     environment.step_index, environment.stepped_ns = 0, 10**18
     environment.get_clock, environment._pull = MagicMock(), lambda: None
@@ -77,7 +78,7 @@ def test_a_pose_that_was_seen_makes_no_other_time_step():
         taken.append(stamp_ns)
         environment.step_index, environment.stepped_ns = environment.step_index + 1, stamp_ns
 
-    environment._step = step
+    environment._step, environment.watch = step, SimpleNamespace(missing=lambda: [])
     for stamp_ns in (5, 5, 6, 4, 6, 7):
         environment.inputs.stamps_ns["current_pose"] = stamp_ns
         environment._step_now()
@@ -98,3 +99,29 @@ def test_a_recorder_that_is_there_may_take_its_time_to_close_an_episode(recorder
     watch.environment.progress_at -= quiet_s
     watch._look()
     assert closed.done() == given_up
+
+
+def test_a_request_whose_answer_could_not_be_sent_is_not_under_way():
+    """rclpy starts nothing then, and whoever asked asks again."""
+    environment, goal = Environment.__new__(Environment), RunEpisodes.Goal(count=1, mode="train")  # without ROS
+    environment.running = False
+    assert [environment._accept(goal) for _ in range(2)] == [GoalResponse.ACCEPT] * 2
+    environment._run = lambda handle: iter(())
+    with contextlib.suppress(TypeError, AttributeError):  # nobody runs it here
+        environment._start(SimpleNamespace(request=goal))
+    environment.get_logger = MagicMock()
+    assert environment.running and environment.mode == "train" and environment._accept(goal) == GoalResponse.REJECT
+
+
+@pytest.mark.parametrize("lockstep, step, missing", [
+    (False, 0, ["camera"]), (False, 40, ["camera"]), (False, -1, []), (True, 40, [])])
+def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(lockstep, step, missing):
+    """The camera's last image is a second old, and the next step was due two seconds ago, by count."""
+    now_ns, ages = 10**12, {"current_pose": 0, "camera": 10**9}
+    watch = Watch.__new__(Watch)  # without ROS
+    watch.environment = SimpleNamespace(
+        lockstep=lockstep, step_index=step, period_ns=10**8, playing=lambda: step >= 0,
+        due_ns=now_ns if step == 0 else now_ns - 2 * 10**9,
+        get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=now_ns)),
+        inputs=SimpleNamespace(older_than=lambda ns: [name for name, age in ages.items() if now_ns - age < ns]))
+    assert watch.missing() == missing

@@ -104,16 +104,17 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     asked = at.runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration", first_seed=7))
     peer.spin(asked.done, 90, "the request to be taken")
     peer.for_s(1.0)
-    assert not any(each.data for each in at.prompts), "nobody would record it"
+    assert "'ready' came while nothing waited for it" in at.prompts[-1].data
+    assert not any("put the scene right" in each.data for each in at.prompts), "nobody would record it"
     start(peer, "recorder", *at.said)
-    peer.spin(lambda: at.prompts[-1].data, 90, "the question")
+    peer.spin(lambda: at.prompts[-1].data.startswith("put the scene right"), 90, "the question")
     handle = asked.result()
     peer.for_s(0.5)
     assert not at.started and "say that it is ready" in at.prompts[-1].data
     at.arm(False)
     at.say("ready")
-    peer.for_s(0.5)
-    assert not at.started, "a word while it is disarmed begins nothing"
+    peer.spin(lambda: at.prompts[-1].data.startswith("ready: the interlock does not let the arm move"), 5, "the answer")
+    assert not at.started and "put the scene right" in at.prompts[-1].data, "a word while it is disarmed begins nothing"
     at.arm()
     for word in ("discard", "rerecord", "failure", "success"):
         at.ready()

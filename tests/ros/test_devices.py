@@ -7,8 +7,12 @@ import subprocess
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
+from action_msgs.msg import GoalStatus, GoalStatusArray
 from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient
@@ -18,6 +22,7 @@ from sensor_msgs.msg import Joy
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
+from rlinf.operator import Operator
 from rlinf.qos import profile
 from rlinf_core.launching.graph import operator_process
 from rlinf_core.launching.supervisor import command_line
@@ -27,6 +32,7 @@ from tests.ros.conftest import peer_in
 from tests.ros.stand import listen, start
 from tests.ros.test_nodes import step_of
 
+ARMED = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 
@@ -59,7 +65,7 @@ class Manned:
             self.mouse.press("2", True)
             self.mouse.press("2", False)
             with contextlib.suppress(AssertionError):
-                self.peer.spin(lambda: self.states and self.states[-1].state in (SafetyState.ARMED, SafetyState.ACTIVE), 2)
+                self.peer.spin(lambda: self.states and self.states[-1].state in ARMED, 2)
                 return
         raise AssertionError(f"not armed: {self.states[-1:]}")
 
@@ -106,6 +112,35 @@ def well(station):
 
 def log_of(station):
     return (station.peer.supervisor.run_dir / "logs/operator.log").read_text()
+
+
+def test_while_nobody_wants_episodes_a_device_moves_the_arm_and_let_go_it_stops(manned):
+    """As for `rlinf first-motion`, and to show a camera its board."""
+    manned.arm()
+    manned.moves_left()
+    assert manned.states[-1].source == "operator" and not manned.episodes
+    manned.mouse.rest()
+    manned.stops()
+
+
+def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone():
+    operator, said = Operator.__new__(Operator), []  # without ROS
+    operator.homing, operator.stepped_at, operator.get_clock = None, float("-inf"), MagicMock()
+    operator.person = SimpleNamespace(between=lambda: np.ones(3))
+    operator._say = lambda action, stamp: said.append(action)
+    for status, moves in ((GoalStatus.STATUS_ACCEPTED, False), (GoalStatus.STATUS_EXECUTING, False),
+                          (GoalStatus.STATUS_SUCCEEDED, True), (GoalStatus.STATUS_CANCELING, False),
+                          (GoalStatus.STATUS_ABORTED, True)):
+        operator._on_goals(GoalStatusArray(status_list=[GoalStatus(status=GoalStatus.STATUS_CANCELED),
+                                                        GoalStatus(status=status)]))
+        said.clear()
+        operator._between()
+        assert bool(said) == moves
+    operator.stepped_at = time.monotonic()
+    operator._between()
+    operator.stepped_at, operator.homing = float("-inf"), SimpleNamespace(handle="on its way home")
+    operator._between()
+    assert len(said) == 1, "nor in an episode, or on the way home"
 
 
 def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(manned):

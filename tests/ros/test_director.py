@@ -7,8 +7,10 @@ from unittest.mock import MagicMock
 
 import builtin_interfaces.msg
 import pytest
-from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, TrainerStatus
+from rclpy.task import Future
+from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
+from rlinf import director as director_module
 from rlinf.director import Director
 from rlinf.director_status import Lines, Recent, RunStopped, ending, write_status
 from rlinf.trainer_status import caught_up, refused
@@ -176,3 +178,28 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(in_turn
     monkeypatch.setattr(director, "_catch_up", catch_up)
     online = {"first_seed": 9, "max_minutes": 1.0, "slice_episodes": 1, "drain_s": 3.0, "in_turns": in_turns}
     assert director._online(online) == "the end" and asked == [(1, "train", 9), (1, "train", 10)] and waited == waited_for
+
+
+@pytest.mark.parametrize("mode, said, waits", [
+    ("train", {"accepting": True}, False), ("train", {"connected": True}, True), ("evaluate", {"connected": True}, False),
+    ("train", {"connected": False}, False), ("evaluate", {"held": True, "accepting": True}, True),
+    ("evaluate", {"spool_full": 1.0, "accepting": True}, True)])
+def test_an_environment_that_is_silent_is_asked_again_but_where_it_waits_for_the_trainer(monkeypatch, tmp_path, mode, said,
+                                                                                        waits):
+    now = [0.0]
+    monkeypatch.setattr(director_module, "time", MagicMock(monotonic=lambda: now[0], time=time.time))
+    director, answer = Director.__new__(Director), Future()  # without ROS
+    director.trainer, director.safety = TrainerStatus(**said), SafetyState(state=SafetyState.ARMED)
+    director.operator, director.lines = MagicMock(prompt=""), Lines(tmp_path)
+    director.runner = MagicMock()
+    director.runner.send_goal_async.return_value.result.return_value.get_result_async.return_value = answer
+    answer.result = lambda: MagicMock(result=MagicMock(success=True))
+
+    def turn(seconds):
+        now[0] += 1.0
+        if now[0] > 100.0:
+            answer.set_result(None)
+
+    director._turn, director._within = turn, lambda seconds, ready: ready()
+    director._ask(1, mode, 0, 0.0)
+    assert (now[0] > 100.0) == waits, "after 20 s"

@@ -1,8 +1,10 @@
 """A real arm's way home before a scene is put right, at a person's word: a twin that nobody resets, and a gamepad."""
 
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
@@ -12,7 +14,7 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import String
 
-from rlinf.homing import _measured
+from rlinf.homing import Homing, _measured
 from rlinf.qos import OVERHEARD, profile
 from rlinf_core.episodes import read_episode
 from rlinf_core.launching.graph import operator_process, station_processes
@@ -176,3 +178,14 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     assert (got.success, got.episodes, got.successes) == (True, 1, 1)
     episode = read_episode(peer.supervisor.run_dir / "spool/closed" / got.episode_ids[0])
     assert not episode.executed.any(), "the way home is no part of it"
+
+
+def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what():
+    homing, now = Homing.__new__(Homing), time.monotonic()  # without ROS
+    homing.safety, homing.handle = SafetyState(state=SafetyState.ARMED), SimpleNamespace(is_cancel_requested=False)
+    homing.enabled, homing.enabled_at, homing.homes = True, now, SimpleNamespace(lease_s=1.0)
+    homing.by_hand, homing.topics, homing.heard = lambda: False, {"": "joint_states"}, {}
+    homing.begun = homing.nearer_at = now - 4.0
+    assert homing._stopped(now).startswith("nothing was heard of joint_states. Is the arm's driver there")
+    homing.heard = {"": ()}
+    assert homing._stopped(now) == "it came no nearer for 3 s"

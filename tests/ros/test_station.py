@@ -58,7 +58,7 @@ def test_the_same_station_runs_in_real_time_with_cameras(tmp_path):
     """Real time is what a robot has: fixed-rate timers, images that come when they come, a policy from pixels."""
     with Run(tmp_path, "station.task=peg_insertion", "station.lockstep=false", "station.observe_cameras=[front, wrist]",
              "station.image_size=[32, 32]", "collect.episodes=1", "sft.steps=20", "online.max_env_steps=60",
-             "online.min_transitions=40", "online.updates_per_step=0.1", "online.slice_episodes=1", "online.in_turns=true",
+             "online.min_transitions=10", "online.updates_per_step=0.1", "online.slice_episodes=1", "online.in_turns=true",
              "online.publish_every_updates=1", "evaluate.episodes=1", domain=89) as run:
         run.finish()
         result, trained = run.events("result")[0], [each for each in run.events("episode") if each["mode"] == "train"]

@@ -1,6 +1,8 @@
 """Two interlocks of one station as processes, with this test as arms and people: they move together or not at all."""
 
 import math
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -272,5 +274,19 @@ def test_whoever_asks_a_station_with_two_arms_asks_both(station):
     station.left.say["robot/fault"].publish(String(data="reflex"))
     station.arm(station.right)
     code, said = ask("disarm")
-    assert code == 0
+    assert code == 0 and "the interlock is DISARMED" in said
     station.reach((DISARMED, ""), (DISARMED, ""))
+
+
+@pytest.mark.domain(161)
+def test_though_one_interlock_hangs_a_disarming_disarms_the_other_arm_at_once_and_says_which_it_did_not(station):
+    station.arm()
+    station.reach((ACTIVE, ""), (ACTIVE, ""))
+    hung = station.peer.supervisor.children["interlock_left"].popen
+    os.kill(hung.pid, signal.SIGSTOP)
+    try:
+        code, said = rlinf(station.peer, "disarm", str(station.recipe), domain=161)
+        assert code == 1 and "what else there is was disarmed): arm 'left': cannot disarm: no answer" in said
+        station.peer.spin(lambda: station.right.stands == (DISARMED, ""), what="the right arm")
+    finally:
+        os.kill(hung.pid, signal.SIGCONT)

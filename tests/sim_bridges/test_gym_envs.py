@@ -11,7 +11,7 @@ from rlinf_core.recipes import check_recipe, load_recipe, station_robot
 from rlinf_core.rollouts.evaluation import evaluate
 from rlinf_core.rollouts.simulated import stations
 from rlinf_core.trainer.train import train
-from sim_bridges.gym_plain import PlainEnv, plain, scaled
+from sim_bridges.gym_plain import PlainEnv, plain, scaled, specs_of
 
 
 class Corridor(gymnasium.Env):
@@ -164,3 +164,9 @@ def test_rlinf_learns_in_one(tmp_path):
             return single(random.uniform(-1, 1, (len(observation), 1)))
 
     assert np.mean([episode.success for episode in evaluate(env, Chance(), range(20))]) <= 0.2
+
+
+def test_an_observation_with_a_slash_in_its_name_is_refused_as_a_checkpoint_would_lose_it():
+    seen = spaces.Dict({"camera/rgb": spaces.Box(0, 255, (8, 8, 3), np.uint8)})
+    with pytest.raises(RecipeError, match="expected names of observations without a slash, .* got 'camera/rgb'"):
+        specs_of("Mine-v0", seen, spaces.Box(-1, 1, (2,)), {})

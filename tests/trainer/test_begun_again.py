@@ -167,6 +167,7 @@ def test_critics_of_a_policy_that_rl_improves_see_as_those_before_or_as_it_does(
     ("seed=3", "seed: expected 0, with which the run in .* was begun and goes on, got 3"),
     ("policy.hidden=[8]", r"policy: expected .*16.* got .*8"),
     ("replay.capacity=77", "replay.capacity: expected .* got 77"),
+    ("simulation.initial_policy=runs/x", "simulation.initial_policy: expected none, with which .* got runs/x"),
     ("algorithm={name: crossq, batch_size: 16, critic_hidden: [16]}", "algorithm.name: expected sac, .* got crossq")])
 def test_a_run_goes_on_with_what_it_was_begun_with(tmp_path, change, said):
     sac = ("algorithm={name: sac, critic_hidden: [16], batch_size: 16}", "simulation.env_steps=40", *SMALL)

@@ -132,6 +132,11 @@ def test_who_learns_from_demonstrations_alone_draws_them_fairly_and_as_often_as_
     draw()
     quick, slow = (run.data.demonstrations.sampled - before)[1:3]
     assert quick + slow == 2000 and slow / 2000 == pytest.approx(share if fair else 0.1, abs=0.05)
+    if algorithm is not RLPD:
+        before = run.data.demonstrations.sampled.copy()
+        run._learn(1)
+        quick, slow = (run.data.demonstrations.sampled - before)[1:3]
+        assert slow / (quick + slow) == pytest.approx(share if fair else 0.1, abs=0.05), "so does the run itself"
     run.learner.close()
 
 

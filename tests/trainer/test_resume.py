@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf_core.policies import make_policy
 from rlinf_core.policies.files import load_policy
 from rlinf_core.recipes import load_recipe
 from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.simulated import stations
+from rlinf_core.trainer.progress import Clock
+from rlinf_core.trainer.sources.simulators import Simulators
 from rlinf_core.trainer.train import train
 from tests.algorithms.point import points
 
@@ -123,3 +126,20 @@ def test_environments_of_gymnasium_go_on_where_they_were():
         a, b = one.step(action), two.step(action)
         assert np.array_equal(a.observation["vectors"], b.observation["vectors"]) and np.array_equal(a.reward, b.reward)
     assert steps.truncated.sum() == 0 and a.truncated.sum() == 0
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_with_another_number_of_environments_it_goes_on_in_new_episodes(name, tmp_path):
+    """Also where those of before were played by workers on Ray, of which a checkpoint says no more than their number."""
+    small = [*SMALL, *RUNS[name], "station.task=reach", "simulation.env_steps=240", "simulation.evaluate_every=1000"]
+    recipe = load_recipe("sim_sac", [*small, "simulation.environments=4"])
+    env = stations(recipe, 4)
+    source = Simulators(recipe, env, make_policy(env.spec, recipe.policy), stations, Clock())
+    order = {"chunks": 3} if name == "ppo" else {}
+    source.take(0, order)
+    state, fewer = source.state_dict(), load_recipe("sim_sac", [*small, "simulation.environments=2"])
+    for said in (state, {"begun": 0}):
+        env = stations(fewer, 2)
+        again = Simulators(fewer, env, make_policy(env.spec, fewer.policy), stations, Clock())
+        again.load_state_dict(said)
+        assert again.take(0, order).steps > 0

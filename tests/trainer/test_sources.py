@@ -172,6 +172,24 @@ def test_recordings_may_demonstrate_what_goes_on_in_simulators(recordings, tmp_p
     assert runs[-1].data.demonstrations.episodes == 1 and runs[-1].updates >= 5
 
 
+@pytest.mark.parametrize("name, environments", [("sft", 0), ("rlpd", 1)])
+def test_recordings_that_demonstrate_nothing_are_said_and_nothing_waits_for_ever(name, environments, task, tmp_path):
+    record(Spool(tmp_path / "spool"), task.spec, "a-1", mode="train").close()
+    record(Spool(tmp_path / "spool"), task.spec, "a-2", mode="demonstration", success=False).close()
+    record(Spool(tmp_path / "spool"), task.spec, "a-3", mode="evaluate").close()
+    recipe = recipe_of(name, f"simulation.environments={environments}", f"collect.recordings=[{tmp_path}]")
+    with pytest.raises(RecipeError, match="expected a demonstration that succeeded, .* got .*1 failed demonstration, 1 e"):
+        train(recipe, tmp_path / "run")
+
+
+def test_two_recordings_of_one_id_and_other_content_are_not_one(task, tmp_path):
+    for place, success in (("one", True), ("two", False)):
+        record(Spool(tmp_path / place), task.spec, "a-1", mode="demonstration", success=success).close()
+    recipe = recipe_of("sft", "simulation.environments=0", f"collect.recordings=[{tmp_path / 'one'}, {tmp_path / 'two'}]")
+    with pytest.raises(RecipeError, match="expected every id once, got 'a-1' in .*/one/closed/a-1 and, with other content"):
+        train(recipe, tmp_path / "run")
+
+
 def test_the_table_of_the_docs_is_what_is_done():
     lines = Path("docs/algorithms.md").read_text().splitlines()
     for name in VARIANTS:

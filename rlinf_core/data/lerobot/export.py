@@ -194,7 +194,9 @@ def _pattern(path: str) -> str:
 
 def _fps(spec: StationSpec) -> int:
     if round(spec.control_hz) != spec.control_hz or spec.control_hz < 1:
-        raise EpisodeError(f"expected a whole number of time steps a second, which LeRobot has, got {spec.control_hz}")
+        raise EpisodeError(f"expected a whole number of time steps a second, which LeRobot has, got "
+                           f"{spec.control_hz:g}. Where no specs were recorded, its stamps show it: name the recipe that "
+                           "it was recorded with, --recipe")
     return int(spec.control_hz)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from rlinf_core.episodes import Episode
 from rlinf_core.episodes.checksums import is_plain
 from rlinf_core.episodes.messages import NS
 from rlinf_core.episodes.writing import write_episode
-from rlinf_core.errors import EpisodeError, RlinfError, printable
+from rlinf_core.errors import EpisodeError, RlinfError, SpecError, printable
+from rlinf_core.policies.instructions import encoded
 from rlinf_core.recipes import load_recipe, station_task
 from rlinf_core.specs import StationSpec
 
@@ -27,7 +29,7 @@ STEP_TOLERANCE = 1e-3  # of the largest step: actions there are rounded to float
 
 
 def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: list[str] | None = None,
-                   cameras: dict[str, str] | None = None) -> tuple[int, int, list[str]]:
+                   cameras: dict[str, str] | None = None, instruction: str = "") -> tuple[int, int, list[str]]:
     """Write every episode of a data set to a new folder; how many episodes, how many frames, and which features are left.
 
     Args:
@@ -35,12 +37,13 @@ def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: 
         out: a new folder.
         recipe, overrides: whose station's specs it has; a set of our own export says them itself.
         cameras: of the station, to what the data set calls them (``{"front": "laptop"}``).
+        instruction: of every episode, instead of what the data set says.
 
     Raises:
         EpisodeError: a feature does not fit the specs, or there is no such data set; nothing is written.
     """
     try:
-        return _import(root, out, recipe, overrides or [], cameras or {})
+        return _import(root, out, recipe, overrides or [], cameras or {}, instruction)
     except RlinfError:
         raise
     except Exception as error:  # the readers raise many kinds for damaged files; the user needs one
@@ -48,9 +51,10 @@ def import_dataset(root: Path, out: Path, recipe: str | None = None, overrides: 
                            "Nothing was written") from error
 
 
-def _import(root: Path, out: Path, recipe: str | None, overrides: list[str], cameras: dict[str, str]
+def _import(root: Path, out: Path, recipe: str | None, overrides: list[str], cameras: dict[str, str], instruction: str
             ) -> tuple[int, int, list[str]]:
     data = DataSet(root)
+    data.sentences = dict.fromkeys(data.sentences or [0], instruction) if instruction else data.sentences
     spec, station = _specs(data, recipe, overrides)
     names = {image.name: _feature(cameras.get(image.name, image.name)) for image in spec.images}
     if faults := [*_unknown(cameras, spec), *_faults(data, spec, names)]:
@@ -121,8 +125,9 @@ def _episode(data: DataSet, number: int, spec: StationSpec, names: dict[str, str
     discounts = np.ones(length, np.float32)
     discounts[-1] = 0.0 if success or failure else 1.0
     stamps = own.get("stamps_ns", np.round(np.arange(length + 1) * NS / data.fps).astype(np.int64))
+    named = own.get("id", f"{_plain(data.root.resolve().name)}-{number:06d}-{_told_apart(columns)}")
     return Episode(
-        id=own.get("id", f"{_plain(data.root.resolve().name)}-{number:06d}"), station=station or own["station"],
+        id=named, station=station or own["station"],
         mode=own.get("mode", "demonstration"), seed=own.get("seed", number), success=success, failure=failure,
         truncated=not (success or failure), policy_version=own.get("policy_version", -1),
         spec_hash=own["spec_hash"] if exact else spec.hash, limits_hash=own.get("limits_hash", ""),
@@ -140,6 +145,11 @@ def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
     """As training would, and that no action is beyond what the station can be asked for."""
     if not is_plain(episode.id):
         raise EpisodeError(f"{data.root}: meta/rlinf.json: expected a plain episode id, got {printable(episode.id)}")
+    try:
+        encoded(sorted(set(episode.instructions)))
+    except SpecError as error:
+        raise EpisodeError(f"{data.root}: meta/tasks.parquet: {error}. --instruction says another one for all. Nothing was "
+                           "written") from error
     check_values(episode, spec)
     if spec is None:
         return
@@ -149,6 +159,12 @@ def _check(episode: Episode, data: DataSet, spec: StationSpec | None) -> None:
             raise EpisodeError(f"{data.root}: feature 'action': expected '{name}' within {scale:g} {unit} either way, a "
                                f"step of the station, got {largest:g} in episode {episode.id}. Are its actions of another "
                                "kind, or in other units? Nothing was written")
+
+
+def _told_apart(columns: dict[str, np.ndarray]) -> str:
+    """Of what was done and observed, as other sets have folders of the same name: eight hex digits."""
+    return sha256(b"".join(np.ascontiguousarray(columns[name], np.float32).tobytes()
+                           for name in ("action", "observation.state") if name in columns)).hexdigest()[:8]
 
 
 def _plain(name: str) -> str:

@@ -39,7 +39,8 @@ class DataSet:
         try:
             self.rows = _rows(root / "meta/episodes")
             self.table = _table(root / "data")
-            self.tasks = pq.read_table(root / "meta/tasks.parquet").to_pylist()
+            self.sentences = {row["task_index"]: str(next((said for key, said in row.items() if key != "task_index"), ""))
+                              for row in pq.read_table(root / "meta/tasks.parquet").to_pylist()}
         except (OSError, pa.ArrowException) as error:
             raise EpisodeError(f"{root}: expected a whole LeRobot data set, got: {printable(error)}") from error
         own = self._json("rlinf") if (root / "meta/rlinf.json").exists() else {}
@@ -103,10 +104,8 @@ class DataSet:
 
     def instructions(self, columns: dict[str, np.ndarray], length: int) -> tuple[str, ...]:
         """What was asked for, (length + 1,); what follows the last action is as before."""
-        said = {row["task_index"]: str(next((value for key, value in row.items() if key != "task_index"), ""))
-                for row in self.tasks}
         numbers = columns["task_index"].ravel().tolist() if "task_index" in columns else [0] * length
-        return tuple([said.get(int(number), "") for number in [*numbers, numbers[-1]]])
+        return tuple([self.sentences.get(int(number), "") for number in [*numbers, numbers[-1]]])
 
     def pictures(self, key: str, number: int, length: int) -> np.ndarray:
         """Of a camera, (length + 1, H, W, 3) uint8; what follows the last action is the last picture, but in our own."""

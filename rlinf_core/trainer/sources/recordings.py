@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rlinf_core.algorithms.common.settings import Amount
-from rlinf_core.episodes.checksums import never_closed
+from rlinf_core.episodes.checksums import SUMS, never_closed, told
 from rlinf_core.episodes.storage import kind_of
 from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.interface import EPISODE
@@ -46,11 +46,34 @@ def read_recordings(folders: tuple[str, ...], intake: Intake, insert: Callable[[
     """Insert them all, where they lie. RecipeError if none may be learned from, RlinfError if one cannot be read now."""
     from rich.progress import track
 
-    statuses = [intake.take(folder, insert, ours=False) for folder in track(
-        list(recorded(folders)), description="reading recordings", transient=True)]
+    found = list(recorded(folders))
+    _check_once(found)
+    reading = track(found, description="reading recordings", transient=True)
+    statuses = [intake.take(folder, insert, ours=False) for folder in reading]
     if waiting := [status for status in statuses if status.startswith(LATER)]:
         raise RlinfError(f"collect.recordings: {len(waiting)} {waiting[0]}. Begin again, or move "
                          "it elsewhere to learn without it")
     if all(status.startswith(REFUSED) for status in statuses):
         raise RecipeError(f"collect.recordings: expected an episode to learn from in {', '.join(folders)}; all "
                           f"{len(statuses)} were refused, the last because: {statuses[-1]}")
+
+
+def check_shown(enough: bool, statuses: Mapping[str, int]) -> None:
+    """RecipeError where nobody can begin with recordings, and no more will come; with what became of them."""
+    if enough:
+        return
+    became = ", ".join(f"{count} {status.partition(':')[0]}" for status, count in statuses.items())
+    raise RecipeError("collect.recordings: expected a demonstration that succeeded, of each robot, to begin with, got "
+                      f"{became or 'none'}. `rlinf data list` shows the modes of recordings; `rlinf collect` records "
+                      "demonstrations")
+
+
+def _check_once(found: list[Path]) -> None:
+    """Episodes are known by their ids: a second one of the same would be taken for the first, which came already."""
+    known: dict[str, Path] = {}
+    for folder in found:
+        before = known.setdefault(folder.name, folder)
+        sums = [told(each / SUMS) if (each / SUMS).is_file() else "" for each in (before, folder)]
+        if sums[0] != sums[1]:
+            raise RecipeError(f"collect.recordings: expected every id once, got '{folder.name}' in {before} and, with "
+                              f"other content, in {folder}. Leave one of them out")

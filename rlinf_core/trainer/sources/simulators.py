@@ -84,7 +84,7 @@ class Simulators(Source):
         """Go on from there."""
         if isinstance(self.players, OnRay):
             self.players.go_on(state.get("begun", 0) + 1)
-        elif state and self.players:
+        elif "generator" in state and self.players:  # else they were on Ray
             self.players.rollouts.load_state_dict(state)
 
     def close(self) -> None:

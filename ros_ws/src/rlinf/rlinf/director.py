@@ -23,7 +23,7 @@ from rlinf.director_status import AskedToEnd, Lines, OperatorHealth, Recent, Run
 from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
-from rlinf.trainer_status import caught_up, refused
+from rlinf.trainer_status import caught_up, holds_back, refused
 from rlinf.whereabouts import Lookout, nothing_heard
 from rlinf_core.reports.evaluations import Outcome, evaluation
 
@@ -220,12 +220,12 @@ class Director(StationNode):
         self.request, answer, self.active_at = handle, handle.get_result_async(), time.monotonic()
         while not answer.done():
             self._turn(0.1)
-            if standstill(self.safety, "") or self.operator.prompt:
-                self.active_at = time.monotonic()  # it waits for a person, not for the environment
+            if standstill(self.safety, "") or self.operator.prompt or holds_back(self.trainer, mode):
+                self.active_at = time.monotonic()  # it waits for a person or the trainer, not for the environment
             if deadline and time.monotonic() > deadline:
                 handle.cancel_goal_async()
                 deadline = 0.0
-            if time.monotonic() - self.active_at > SILENCE_S and self.trainer.accepting:
+            if time.monotonic() - self.active_at > SILENCE_S:
                 self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
                 return
         result = answer.result().result

@@ -29,6 +29,7 @@ from rlinf.scene_by_hand import ScenesByHand
 from rlinf.spinning import ControlNode, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
+from rlinf.trainer_status import holds_back
 from rlinf.workarounds import Until, run_routine
 from rlinf_core.episodes.recording import HELD
 from rlinf_core.errors import SpecError
@@ -37,7 +38,7 @@ from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.task import load_task, observe
 
 MODES = ("demonstration", "train", "evaluate")
-STALE_CAMERA_NS, HELD_S = NS // 5, 2.0
+HELD_S = 2.0
 
 
 class Environment(ControlNode):
@@ -121,10 +122,11 @@ class Environment(ControlNode):
             self.get_logger().error(f"run_episodes refused: expected an idle station, count > 0 and mode one of {MODES}; "
                                     f"got running={self.running}, count={goal.count}, mode='{goal.mode}'")
             return GoalResponse.REJECT
-        self.running, self.mode, self.request, self.begun = True, goal.mode, new_request(), 0
         return GoalResponse.ACCEPT
 
     def _start(self, handle: ServerGoalHandle) -> None:
+        self.running, self.mode, self.request, self.begun = True, handle.request.mode, new_request(), 0
+
         def finished(result: RunEpisodes.Result) -> None:
             self.result = result
             handle.execute()
@@ -189,9 +191,8 @@ class Environment(ControlNode):
 
     def _must_wait(self) -> bool:
         """The trainer holds it or is behind; nothing could be recorded; the arm was just held; or it waits for a person."""
-        told, train = self.trainer, self.mode == "train"
-        waits = told.held or told.spool_full >= 1.0 or train and told.connected and not told.accepting
-        return bool(self.still) or waits or self.watch.unheard() or time.monotonic() < self.held_until
+        waits = bool(self.still) or holds_back(self.trainer, self.mode) or self.watch.unheard()
+        return waits or time.monotonic() < self.held_until
 
     def may_move(self) -> bool:
         """Whether an episode may begin."""
@@ -210,7 +211,7 @@ class Environment(ControlNode):
             self.retry.cancel()
             return
         self._pull()
-        if self.inputs.older_than(self.due_ns):
+        if self.watch.missing():
             self.retry.reset()
         else:
             self.retry.cancel()
@@ -231,10 +232,9 @@ class Environment(ControlNode):
         if self.step_index < 0:
             return
         self._pull()
-        fresh_ns = self.get_clock().now().nanoseconds - max(STALE_CAMERA_NS, 2 * self.period_ns)
         stamp_ns = min(self.inputs.stamps_ns[pose] for pose in self.poses)
         seen = self.step_index > 0 and stamp_ns <= self.stepped_ns  # a pause, shorter than what counts as stale
-        if not seen and not self.inputs.older_than(self.due_ns if self.step_index == 0 else fresh_ns):
+        if not seen and not self.watch.missing():
             self._step(stamp_ns)
 
     def _step(self, stamp_ns: int) -> None:

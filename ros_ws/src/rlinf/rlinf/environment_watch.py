@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rlinf.environment import Environment
 
 SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
+STALE_CAMERA_NS = NS // 5
 CLOSES = 10  # times as long as an environment has patience, a recorder that is there may take to close an episode
 UNHEARD = "nobody records: expected a recorder beside the environment. rlinf status says which processes are there"
 MEANWHILE = "while its scene was reset the arm was disarmed, or came to a fault"
@@ -49,7 +50,7 @@ class Watch:
         if quiet_s < env.patience_s:
             return
         if env.step_index >= 0:
-            missing = self._missing() or "an action from the commander"
+            missing = ", ".join(self.missing()) or "an action from the commander"
             env.abandon(f"no time step for {quiet_s:.0f} s; waiting for {missing}")
         elif env.episode_id in env.closed and not env.closed[env.episode_id].done():
             if self.recorders & self._recorders() and quiet_s < CLOSES * env.patience_s:
@@ -94,10 +95,13 @@ class Watch:
         success = self.environment.task.success
         return f"the reward does not see: {success.trouble}" if isinstance(success, Fallible) and success.trouble else ""
 
-    def _missing(self) -> str:
-        """Topics without which the next time step cannot be taken; none outside of an episode."""
+    def missing(self) -> list[str]:
+        """Topics of which there is nothing new enough for the next time step; none outside of an episode."""
         env = self.environment
-        return ", ".join(env.inputs.older_than(env.due_ns)) if env.step_index >= 0 else ""
+        since_ns = env.due_ns
+        if not env.lockstep and env.step_index > 0:
+            since_ns = env.get_clock().now().nanoseconds - max(STALE_CAMERA_NS, 2 * env.period_ns)
+        return list(env.inputs.older_than(since_ns)) if env.playing() else []
 
     def _health(self) -> Health:
         env = self.environment
@@ -105,7 +109,7 @@ class Watch:
         ages = {f"{topic} age_s": (now_ns - stamp) / NS if stamp >= 0 else "never heard"
                 for topic, stamp in env.inputs.stamps_ns.items()}
         values = {**ages, "episode": env.episode_id, "step": env.step_index}
-        if (missing := self._missing()) and time.monotonic() - env.progress_at > SAY_AFTER_S:
+        if (missing := ", ".join(self.missing())) and time.monotonic() - env.progress_at > SAY_AFTER_S:
             return Health(ERROR, f"waits for {missing}", values)
         if trouble := self._unjudged():
             return Health(ERROR, trouble, values)

@@ -35,9 +35,11 @@ STOPPED = (SafetyState.HOLD, SafetyState.FAULT, SafetyState.DISARMED, SafetyStat
 def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     """One thing after the other, each with what to do."""
     yield _moves(watcher, speeds["joint_speed" if watcher.by_joints else "speed"])
+    silent_s = 1.5 * watcher.period_s  # from one action of a hand to the next a period passes
     yield _stops(watcher, "S2", "let go of your device while the arm moves", "the device was let go",
                  lambda: watcher.asked.get("command", math.inf) if time.monotonic() - watcher.asked.get(
-                     "command", math.inf) > 0.15 else None, lambda state: state.state in STOPPED, 1e3 * 0.35)
+                     "command", math.inf) > silent_s else None, lambda state: state.state in STOPPED,
+                 1e3 * (watcher.period_s + 0.25))
     yield _stops(watcher, "S13", "while the arm moves, disarm it: q", "disarmed by a person",
                  lambda: watcher.first(watcher.begun, disarmed), disarmed, 10.0)
     for name in watcher.robot.estops:

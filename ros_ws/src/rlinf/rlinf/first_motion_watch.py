@@ -26,7 +26,7 @@ from rlinf.spinning import prioritise
 from rlinf.whereabouts import nothing_heard
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Mode, load_limits
-from rlinf_core.recipes import Recipe, station_robot
+from rlinf_core.recipes import Recipe, station_robot, station_task
 
 MEET_S = 8.0
 SPEEDS = ("speed", "rotation_speed", "joint_speed")
@@ -43,6 +43,7 @@ class Watcher:
         if arm not in self.robot.interlocks:
             raise RlinfError(f"--arm: expected {', '.join(filter(None, self.robot.interlocks)) or 'none'}, got '{arm}'")
         self.arm, self.limits = arm, load_limits(self.robot.interlocks[arm])
+        self.period_s = 1.0 / station_task(recipe).spec.control_hz
         self.states: list[tuple[float, SafetyState]] = []
         self.poses, self.joints, self.targets = list[Heard](), list[Heard](), list[Heard]()
         self.begun = 0.0  # the present one of what is asked for

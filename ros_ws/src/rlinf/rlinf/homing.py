@@ -127,6 +127,9 @@ class Homing:
             return "the enable was let go"
         if self.by_hand():
             return "a device moves the arm"
+        unheard = [topic for arm, topic in self.topics.items() if arm not in self.heard]
+        if unheard and now - self.nearer_at > STUCK_S:
+            return f"nothing was heard of {', '.join(unheard)}. Is the arm's driver there, and does it call them so?"
         if now - self.nearer_at > STUCK_S:
             return f"it came no nearer for {STUCK_S:.0f} s"
         return f"it took more than {LONGEST_S:.0f} s" if now - self.begun > LONGEST_S else ""

@@ -42,10 +42,7 @@ class Labels:
         if message.data not in LABELS:
             self.node.get_logger().error(f"label: expected one of {', '.join(LABELS)}, got {message.data[:50]!r}")
         elif message.data != "ready" and not self.playing():
-            said = f"'{message.data}' came while no episode was in play: it counts for none"
-            self.node.get_logger().warning(said)
-            self.prompts.publish(String(data=f"{said}. {self.question}".rstrip()))
-            self.noted = True
+            self._remark(f"'{message.data}' came while no episode was in play: it counts for none")
         elif message.data in ASIDE:
             self.aside(ASIDE[message.data])
         elif message.data == "ready":
@@ -82,11 +79,18 @@ class Labels:
 
     def _on_ready(self) -> None:
         if self.word is None or self.word.done():
-            return
-        if self.may_begin():
+            if not self.playing():
+                self._remark("'ready' came while nothing waited for it: it counts for nothing")
+        elif self.may_begin():
             self.word.set_result(True)
         else:
-            self.node.get_logger().warning("ready: the interlock does not let the arm move; arm it, then say it again")
+            self._remark("ready: the interlock does not let the arm move; arm it, then say it again")
+
+    def _remark(self, said: str) -> None:
+        """To whoever said something that does not count, beside what they are asked."""
+        self.node.get_logger().warning(said)
+        self.prompts.publish(String(data=f"{said}. {self.question}".rstrip()))
+        self.noted = True
 
     def cancel(self) -> None:
         """Nobody wants another episode."""

@@ -10,7 +10,9 @@ import tty
 import uuid
 
 import numpy as np
+from action_msgs.msg import GoalStatus, GoalStatusArray
 from builtin_interfaces.msg import Time
+from rclpy.qos import qos_profile_action_status_default
 from rlinf_msgs.msg import TimeStep
 from std_srvs.srv import SetBool
 
@@ -28,6 +30,8 @@ from rlinf_core.operators.homing import Homes
 from rlinf_core.task import load_task
 
 PLAYING_S = 1.0  # after a time step that was not the last
+GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
+UNDER_WAY = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
 
 
 class Operator(StationNode):
@@ -53,6 +57,10 @@ class Operator(StationNode):
         devices = {kind: make_device(each) for kind, each in zip(kinds, said, strict=True)}
         self.person = Person(self, arming, self.spec, devices, enables) if devices else None
         self.homing = self._homing(self.declare_parameter("home", "").value)
+        self.asked_for = False  # whether somebody wants episodes
+        if self.person and not self.declare_parameter("lockstep", False).value:
+            self.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
+            self.create_timer(1.0 / self.spec.control_hz, self._between)
         if self.script and self.person:
             self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
 
@@ -78,7 +86,7 @@ class Operator(StationNode):
         moves = self.person.asks() if self.person else []
         if self.script and not (self.person and (self.person.trouble or moves)):
             return self.script.answer(step)
-        return self.person.answer(step, moves) if self.person else None
+        return self.person.answer(step.mode, moves) if self.person else None
 
     def _on_timestep(self, step: TimeStep) -> None:
         last = step.step_type == TimeStep.LAST
@@ -86,6 +94,16 @@ class Operator(StationNode):
         action = None if last else self._answer(step)
         if action is not None:
             self._say(action, step.header.stamp)
+
+    def _on_goals(self, goals: GoalStatusArray) -> None:
+        self.asked_for = any(goal.status in UNDER_WAY for goal in goals.status_list)
+
+    def _between(self) -> None:
+        """In real time a person moves the arm, too, while nobody wants episodes: to try it, to show a camera its board."""
+        homing = self.homing is not None and self.homing.handle is not None
+        if self.person and not (self.asked_for or homing or time.monotonic() - self.stepped_at < PLAYING_S) and (
+                action := self.person.between()) is not None:
+            self._say(action, self.get_clock().now().to_msg())
 
     def _say(self, action: np.ndarray, stamp: Time) -> None:
         """An action in answer to a state of that time."""

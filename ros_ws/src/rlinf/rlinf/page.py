@@ -15,7 +15,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-from rclpy.node import Node
 from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from std_msgs.msg import Bool
 
@@ -25,7 +24,7 @@ from rlinf.latest import Latest
 from rlinf.page_asks import PageAsks
 from rlinf.person import axes
 from rlinf.qos import OVERHEARD, subscription
-from rlinf.spinning import run
+from rlinf.spinning import StationNode, run
 from rlinf_core.errors import SpecError
 from rlinf_core.interface import of_arms
 from rlinf_core.interlock.limits_file import load_limits
@@ -45,7 +44,7 @@ QUALITY = [cv2.IMWRITE_JPEG_QUALITY, 80]
 AT_REST = (SafetyState.DISARMED, SafetyState.FAULT)
 
 
-class Page(Node):
+class Page(StationNode):
     """Shows, and hands on."""
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.client import Client
 from rclpy.node import Node
 from rclpy.publisher import Publisher
-from rlinf_msgs.msg import TimeStep
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
@@ -148,12 +147,16 @@ class Person:
         """Whether a device asks for motion now, and not for rest alone."""
         return any(any(move.values()) for guard in self.guards if (move := guard.motion()) is not None)
 
-    def answer(self, step: TimeStep, moves: list[dict[str, float]] | None = None) -> np.ndarray | None:
+    def between(self) -> np.ndarray | None:
+        """What the devices ask while nothing is played: motion, or None."""
+        moves = self.asks()
+        return self.answer("", moves) if any(any(move.values()) for move in moves) else None
+
+    def answer(self, mode: str, moves: list[dict[str, float]]) -> np.ndarray | None:
         """What the devices ask; rest in demonstrations, and None elsewhere, while they ask nothing; None in trouble."""
-        moves = self.asks() if moves is None else moves
         if not all(guard.believed for guard in self.guards):
             return None
-        if not moves and step.mode != "demonstration":
+        if not moves and mode != "demonstration":
             return None
         action, own = np.zeros(self.spec.action.dim), self.spec.action.rows(self.arm)
         for axis, place in self.places.items():

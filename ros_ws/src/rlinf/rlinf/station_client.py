@@ -26,6 +26,7 @@ from std_srvs.srv import SetBool, Trigger
 
 from rlinf.arms import each, hear_safety
 from rlinf.asking import asker, asking
+from rlinf.disarming import ANSWER_S, disarm
 from rlinf.qos import OVERHEARD, subscription
 from rlinf.spinning import destroy
 from rlinf.stands import stands
@@ -37,7 +38,6 @@ from rlinf_core.errors import RlinfError
 LATCHED = {"policy/status": "policy", "trainer/status": "uplink", "prompt": "environment"}  # topic, and whose it is
 AT_LEAST_S = 1.5  # discovery takes one second; and a station that plays says a time step meanwhile
 LATE = "tick_late_"  # of the interlock's diagnostics
-ANSWER_S = 12.0   # the interlock's desk answers within five; a reset, within which the robot recovers, within ten
 
 
 class StationClient:
@@ -220,22 +220,22 @@ def reset_fault(station: StationClient, cause: str) -> None:
           f"{command('arm', station.name)}, or e in `rlinf teleop`")
 
 
-def arm(station: StationClient, value: bool) -> None:
-    """Arm or disarm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
+def arm(station: StationClient) -> None:
+    """Arm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
     before = station.meet()
-    if value and not sys.stdin.isatty() and not all(
+    if not sys.stdin.isatty() and not all(
             station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
         raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
     clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
     refused: list[str] = []
-    for name, client in clients.items():  # a disarming is asked of all of them, whatever one says
+    for name, client in clients.items():
         try:
-            answer = station.call(client, SetBool.Request(data=value and not refused))  # nor is one armed alone
+            answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
             refused += [] if answer.success else [f"{_of(name)}{answer.message}"]
         except RlinfError as error:
             refused.append(str(error))
     if refused:
-        for client in clients.values() if value and len(clients) > 1 else ():  # all of them are armed, or none
+        for client in clients.values() if len(clients) > 1 else ():  # all of them are armed, or none
             station.call(client, SetBool.Request(data=False))
         raise RlinfError("; ".join(refused))
     print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
@@ -288,8 +288,8 @@ def main() -> None:
              "reset": lambda: reset_fault(station, options.cause),
              "activate": lambda: activate(station),
              "instruct": lambda: instruct(station, options.words),
-             "arm": lambda: arm(station, True),
-             "disarm": lambda: arm(station, False)}[options.what]()
+             "arm": lambda: arm(station),
+             "disarm": lambda: disarm(station)}[options.what]()
         finally:
             destroy(station.node)
 

@@ -1,4 +1,4 @@
-"""What the trainer last told a station, as a director asks it."""
+"""What the trainer last told a station, as director and environment ask it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ def caught_up(trainer: TrainerStatus, policy: PolicyStatus, episodes: int) -> bo
     """Whether the trainer has so many, owes nothing for them, and the station plays the policy that came of it."""
     learned = trainer.accepting and trainer.backlog == 0 and trainer.episodes >= episodes
     return learned and policy.version == trainer.policy_version
+
+
+def holds_back(trainer: TrainerStatus, mode: str) -> bool:
+    """Whether no episode of that mode begins now: it is held, nothing could be recorded, or the learner is behind."""
+    behind = mode == "train" and trainer.connected and not trainer.accepting
+    return bool(trainer.held or trainer.spool_full >= 1.0 or behind)
 
 
 def refused(trainer: TrainerStatus, station: str) -> int:

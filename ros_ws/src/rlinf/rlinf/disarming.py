@@ -1,0 +1,54 @@
+"""``rlinf disarm``: asked of every arm at once, whatever one says, and though one says nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rclpy.task import Future
+from rlinf_msgs.msg import SafetyState
+from std_srvs.srv import SetBool
+
+from rlinf.arms import each
+from rlinf.stands import stands
+from rlinf_core.errors import RlinfError
+
+if TYPE_CHECKING:
+    from rlinf.station_client import StationClient
+
+AGAIN_S = 1.0    # the middleware drops an answer whose asker it has not met yet, and to be asked twice changes nothing
+ANSWER_S = 12.0  # the interlock's desk answers within five
+
+
+def disarm(station: StationClient) -> None:
+    """RlinfError names each arm whose interlock did not say that it is disarmed."""
+    clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
+    asked: dict[str, list[Future]] = {arm: [] for arm in clients}
+    asked_at = dict.fromkeys(clients, float("-inf"))
+
+    def ask() -> bool:
+        now = time.monotonic()
+        for arm, client in clients.items():
+            if answer(arm) is None and now - asked_at[arm] > AGAIN_S and client.service_is_ready():
+                asked[arm].append(client.call_async(SetBool.Request(data=False)))
+                asked_at[arm] = now
+        return all(answer(arm) is not None for arm in clients)
+
+    def answer(arm: str) -> SetBool.Response | None:
+        return next((future.result() for future in asked[arm] if future.done()), None)
+
+    if not station.within(station.patience_s, ask) and any(asked.values()):
+        station.within(ANSWER_S, lambda: ask() or all(answer(arm) is not None for arm in clients if asked[arm]))
+    if not any(asked.values()):
+        station.meet()  # says who is there
+    troubles = []
+    for arm in clients:
+        said = answer(arm)
+        if said is None or not said.success:
+            troubles.append(f"{f'arm {arm!r}: ' if arm else ''}{said.message if said else 'its interlock does not answer'}")
+    if troubles:
+        others = "; what else there is was disarmed" if len(troubles) < len(clients) else ""
+        raise RlinfError(f"not disarmed (stop it by its e-stop{others}): {'; '.join(troubles)}")
+    station.within(2.0, lambda: "safety" in station.heard and station.heard["safety"].state == SafetyState.DISARMED)
+    now = f": the interlock is {stands(station.heard['safety'])}" if "safety" in station.heard else ""
+    print(f"{said.message if said else ''}{now}")

@@ -1,0 +1,204 @@
+"""The process of a nursery (``nursery.py``): has imported what nodes import, and forks itself for each that is asked for.
+
+    python nursery_process.py FILE_DESCRIPTOR MODULE...
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import re
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+from rlinf_core.interrupts import end_with_parent
+
+SHARE = Path("/proc/self/autogroup")  # of the cores, among sessions
+
+
+def fork_for(client):
+    """Serve until nobody asks any more; returns, in each child, what was asked for."""
+    woken, wake = os.pipe2(os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    lines = client.makefile("r")
+    while True:
+        ready = select.select([client, woken], [], [])[0]
+        if woken in ready:
+            os.read(woken, 4096)
+            for pid, status in iter(reaped, None):
+                client.sendall(json.dumps({"ended": pid, "status": status}).encode() + b"\n")
+        if client in ready:
+            line = lines.readline()
+            if not line:
+                os._exit(0)  # and its children with it
+            if not (pid := forked()):
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for each in (woken, wake):
+                    os.close(each)
+                lines.close()
+                client.close()
+                return json.loads(line)
+            client.sendall(json.dumps({"began": pid}).encode() + b"\n")
+
+
+def forked():
+    """``os.fork()``, of which LTTng is told, as its own wrapper tells it: rclpy brings it, with two threads.
+
+    It begins these anew in the child, at whose end it looks for them; one that has none may be ended by SIGSEGV.
+    """
+    loaded = re.findall(r"\S*/liblttng-ust(?:-[0-9a-f]{8})?\.so\S*", Path("/proc/self/maps").read_text())
+    lttng = ctypes.CDLL(loaded[0]) if loaded else None
+    told = "lttng_ust_" if hasattr(lttng, "lttng_ust_before_fork") else "ust_"  # since 2.13, and before
+    signals = ctypes.create_string_buffer(128)  # a sigset_t
+    if lttng:
+        lttng[f"{told}before_fork"](signals)
+    pid = os.fork()
+    if lttng:
+        lttng[f"{told}after_fork_{'parent' if pid else 'child'}"](signals)
+    return pid
+
+
+def reaped():
+    with contextlib.suppress(ChildProcessError):
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        return (pid, status) if pid else None
+    return None
+
+
+def become(wanted):
+    """What ``python -m`` would have begun with."""
+    end_with_parent()
+    os.setsid()
+    if wanted["last"]:
+        SHARE.write_text(wanted["last"])
+    blocked = signal.SIG_BLOCK if wanted["blocked"] else signal.SIG_UNBLOCK
+    signal.pthread_sigmask(blocked, (signal.SIGINT, signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(wanted["environment"])
+    os.chdir(wanted["folder"])
+    log = os.open(wanted["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    random.seed()
+    importlib.import_module("numpy").random.seed()
+    if wanted["argv"][0] == "rlinf.interlock":
+        bring_a_desk()
+    if wanted["argv"][0] == "rlinf_core.cli.main":
+        ask_by_fork()
+    sys.argv = wanted["argv"]
+    if wanted["blocked"]:
+        importlib.reload(importlib.import_module("rlinf"))  # it looks at the command line, and takes signals
+
+
+def bring_a_desk():
+    """The first desk that an interlock starts is a fork, too, which waits for that; another one is as it would be."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = forked()
+    if not pid:
+        ours.close()
+        said, lines, *_ = socket.recv_fds(its, 1 << 16, 1)
+        its.close()
+        if not said:  # it has ended before it started one
+            os._exit(0)
+        _, _, code, _, *more = json.loads(said)  # python -c CODE LINE
+        sys.argv = ["-c", str(lines[0]), *more]
+        importlib.reload(importlib.import_module("rlinf"))
+        exec(code, {"__name__": "__main__"})
+        sys.exit()
+    its.close()
+    waiting = [ours]
+
+    def start(command, pass_fds, **how):
+        if not waiting:
+            return subprocess.Popen(command, pass_fds=pass_fds, **how)
+        with waiting.pop() as line:
+            socket.send_fds(line, [json.dumps(command).encode()], pass_fds)
+        return started(command, pid)
+
+    importlib.import_module("rlinf.interlock_desk").subprocess = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+
+
+def ask_by_fork():
+    """Who asks a station is one, too, of the command that a person typed."""
+    def start(command, env, preexec_fn):
+        if command[1:3] != ["-m", "rlinf.station_client"]:
+            return subprocess.Popen(command, env=env, preexec_fn=preexec_fn)
+        pid = forked()
+        if pid:
+            return started(command, pid)
+        code = 1
+        try:
+            preexec_fn()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = command[2:]
+            runpy.run_module(command[2], run_name="__main__", alter_sys=True)
+            code = 0
+        except SystemExit as said:
+            code = said.code if isinstance(said.code, int) else int(said.code is not None)
+            if isinstance(said.code, str):
+                print(said.code, file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    importlib.import_module("rlinf_core.cli.foreground").subprocess = SimpleNamespace(
+        Popen=start, TimeoutExpired=subprocess.TimeoutExpired)
+
+
+def started(command, pid):
+    """As if ``subprocess`` had."""
+    process = subprocess.Popen.__new__(subprocess.Popen)
+    process.args, process.pid, process.returncode, process._child_created = command, pid, None, True
+    process.stdin = process.stdout = process.stderr = None
+    process._waitpid_lock, process._sigint_wait_secs = threading.Lock(), 0.25
+    return process
+
+
+def read_meshes():
+    """MuJoCo keeps what it makes of an arm's meshes, which takes a second, for as long as a process lives, and its forks.
+
+    How it renders each of them decides for itself, when it imports it.
+    """
+    os.environ["MUJOCO_GL"] = "disable"
+    importlib.import_module("sim_bridges.franka_mujoco").Simulator()
+    for name, module in [*sys.modules.items()]:
+        if name.split(".")[0] in ("mujoco", "sim_bridges") and (getattr(module, "__file__", None) or "").endswith(".py"):
+            del sys.modules[name]  # but what is compiled, which has them
+
+
+if __name__ == "__main__":
+    sys.path[0] = ""  # as `python -m` has it; what is beside this file is no module
+    if "sim_bridges.ros_bridge" in sys.argv:
+        read_meshes()
+    if "rlinf.interlock" in sys.argv:
+        importlib.import_module("rlinf.interlock_services")  # which its desk imports
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()
+    asked = fork_for(socket.socket(fileno=int(sys.argv[1])))
+    become(asked)
+    runpy.run_module(asked["argv"][0], run_name="__main__", alter_sys=True)

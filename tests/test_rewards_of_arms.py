@@ -1,0 +1,35 @@
+"""A reward that remembers, at a station with several arms."""
+
+import numpy as np
+
+from rlinf_core.rewards import Fallible, Remembering
+from rlinf_core.rewards.arms import of_each
+
+
+class Touched:
+    """Once the tool has been low, it counts."""
+
+    channels, trouble = ("current_pose",), ""
+
+    def __init__(self):
+        self.begin()
+
+    def begin(self):
+        self.low = False
+
+    def __call__(self, channels):
+        self.low |= bool(channels["current_pose"][2] < 0.1)
+        return self.low
+
+
+def test_each_arm_has_a_memory_of_its_own_and_another_episode_begins_it_anew():
+    def seen(left, right):
+        return {"left/current_pose": np.array([0, 0, left]), "right/current_pose": np.array([0, 0, right])}
+
+    both = of_each(Touched(), ("left", "right"), all)
+    assert isinstance(both, Remembering) and not both(seen(0.0, 1.0)), "what one has done is not the other's"
+    assert both(seen(1.0, 0.0)) and both(seen(1.0, 1.0))
+    both.begin()
+    assert not both(seen(0.0, 1.0))
+    both.terms["right"].trouble = "dark"
+    assert isinstance(both, Fallible) and both.trouble == "arm right: dark"
