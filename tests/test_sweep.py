@@ -20,6 +20,7 @@ from rlinf_core.settings.reading import Document
 
 TINY = ["simulation.env_steps=60", "simulation.start_steps=30", "simulation.evaluate_every=60",
         "simulation.evaluate_episodes=2", "algorithm.batch_size=16", "evaluate.filmed=1"]
+PENDULUM = "env=gym:Pendulum-v1"
 
 
 def test_every_combination_in_order():
@@ -39,7 +40,7 @@ def test_what_is_not_the_grammar_is_named(bad):
 
 
 def test_runs_are_trained_and_compared(tmp_path, capsys):
-    command = ["sweep", "sim_sac", "--out", str(tmp_path), "--set", *TINY, "algorithm.learning_rate=1e-3,3e-4"]
+    command = ["sweep", "sim_sac", "--out", str(tmp_path), "--set", *TINY, PENDULUM, "algorithm.learning_rate=1e-3,3e-4"]
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "2 runs" in said and "1  algorithm.learning_rate=0.0003" in said
@@ -51,7 +52,7 @@ def test_runs_are_trained_and_compared(tmp_path, capsys):
     assert main([*command, "algorithm.discount=0.9"]) == 1, "another sweep, into the folders of this one"
     told = capsys.readouterr().err
     assert "algorithm.discount: expected 0.95" in told and "was trained, got 0.9: the table would" in told
-    sweep._check(load_recipe("sim_sac", [*TINY, "simulation.env_steps=80", "algorithm.learning_rate=1e-3"]),
+    sweep._check(load_recipe("sim_sac", [*TINY, PENDULUM, "simulation.env_steps=80", "algorithm.learning_rate=1e-3"]),
                  next(tmp_path.glob("000*")))  # further
 
 

@@ -188,6 +188,10 @@ class ReplayBuffer:
             self._fair = (of / np.maximum(of.sum(axis=0), 1.0)).sum(axis=1)
         return self._fair
 
+    def episodes_of(self, robots: int) -> np.ndarray:
+        """Episodes (R,) that are there now, of each of so many robots."""
+        return self._arrays["vectors"][self._arrays["final"], :robots].sum(axis=0)
+
     def _left(self, index: np.ndarray) -> np.ndarray:
         """Transitions from each slot to the end of its episode."""
         ends = np.flatnonzero(self._arrays["final"])

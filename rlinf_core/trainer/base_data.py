@@ -202,7 +202,8 @@ class Data(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
         self.demonstrations.load_state_dict(state["demonstrations"])
-        self.shown_of = state.get("shown_of", np.full(self._robots, self.demonstrations.episodes))  # older: they had begun
+        robots = self._robots
+        self.shown_of = np.array(state.get("shown_of", self.demonstrations.episodes_of(robots)), np.int64)
         self.steps = state["steps"]
         self.statuses.update(state["statuses"])
         self.stations.update(state["stations"][0])

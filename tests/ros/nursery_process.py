@@ -19,6 +19,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,7 +66,9 @@ def forked():
     signals = ctypes.create_string_buffer(128)  # a sigset_t
     if lttng:
         lttng[f"{told}before_fork"](signals)
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python's, which cannot know what threads these are
+        pid = os.fork()
     if lttng:
         lttng[f"{told}after_fork_{'parent' if pid else 'child'}"](signals)
     return pid

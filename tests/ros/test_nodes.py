@@ -244,18 +244,18 @@ def test_every_axis_has_two_keys_and_no_other_key_moves(name, keys, others, monk
     moves = {}
     for key in keys + others:
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        moves[key] = person.answer(TimeStep(mode="train")).tolist()
+        moves[key] = person.answer("train", person.asks()).tolist()
     axes = 0.5 * np.eye(spec.action.dim)
     assert [moves[key] for key in keys] == [row.tolist() for axis in axes for row in (axis, -axis)]
     assert not any(any(moves[key]) for key in others)
     assert ("u/o turn left/right" in told[0], "v/c open/close the gripper" in told[0]) == ("u" in keys, "v" in keys)
     for key in "e 1yx":
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        assert person.answer(TimeStep(mode="train")) is None, "what only asks, or renews the enable, takes nothing over"
+        assert person.answer("train", person.asks()) is None, "what only asks, or renews the enable, takes nothing over"
     keyboard.key, keyboard.key_at = "p", time.monotonic()
-    assert person.answer(TimeStep(mode="train")).tolist() == [0.0] * spec.action.dim
+    assert person.answer("train", person.asks()).tolist() == [0.0] * spec.action.dim
     keyboard.key_at -= 1.0
-    assert person.answer(TimeStep(mode="train")) is None and not person.answer(TimeStep(mode="demonstration")).any()
+    assert person.answer("train", person.asks()) is None and not person.answer("demonstration", person.asks()).any()
     os.close(terminal)
 
 
@@ -273,7 +273,7 @@ def test_the_keys_are_those_of_the_arm_that_they_move(monkeypatch):
         os.write(terminal, chosen)
         person.look()
         keyboard.key, keyboard.key_at = key, time.monotonic()
-        assert {place: value for place, value in enumerate(person.answer(TimeStep(mode="train"))) if value} == expected
+        assert {place: value for place, value in enumerate(person.answer("train", person.asks())) if value} == expected
     assert "gripper" in told[1] and "gripper" not in told[2]
     os.close(terminal)
 
@@ -289,7 +289,7 @@ def test_in_joint_space_the_gripper_is_the_last_number_and_a_device_is_asked_onc
     person = Person(node, [], spec, {"leader": device})
     person.look()
     moves = person.asks()
-    assert person.answer(TimeStep(mode="train"), moves).tolist() == [0.5, -1.0, -0.25]
+    assert person.answer("train", moves).tolist() == [0.5, -1.0, -0.25]
     assert device.motion.call_count == 1
     assert axes(action)["grip"] == 2 and "grip" not in axes(replace(action, names=("a", "b", "c")))
 

@@ -28,8 +28,7 @@ from rlinf.whereabouts import Lookout, nothing_heard
 from rlinf_core.reports.evaluations import Outcome, evaluation
 
 TRAINER_PATIENCE_S, SILENCE_S, STILL_S = 300.0, 20.0, 5.0
-RECENT = 50      # training episodes whose success is shown
-EVALUATIONS = 3  # before giving up to have one in one version
+RECENT, EVALUATIONS = 50, 3  # training episodes whose success is shown; tries to have an evaluation in one version
 
 
 class Director(StationNode):
@@ -227,6 +226,7 @@ class Director(StationNode):
                 deadline = 0.0
             if time.monotonic() - self.active_at > SILENCE_S:
                 self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
+                handle.cancel_goal_async()
                 return
         result = answer.result().result
         if not result.success and result.message != "cancelled":

@@ -35,7 +35,7 @@ STOPPED = (SafetyState.HOLD, SafetyState.FAULT, SafetyState.DISARMED, SafetyStat
 def drill(watcher: Watcher, speeds: dict[str, float]) -> Iterator[Row]:
     """One thing after the other, each with what to do."""
     yield _moves(watcher, speeds["joint_speed" if watcher.by_joints else "speed"])
-    silent_s = 1.5 * watcher.period_s  # from one action of a hand to the next a period passes
+    silent_s = max(0.15, 1.5 * watcher.period_s)  # from one action of a hand to the next a period passes
     yield _stops(watcher, "S2", "let go of your device while the arm moves", "the device was let go",
                  lambda: watcher.asked.get("command", math.inf) if time.monotonic() - watcher.asked.get(
                      "command", math.inf) > silent_s else None, lambda state: state.state in STOPPED,

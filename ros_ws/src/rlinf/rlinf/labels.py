@@ -15,7 +15,7 @@ from rlinf_core.operators.device import LABELS
 from rlinf_core.rewards.step import StepResult
 
 AGAIN, DISCARDED = "the operator asked for it once more", "the operator discarded it"
-CANCELLED = "cancelled"
+CANCELLED, REMARK_S = "cancelled", 5.0
 ASIDE = {"rerecord": AGAIN, "discard": DISCARDED}
 PROMPT = "put the scene right, then say that it is ready: g at a keyboard, or the device's button"
 
@@ -35,7 +35,9 @@ class Labels:
         self.word: Future | None = None  # that is waited for
         self.over = False                # nobody wants another episode
         self.prompts = publisher(node, "prompt")
+        self.stands = node.create_timer(REMARK_S, self._enough)  # of a remark
         self.prompt("")
+        self.stands.cancel()
         subscription(node, "label", self._on_label)
 
     def _on_label(self, message: String) -> None:
@@ -91,6 +93,13 @@ class Labels:
         self.node.get_logger().warning(said)
         self.prompts.publish(String(data=f"{said}. {self.question}".rstrip()))
         self.noted = True
+        self.stands.reset()
+
+    def _enough(self) -> None:
+        """What is asked again, without the remark."""
+        self.stands.cancel()
+        if self.noted:
+            self.prompt(self.question)
 
     def cancel(self) -> None:
         """Nobody wants another episode."""

@@ -10,13 +10,12 @@ import tty
 import uuid
 
 import numpy as np
-from action_msgs.msg import GoalStatus, GoalStatusArray
 from builtin_interfaces.msg import Time
-from rclpy.qos import qos_profile_action_status_default
 from rlinf_msgs.msg import TimeStep
 from std_srvs.srv import SetBool
 
 from rlinf.arms import arms_of, each
+from rlinf.between_episodes import BetweenEpisodes
 from rlinf.conversions import action_chunk
 from rlinf.homing import Homing
 from rlinf.person import Person
@@ -30,8 +29,6 @@ from rlinf_core.operators.homing import Homes
 from rlinf_core.task import load_task
 
 PLAYING_S = 1.0  # after a time step that was not the last
-GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
-UNDER_WAY = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
 
 
 class Operator(StationNode):
@@ -57,10 +54,8 @@ class Operator(StationNode):
         devices = {kind: make_device(each) for kind, each in zip(kinds, said, strict=True)}
         self.person = Person(self, arming, self.spec, devices, enables) if devices else None
         self.homing = self._homing(self.declare_parameter("home", "").value)
-        self.asked_for = False  # whether somebody wants episodes
         if self.person and not self.declare_parameter("lockstep", False).value:
-            self.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
-            self.create_timer(1.0 / self.spec.control_hz, self._between)
+            self.between = BetweenEpisodes(self, self.person, self.spec, self._busy, self._say)
         if self.script and self.person:
             self.script.arming.trouble = lambda: self.person.trouble if self.person else ""
 
@@ -95,15 +90,10 @@ class Operator(StationNode):
         if action is not None:
             self._say(action, step.header.stamp)
 
-    def _on_goals(self, goals: GoalStatusArray) -> None:
-        self.asked_for = any(goal.status in UNDER_WAY for goal in goals.status_list)
-
-    def _between(self) -> None:
-        """In real time a person moves the arm, too, while nobody wants episodes: to try it, to show a camera its board."""
+    def _busy(self) -> bool:
+        """Whether an episode is in play, or the arm on its way home."""
         homing = self.homing is not None and self.homing.handle is not None
-        if self.person and not (self.asked_for or homing or time.monotonic() - self.stepped_at < PLAYING_S) and (
-                action := self.person.between()) is not None:
-            self._say(action, self.get_clock().now().to_msg())
+        return homing or time.monotonic() - self.stepped_at < PLAYING_S
 
     def _say(self, action: np.ndarray, stamp: Time) -> None:
         """An action in answer to a state of that time."""

@@ -1,0 +1,70 @@
+"""Outside of episodes a person's device moves the arm, too, in real time, while nobody asks for episodes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from action_msgs.msg import GoalStatus, GoalStatusArray
+from builtin_interfaces.msg import Time
+from rclpy.node import Node
+from rclpy.qos import qos_profile_action_status_default
+from rlinf_msgs.msg import SafetyState
+
+from rlinf.arms import hear_safety
+from rlinf.person import Person
+from rlinf.stamps import NS, to_ns, to_stamp
+from rlinf_core.specs import StationSpec
+
+GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
+UNDER_WAY = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
+MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
+LOOK_S = 1.0
+
+
+class BetweenEpisodes:
+    """To try a station, to show a camera its board. A device that was held on is believed once it has been let go.
+
+    Args:
+        node: the operator's.
+        person: with their devices.
+        spec: of the station.
+        busy: whether an episode is in play, or the arm on its way home.
+        say: publishes an action as the operator's, of a state of that time.
+    """
+
+    def __init__(self, node: Node, person: Person, spec: StationSpec, busy: Callable[[], bool],
+                 say: Callable[[np.ndarray, Time], None]) -> None:
+        self.node, self.person, self.busy, self.say = node, person, busy, say
+        self.asked_for = self.directed = self.rested = False
+        self.safety, self.heard_at = SafetyState(), 0.0
+        node.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
+        hear_safety(node, spec.action.arms, self._on_safety)
+        node.create_timer(LOOK_S, self._look)
+        node.create_timer(1.0 / spec.control_hz, self.go)
+
+    def _on_goals(self, goals: GoalStatusArray) -> None:
+        """One at a time is played: of older ones rclpy may keep some whose asker never heard that they were accepted."""
+        newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
+        self.asked_for = newest is not None and newest.status in UNDER_WAY
+
+    def _on_safety(self, safety: SafetyState) -> None:
+        self.safety, self.heard_at = safety, time.monotonic()
+
+    def _look(self) -> None:
+        """Whether a director is there, who goes on asking, and an environment, without which nobody can."""
+        self.directed = ("director", self.node.get_namespace()) in self.node.get_node_names_and_namespaces()
+        self.asked_for &= self.node.count_publishers(GOALS) > 0
+
+    def go(self) -> None:
+        """Once a time step: what the devices ask, stamped by the interlock's clock."""
+        if self.asked_for or self.directed or self.busy() or self.safety.state not in MAY_MOVE:
+            self.rested = False
+            return
+        action = self.person.between()
+        if action is None:
+            self.rested = True
+        elif self.rested:
+            since_ns = round((time.monotonic() - self.heard_at) * NS)
+            self.say(action, to_stamp(to_ns(self.safety.header.stamp) + since_ns))
