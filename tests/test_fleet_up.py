@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 import time
+from unittest.mock import MagicMock
 
 import pytest
 
 from rlinf_core.bridge.fleet import Fleet
+from rlinf_core.cli import fleet_up
 from rlinf_core.cli.fleet_up import GONE, PLAYING, THROUGH, Station
 from rlinf_core.cli.main import main
 from rlinf_core.episodes.journal import ARRIVED
-from rlinf_core.errors import RecipeError
+from rlinf_core.errors import RecipeError, RlinfError
 from rlinf_core.launching import fleet
 from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process
 
@@ -235,3 +237,29 @@ def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_go
     running.send_signal(signal.SIGINT)
     running.wait(100)
     assert len(arrived(run_dir)) == len(set(arrived(run_dir))), "each once"
+
+
+@pytest.mark.parametrize("phase, trainer, backlog, ends", [
+    ("sft", "waiting", 0, True), ("sft", "sft", 0, False), ("sft", "waiting", 1, False), ("collect", "waiting", 0, False)])
+def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so(tmp_path, monkeypatch, phase, trainer,
+                                                                                backlog, ends):
+    display, now = MagicMock(), [0.0]
+    others = [Station(Scripted(tmp_path / name), False, print) for name in ("one", "two")]
+    others[0].state = GONE
+    (tmp_path / "two/status.json").write_text(json.dumps(
+        {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog}}))
+    display.stations = others
+    monkeypatch.setattr(Station, "start", lambda station: None)
+    monkeypatch.setattr(Station, "look", lambda station: None)
+
+    def sleep(seconds):
+        now[0] += 5.0
+        if now[0] > 100.0:
+            others[1].state = GONE
+
+    monkeypatch.setattr(fleet_up, "time", MagicMock(monotonic=lambda: now[0], sleep=sleep))
+    if not ends:
+        return fleet_up._play(MagicMock(), display, 1.0)
+    with pytest.raises(RlinfError, match="waits for demonstrations that kitchen would have shown, and nobody else will"):
+        fleet_up._play(MagicMock(), display, 1.0)
+    assert 30.0 < now[0] < 50.0

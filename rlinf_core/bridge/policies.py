@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import time
@@ -123,9 +124,10 @@ class Policies:
         self._stamp, self._settled = -1, False
 
     async def watch(self) -> None:
-        """Look again and again."""
+        """Look again and again, whatever a disk or a moment without open files says."""
         while True:
-            self.look()
+            with contextlib.suppress(OSError):
+                self.look()
             await asyncio.sleep(POLL_S)
 
     def look(self) -> None:
@@ -141,8 +143,9 @@ class Policies:
         stamp = self.folder.stat().st_mtime_ns
         if stamp == self._stamp and self._settled:
             return self.newest
+        newest = newest_version(self.folder)
         self._stamp, self._settled = stamp, time.time_ns() - stamp > SETTLED_NS
-        return newest_version(self.folder)
+        return newest
 
     async def meant_for(self, station: str, request: pb.PolicyRequest, wait_s: float) -> Policy | None:
         """What the station is meant to have, as soon as that is another one than it has; None if it is not in time."""

@@ -25,6 +25,7 @@ from rlinf_core.trainer.release.overview import read
 
 PLAYING, THROUGH, GONE = "playing", "through", "gone"
 WINDOW_S = 600.0  # in which a station may be started again MAX_RESTARTS times
+WAITS_S = 30.0     # for demonstrations that nobody will show
 SHOWN = 200       # characters of why a station died
 
 
@@ -114,10 +115,20 @@ class Station:
         """Where it stands."""
         if self.state == GONE:
             return f"died: {self.why[:SHOWN]}"
+        phase = self._status().get("phase", "start")
+        return PHASES.get(phase, phase)
+
+    def _status(self) -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError, ValueError):
-            phase = json.loads((self.member.folder / "status.json").read_text())["phase"]
-            return PHASES.get(phase, phase)
-        return PHASES["start"]
+            return dict(json.loads((self.member.folder / "status.json").read_text()))
+        return {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether the trainer has all that it was to show, and waits for more."""
+        said = self._status()
+        trainer = said.get("trainer", {})
+        return said.get("phase") == "sft" and trainer["phase"] == "waiting" and not (trainer["backlog"] or self.closed)
 
     @property
     def result(self) -> str:
@@ -177,14 +188,20 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_s: float) -> None:
     """Until no station plays, and what those that are through have closed is sent."""
     for station in display.stations:
         station.start()
-    ended = float("inf")
+    ended = waiting = float("inf")
     while (left := time.monotonic() - ended) < drain_s:
         for event in trainer.poll():
             display.note(event)
         for station in display.stations:
             station.look()
         display.update()
-        playing = any(station.state == PLAYING for station in display.stations)
+        gone, others = ([station for station in display.stations if station.state == state] for state in (GONE, PLAYING))
+        waiting = min(waiting, time.monotonic()) if gone and others and all(each.waits for each in others) else float("inf")
+        if time.monotonic() - waiting > WAITS_S:
+            raise RlinfError(f"the trainer waits for demonstrations that {', '.join(each.member.name for each in gone)} "
+                             "would have shown, and nobody else will. The same command goes on with all of them; --respawn "
+                             "starts one that dies again by itself")
+        playing = bool(others)
         if not playing and not any(station.closed for station in display.stations if station.state == THROUGH):
             return
         ended = float("inf") if playing else min(ended, time.monotonic())

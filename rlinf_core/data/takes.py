@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,12 @@ class Takes:
         return self.succeeded + self.failed
 
 
-def takes_of(run_dir: Path, recipe: Recipe) -> Takes:
-    """Of a folder that ``rlinf collect`` has written to; EpisodeError where they are of another robot, task or specs."""
-    folders = [path for kept in KEPT for path in sorted((run_dir / "spool" / kept).glob("*")) if (path / SUMS).exists()]
+def takes_of(run_dir: Path, recipe: Recipe, refused: Collection[str] = ()) -> Takes:
+    """Of a folder that ``rlinf collect`` has written to, but those whose trainer refused them; EpisodeError where they are
+    of another robot, task or specs.
+    """
+    folders = [path for kept in KEPT for path in sorted((run_dir / "spool" / kept).glob("*"))
+               if (path / SUMS).exists() and path.name not in refused]
     if not folders:
         return Takes()
     _check_same_task(run_dir, recipe)

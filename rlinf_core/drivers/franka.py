@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlinf_core.drivers import DriverSettings
 from rlinf_core.settings.base import Positive
+
+OPEN_M = 0.08  # between a Franka hand's fingers, at most
 
 
 class Driver(DriverSettings):
@@ -33,6 +35,14 @@ class Driver(DriverSettings):
     controllers: tuple[str, ...] = Field(
         ("cartesian_impedance_controller",), description="those that move it, which a reset activates again once the "
         "interlock says a target at the arm")
+
+    @model_validator(mode="after")
+    def _opens_in_time(self) -> Driver:
+        least_s = OPEN_M / self.hand_speed + 0.1
+        if self.hand and self.hand_timeout_s < least_s:
+            raise ValueError(f"hand_timeout_s: expected at least {least_s:.1f}, in which fingers of hand_speed = "
+                             f"{self.hand_speed:g} open all the way, got {self.hand_timeout_s:g}: that would be a fault")
+        return self
 
     @property
     def has_gripper(self) -> bool:

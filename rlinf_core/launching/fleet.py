@@ -25,7 +25,7 @@ from rlinf_core.ros import MAX_DOMAIN
 from rlinf_core.trainer.folder import keep_recipe
 
 TRAINER_MB, STATION_MB = 700, 1100  # of the demo, as docs/fleet.md says
-FOLDER = "stations"                # of the run's folder
+FOLDER, REFUSED = "stations", "refused"  # of the run's folder
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Member:
 
     def prepare(self) -> list[Process]:
         """Write down what it plays; returns its processes, the director last. Demonstrations that are there count."""
-        before, wanted = takes_of(self.folder, self.recipe), self.recipe.collect.episodes
+        refused = {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")}  # others come in their place
+        before, wanted = takes_of(self.folder, self.recipe, refused), self.recipe.collect.episodes
         keep_recipe(self.recipe, self.folder)
-        write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded),
+        write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded), share=wanted,
                    **({} if before.next_seed is None else {"first_seed": before.next_seed}))
         return [*station_processes(self.recipe, self.folder), director_process(self.recipe, self.folder)]
 

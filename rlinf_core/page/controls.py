@@ -38,7 +38,7 @@ class Ask(Settings):
     kind: Literal["ask"]
     what: str = Field(pattern=f"^({'|'.join((*ASKS, *LABELS))})$")
     seen: float = Field(0.0, description="as of a hand; a word without it is late")
-    cause: str = Field("", max_length=200, description="of reset: the fault's name")
+    cause: str = Field("", max_length=300, description="of reset: the fault's name")
     mode: Literal["demonstration", "train", "evaluate"] = "evaluate"
 
     def late_s(self, now: float) -> float:

@@ -68,10 +68,10 @@ def base(policy: Path, digest: str) -> tuple[Weights, dict[str, str]]:
                               "found none. Copy them from the run's policies, once for all versions") from error
     except (SafetensorError, OSError) as error:
         raise PolicyFileError(f"policy {policy}: {path.name}: expected a whole safetensors file, got one that is cut short "
-                              f"or damaged ({error}). Delete it, and it is fetched again, or copy it again") from error
+                              f"or damaged ({error}). Copy it again, or delete it and start the station anew") from error
     if (got := _digest(weights, said)) != digest:
         raise PolicyFileError(f"policy {policy}: {path.name}: expected weights of hash {digest[:16]}, got {got[:16]}: it "
-                              "was damaged or changed. Delete it, and it is fetched again, or copy it again")
+                              "was damaged or changed. Copy it again, or delete it and start the station anew")
     return weights, said
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from rlinf_core.serving import protocol
 from rlinf_core.serving.protocol import Request
 
 Answer = dict[str, Any]
+AGAIN_S = 10.0  # until a file that could not be loaded is tried again
 warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a message's, which nobody writes to
 
 
@@ -111,23 +114,25 @@ class Weights:
                  prepare: Callable[[NetworkPolicy], None] = lambda policy: None) -> None:
         self.path, self.device, self.warm_up, self.through, self.prepare = path, device, warm_up, through, prepare
         self.newest = self._load(_stamped(newest_policy(path)))
-        self._tried = self.newest.file
+        self._tried, self._again_at, self._said = self.newest.file, math.inf, ""
 
     def look(self, say: Callable[[str], None]) -> bool:
         """Take a newer file, if there is one that fits; returns whether there was."""
         file = _stamped(newest_policy(self.path))
-        if file == self._tried or self.through:
+        if self.through or (file == self._tried and time.monotonic() < self._again_at):
             return False
-        self._tried, served = file, self.newest
+        self._tried, self._again_at, served = file, time.monotonic() + AGAIN_S, self.newest  # what it lacks may come
         try:
             version = self._load(file)
             if version.policy.spec.hash != served.policy.spec.hash:
                 raise SpecError(f"{file[0]}: expected a policy of the task that is served:\n"
                                 f"{version.policy.spec.difference(served.policy.spec)}")
         except RlinfError as error:
-            say(f"version {served.number} is served on: {error}")
+            if str(error) != self._said:
+                say(f"version {served.number} is served on: {error}")
+            self._said = str(error)
             return False
-        self.newest = version
+        self.newest, self._again_at, self._said = version, math.inf, ""
         say(f"version {version.number} is served now ({file[0].name}); episodes that have begun end with theirs")
         return True
 

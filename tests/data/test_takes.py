@@ -1,5 +1,6 @@
 """What collecting has left in a folder: counted, gone on with, and not mixed with what is of another task."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rlinf_core.data.takes import Takes, takes_of
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.errors import EpisodeError
 from rlinf_core.launching.collecting import collecting, collecting_processes
+from rlinf_core.launching.fleet import Member
 from rlinf_core.recipes import load_recipe, resolved
 from rlinf_core.trainer.sources.recordings import recorded
 from tests.messages import record
@@ -42,8 +44,6 @@ def test_what_counts_is_what_was_closed_and_succeeded(run, tmp_path):
 
 
 def test_a_second_call_goes_on_from_there(run, capsys):
-    import json
-
     recipe, before = collecting("demo", BY_HAND, run, 5)
     assert not recipe.station.lockstep, "simulated time would be faster than a hand"
     names = [process.name for process in collecting_processes(recipe, run, before, terminal=True)]
@@ -118,3 +118,12 @@ def test_the_folder_of_takes_may_have_any_name(tmp_path):
     for words in map(shlex.split, lines):
         assert load_recipe("demo", [each for each in words if each.startswith("collect.rec")]).collect.recordings == (
             str(run),)
+
+
+def test_of_a_fleet_what_the_trainer_refused_is_recorded_again(run):
+    assert takes_of(run, load_recipe("demo"), {"a-1"}).succeeded == 1
+    member = Member(load_recipe("demo", ["collect.episodes=5"]), run)
+    (run.parent.parent / "refused/a-3").mkdir(parents=True)
+    member.prepare()
+    plan = json.loads((run / "plan.json").read_text())["collect"]
+    assert (plan["episodes"], plan["share"]) == (4, 5)

@@ -54,10 +54,15 @@ def test_a_button_counts_within_a_second_of_what_its_page_showed_and_late_where_
     assert read('{"kind": "ask", "what": "arm"}').late_s(100.0) == 100.0
 
 
+def test_the_longest_cause_that_an_interlock_can_say_can_be_reset():
+    cause = "robot:" + "x" * 200
+    assert read(json.dumps({"kind": "ask", "what": "reset", "cause": cause})).cause == cause
+
+
 @pytest.mark.parametrize("text", [
     "", "[]", "null", '{"kind": "hand"}', '{"kind": "fire"}', '{"kind": "ask", "what": "rm"}', "\x00",
     '{"kind": "seen", "x": 1}',
-    '{"kind":"ask","what":"arm\\n"}', json.dumps(dict(kind="ask", what="reset", cause="x" * 201)),
+    '{"kind":"ask","what":"arm\\n"}', json.dumps(dict(kind="ask", what="reset", cause="x" * 301)),
     *(json.dumps(dict(kind="hand", seq=0, seen=0.0, held=True, active=False) | bad)
       for bad in ({"axes": {"x": 1.01}}, {"axes": {"x": math.nan}}, {"axes": {"w": 0.1}}, {"seq": -1}, {"seq": 0.5},
                   {"held": 1}, {"held": "yes"}, {"seen": "1"}))])

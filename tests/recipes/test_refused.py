@@ -193,6 +193,7 @@ def test_a_robot(tmp_path, capsys, text, said):
 
 @pytest.mark.parametrize("text, said", [
     ("options: {contollers: []}", "unknown key 'options.contollers' (did you mean 'controllers'?)"),
+    ("options: {hand_speed: 0.02}", "expected at least 4.1, in which fingers of hand_speed = 0.02 open all the way, got 3"),
     ("options: {hand_force: 700.0}", "'options.hand_force': expected at most 70, got float 700.0"),
     ("twin: {node: sim_bridges.twins.franka, simulator: franka_mujico}", "did you mean 'franka_mujoco'"),
     ("twin: {node: a.b, simulator: franka_mujoco, options: {noise: 1}}", "unknown key 'twin.options.noise'"),

@@ -13,9 +13,11 @@ from geometry_msgs.msg import PoseStamped
 from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 
-from rlinf.calibrate import SILENT_S, Listener
+from rlinf.calibrate import SILENT_S, Listener, _limits_of
 from rlinf.qos import profile
 from rlinf_core.cli.main import main
+from rlinf_core.errors import RlinfError
+from rlinf_core.robot import load_robot
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300), pytest.mark.domain(207)]
 FR3 = Path("robots/franka_fr3/limits.yaml").resolve()
@@ -181,3 +183,17 @@ def test_a_pose_in_another_frame_is_refused(hand):
 def test_what_cannot_be_is_refused(words, said, capsys):
     assert main(["calibrate", *words]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_limits_that_two_arms_share_are_no_place_for_the_box_of_one(tmp_path):
+    (tmp_path / "limits.yaml").write_text(FR3.read_text())
+    (tmp_path / "right.yaml").write_text("extends: limits.yaml\n")
+    for right, refused in (("limits.yaml", True), ("right.yaml", False)):
+        (tmp_path / "robot.yaml").write_text(
+            f"driver: external\narms: {{left: {{limits: limits.yaml}}, right: {{limits: {right}}}}}\n")
+        robot = load_robot(str(tmp_path))
+        if refused:
+            with pytest.raises(RlinfError, match="expected limits of arm 'left' alone, .* got those of 'right' too"):
+                _limits_of(robot, "left")
+        else:
+            assert _limits_of(robot, "left") == tmp_path / "limits.yaml"

@@ -4,6 +4,9 @@ import math
 import os
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import cv2
 import numpy as np
@@ -11,8 +14,11 @@ import pytest
 import yaml
 from geometry_msgs.msg import PoseStamped
 
+from rlinf.camera_client import align, locate
 from rlinf.conversions import camera_info, to_image
 from rlinf.qos import publisher
+from rlinf_core.alignment import save_picture
+from rlinf_core.errors import RlinfError
 from rlinf_core.interlock.rotation import product
 from tests.cameras.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
 
@@ -176,3 +182,21 @@ def test_a_camera_that_was_moved_is_said_by_how_much_until_it_is_back(lab, tmp_p
     lab.told("aligned: within 1 pixel")
     lab.type("d")
     assert lab.end() == 0 and cv2.imread(str(tmp_path / "alignment.png")) is not None
+
+
+def test_a_picture_that_is_old_says_nothing_of_where_the_camera_is_now(tmp_path, capsys):
+    save_picture(tmp_path / "was.png", np.zeros((64, 64, 3), np.uint8))
+    looker = MagicMock(camera="wrist", newest=np.zeros((64, 64, 3), np.uint8), seen_at=time.monotonic() - 7.0)
+    looker.lines.return_value = ["", "d"]
+    with pytest.raises(RlinfError, match="camera 'wrist': its last picture is 7 s old"):
+        align(looker, SimpleNamespace(reference=tmp_path / "was.png", write=False, out=tmp_path / "now.png"))
+    assert "no picture for 7 s" in capsys.readouterr().out and not (tmp_path / "now.png").exists()
+
+
+def test_a_camera_at_the_base_is_located_in_the_frame_of_the_limits_or_not_at_all():
+    looker = MagicMock(frame="base")
+    looker.robot.interlocks = {"": "robots/franka_fr3/limits.yaml"}
+    looker.lines.return_value = []
+    said = SimpleNamespace(board="8x5", on="base", arm="")
+    with pytest.raises(RlinfError, match="current_pose: expected the limits' frame 'base_link', .* got 'base'"):
+        locate(looker, said)

@@ -134,7 +134,7 @@ def goals(*states):
 def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_held_on_it_moves_nothing_after():
     between, said, busy = BetweenEpisodes.__new__(BetweenEpisodes), [], [False]  # without ROS
     between.asked_for = between.directed = between.rested = False
-    between.safety, between.heard_at = SafetyState(), 0.0
+    between.safety, between.heard_at, between.servers = SafetyState(), 0.0, set()
     between.node, between.busy, between.say = MagicMock(), lambda: busy[0], lambda action, stamp: said.append(stamp)
     between.person = SimpleNamespace(between=lambda: held[0])
     held = [np.ones(3)]
@@ -162,10 +162,13 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
     assert not moves()
     between.directed, busy[0] = False, True
     assert not moves(), "nor in an episode, or on the way home"
-    busy[0], between.asked_for = False, True
-    between.node.count_publishers.return_value = 0
-    between._look()
-    assert moves(), "who has died wants none"
+    busy[0], there = False, between.node.get_publishers_info_by_topic
+    there.return_value = [SimpleNamespace(endpoint_gid=[1])]
+    between._on_goals(goals(GoalStatus.STATUS_EXECUTING))
+    for ids, may in (([1], False), ([1, 2], False), ([2], True)):
+        there.return_value = [SimpleNamespace(endpoint_gid=[each]) for each in ids]
+        between._look()
+        assert moves() == may, "who has died wants none, and whoever came in their place was not asked"
 
 
 def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(manned):

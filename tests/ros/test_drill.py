@@ -17,6 +17,7 @@ from std_msgs.msg import Header, String
 import rlinf.drill
 from rlinf.drill_checks import evidence
 from rlinf.fault_injector import FaultInjector
+from rlinf.one_interlock import only_one
 from rlinf.qos import profile
 from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import RESPAWN, Process
@@ -216,6 +217,16 @@ def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
     monkeypatch.setenv("ROS_DOMAIN_ID", "39")
     with only_station("station_a", 39), pytest.raises(SystemExit, match="rlinf: station 'station_a' runs already"):
+        rlinf.drill.main()
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("namespace", ["/station_a", "/station_a/right"])
+def test_a_drill_beside_a_station_that_ros2_launch_has_started_says_so_and_resets_nothing_there(tmp_path, monkeypatch,
+                                                                                               namespace):
+    monkeypatch.setattr(sys, "argv", ["drill", "--only", "NaN", "--out", str(tmp_path / "run")])
+    monkeypatch.setenv("ROS_DOMAIN_ID", "39")
+    with only_one(namespace), pytest.raises(SystemExit, match=f"another one commands station '{namespace}' in ROS_DOMAIN"):
         rlinf.drill.main()
     assert not (tmp_path / "run").exists()
 

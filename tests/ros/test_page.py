@@ -4,12 +4,16 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import aiohttp
 import pytest
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
 from sensor_msgs.msg import Joy
 
+from rlinf.page import Page
 from rlinf_core.operators.page import ACTIVE, BUTTONS
 from tests.ros.conftest import peer_in
 from tests.ros.paged import Client, Paged, ready, visitor
@@ -243,3 +247,23 @@ def test_the_death_of_its_process_is_an_e_stop_and_its_end_a_disarming(station, 
         station.reach(SafetyState.ACTIVE)
         os.kill(station.peer.supervisor.children["page"].popen.pid, signal.SIGTERM)
         station.reach(SafetyState.DISARMED)
+
+
+def test_an_episode_whose_environment_has_died_is_over_and_the_late_end_of_an_older_one_is_not_that_of_the_newer():
+    page, there = Page.__new__(Page), [[1]]  # without ROS
+    page.asks, page.server, page.overhears, page.run_dir = MagicMock(), MagicMock(), None, Path("/nowhere")
+    page.episode, page.get_node_names = EpisodeEvent(kind=EpisodeEvent.ABORTED), lambda: []
+    page.get_publishers_info_by_topic = lambda topic: [SimpleNamespace(endpoint_gid=each) for each in there]
+
+    def playing(kind=None, name=""):
+        if kind is not None:
+            page._on_episode(EpisodeEvent(kind=kind, episode_id=name))
+        page._look()
+        return page.episode.kind == EpisodeEvent.STARTED
+
+    assert playing(EpisodeEvent.STARTED, "a")
+    there[:] = [[1], [2]]
+    assert playing(), "a dead one is known for a while"
+    there[:] = [[2]]
+    assert not playing() and playing(EpisodeEvent.STARTED, "b")
+    assert playing(EpisodeEvent.ABORTED, "a") and not playing(EpisodeEvent.ENDED, "b")

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import urllib.request
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -13,12 +14,13 @@ import torch
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from rlinf_core.errors import EngineError, RefusedRequestError, ServingError, SpecError
+from rlinf_core.errors import EngineError, PolicyFileError, RefusedRequestError, ServingError, SpecError
 from rlinf_core.policies import flow, make_policy, tanh_gaussian
 from rlinf_core.policies.continuation import Continuation
 from rlinf_core.policies.files import policy_name, save_policy
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.serving import weights as serving_weights
 from rlinf_core.serving.batching import Batcher, Waiting
 from rlinf_core.serving.client import PolicyClient
 from rlinf_core.serving.packing import packed, unpacked
@@ -259,3 +261,17 @@ def test_a_policy_that_sees_pictures_alone_is_served():
     policy = make_policy(spec, tanh_gaussian.Config(hidden=(8,), image_features=4)).eval()
     (answer,) = Version(policy).answers([request])
     assert answer["actions"].shape == (1, 1)
+
+
+def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_once(tmp_path, spec, monkeypatch):
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(3))
+    weights, said, now = Weights(tmp_path), [], [0.0]
+    monkeypatch.setattr(serving_weights.time, "monotonic", lambda: now[0])
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(4))
+    lacking = MagicMock(side_effect=PolicyFileError("policy-4 stands on a file that is not there yet"))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(serving_weights, "load_policy", lacking)
+        assert [weights.look(said.append) for now[0] in (0.0, 1.0, 11.0, 12.0)] == [False] * 4
+    assert lacking.call_count == 2 and len(said) == 1
+    assert [weights.look(said.append) for now[0] in (13.0, 30.0, 60.0)] == [False, True, False]
+    assert weights.newest.number == 4

@@ -16,7 +16,7 @@ from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_s
 from rlinf_core.algorithms.common.settings import OnPolicySettings
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.policy import OnPolicyActor
-from rlinf_core.sharding import mean, shard
+from rlinf_core.sharding import mean, shard, world_size
 
 
 @dataclass
@@ -165,7 +165,7 @@ class OnPolicy(Checkpointed):
         for _ in range(self.config.epochs):
             order = kept[torch.randperm(len(kept), generator=self.generator, device=self.device)]
             for index in order.chunk(self.config.minibatches):
-                if len(index) < 2:
+                if len(index) < max(2, world_size()):  # none for one of the processes
                     continue
                 own = shard(index)
                 metrics = self.step({name: values[own] for name, values in flat.items()})

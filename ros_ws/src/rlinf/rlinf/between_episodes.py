@@ -38,7 +38,7 @@ class BetweenEpisodes:
                  say: Callable[[np.ndarray, Time], None]) -> None:
         self.node, self.person, self.busy, self.say = node, person, busy, say
         self.asked_for = self.directed = self.rested = False
-        self.safety, self.heard_at = SafetyState(), 0.0
+        self.safety, self.heard_at, self.servers = SafetyState(), 0.0, set[tuple[int, ...]]()
         node.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
         hear_safety(node, spec.action.arms, self._on_safety)
         node.create_timer(LOOK_S, self._look)
@@ -47,7 +47,7 @@ class BetweenEpisodes:
     def _on_goals(self, goals: GoalStatusArray) -> None:
         """One at a time is played: of older ones rclpy may keep some whose asker never heard that they were accepted."""
         newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
-        self.asked_for = newest is not None and newest.status in UNDER_WAY
+        self.asked_for, self.servers = newest is not None and newest.status in UNDER_WAY, self._servers()
 
     def _on_safety(self, safety: SafetyState) -> None:
         self.safety, self.heard_at = safety, time.monotonic()
@@ -55,7 +55,11 @@ class BetweenEpisodes:
     def _look(self) -> None:
         """Whether a director is there, who goes on asking, and an environment, without which nobody can."""
         self.directed = ("director", self.node.get_namespace()) in self.node.get_node_names_and_namespaces()
-        self.asked_for &= self.node.count_publishers(GOALS) > 0
+        self.asked_for &= bool(self._servers() & self.servers)  # another one was never asked
+
+    def _servers(self) -> set[tuple[int, ...]]:
+        """Who tells of goals, by what the middleware tells one from another of the same name by."""
+        return {tuple(each.endpoint_gid) for each in self.node.get_publishers_info_by_topic(GOALS)}
 
     def go(self) -> None:
         """Once a time step: what the devices ask, stamped by the interlock's clock."""

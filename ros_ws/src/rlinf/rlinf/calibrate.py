@@ -155,7 +155,11 @@ def _limits_of(robot: Robot, arm: str) -> Path:
     if arm not in robot.interlocks:
         raise RlinfError(f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'" if robot.arms else
                          f"--arm: expected none, as the robot has one arm; got '{arm}'")
-    return robot.interlocks[arm]
+    path = robot.interlocks[arm]
+    if others := [name for name, each in robot.interlocks.items() if name != arm and each.resolve() == path.resolve()]:
+        raise RlinfError(f"{path}: expected limits of arm '{arm}' alone, as its box is to be written there, got those "
+                         f"of '{', '.join(others)}' too. Give each arm a file of its own, which `extends:` what they share")
+    return path
 
 
 def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -> None:

@@ -28,7 +28,8 @@ from rlinf.whereabouts import nothing_heard
 from rlinf_core.alignment import moved, place, read, save_picture, shown
 from rlinf_core.calibration import publish, rewritten
 from rlinf_core.errors import RlinfError
-from rlinf_core.hand_eye import LEAST, View, board_in, save, solve
+from rlinf_core.hand_eye import BASE, LEAST, View, board_in, save, solve
+from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import Recipe, load_recipe, station_robot
 from rlinf_core.robot import robot_folder
 
@@ -52,7 +53,7 @@ class Looker:
         self.pixels: np.ndarray | None = None
         self.lens: tuple[float, ...] = ()
         self.poses: list[tuple[float, np.ndarray]] = []
-        self.seen_at = 0.0
+        self.seen_at, self.frame = 0.0, ""
         self.node = asker(recipe.station.name)
         for topic, take in ((f"camera/{camera}/image", self._on_image), (f"camera/{camera}/camera_info", self._on_info),
                             (each(arm, "current_pose"), self._on_pose)):
@@ -66,6 +67,7 @@ class Looker:
 
     def _on_pose(self, message: PoseStamped) -> None:
         p, q, now = message.pose.position, message.pose.orientation, time.monotonic()
+        self.frame = message.header.frame_id
         self.poses = [kept for kept in self.poses if now - kept[0] < STILL_S]
         self.poses.append((now, np.array([p.x, p.y, p.z, q.x, q.y, q.z, q.w])))
 
@@ -125,6 +127,10 @@ def locate(looker: Looker, said: argparse.Namespace) -> None:
     """Views until a person is done; then where the camera is."""
     columns, rows = (int(number) for number in said.board.split("x"))
     looker.meet(pose=True)
+    frame = load_limits(looker.robot.interlocks[said.arm]).frame
+    if said.on == BASE and looker.frame != frame:
+        raise RlinfError(f"current_pose: expected the limits' frame '{frame}', below which a camera at the base is "
+                         f"written, got '{looker.frame}'. Set 'frame' in the limits, or have it said in that one")
     print(f"the board's {columns} x {rows} inner corners must be seen whole. Put the arm elsewhere, tilted otherwise, let "
           f"it rest, and press Enter: {LEAST} views and more. d done, q leave it as it is", flush=True)
     views: list[View] = []
@@ -186,6 +192,12 @@ def align(looker: Looker, said: argparse.Namespace) -> None:
     reference = read(path, "the same with --write")
     print(f"{said.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
     for word in looker.lines():
+        if (silent_s := time.monotonic() - looker.seen_at) > SILENT_S:
+            if word == "d":
+                raise RlinfError(f"camera '{looker.camera}': its last picture is {silent_s:.0f} s old, and says nothing of "
+                                 "where it is now. See to its driver")
+            print(f"no picture for {silent_s:.0f} s: it has fallen silent", flush=True)
+            continue
         how = moved(reference, looker.newest)
         save_picture(said.out, shown(reference, looker.newest))
         print(how.words, flush=True)

@@ -127,7 +127,7 @@ class Director(StationNode):
     def _first_policy(self, seed: int) -> None:
         """However long the trainer takes, as long as there is one; for each episode that it refuses, it gets another."""
         self._enter("sft", 0)
-        heard_at, wanted, anew = time.monotonic(), self.plan["collect"]["episodes"], 0
+        heard_at, wanted, anew = time.monotonic(), self.plan["collect"].get("share", self.plan["collect"]["episodes"]), 0
         while self.policy.version < 1:
             if (again := refused(self.trainer, self.station) - max(self.refused, 0)) > 0:
                 self.refused, anew = max(self.refused, 0) + again, anew + again

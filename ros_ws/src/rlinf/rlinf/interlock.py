@@ -9,13 +9,11 @@ beside it that asks by ``interlock_channel``.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import gc
 import os
 import resource
 import signal
 import struct
-import tempfile
 import time
 import traceback
 from collections import Counter, deque
@@ -35,12 +33,12 @@ from rlinf.interlock_clock import Lockstep, RealTime
 from rlinf.interlock_desk import Desk
 from rlinf.interlock_inputs import OVER, ROLES, TO_OTHERS, Inputs
 from rlinf.interlock_requests import Requests
+from rlinf.one_interlock import only_one
 from rlinf.qos import publisher
 from rlinf.spinning import StationNode, given, run
 from rlinf.stamps import set_stamp
 from rlinf.workarounds import wait_for_nobody
 from rlinf_core import interlock as core
-from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Event, Mode, Output, State, load_limits, loosest, step, unwatched
 from rlinf_core.interlock.types import Rows
 
@@ -61,7 +59,7 @@ class Interlock(StationNode):
         self.settings = {name: self.declare_parameter(name, value).value for name, value in PARAMETERS.items()}
         self.limits = load_limits(self.settings["limits_file"])
         self.loosest = loosest(self.settings["limits_file"])
-        self.lock = _only_one(self.get_namespace())
+        self.lock = only_one(self.get_namespace())
         self.state = self._remember()
         self.counts: Counter[str] = Counter()
         self.wanted: dict[str, Any] = {"restart": True} if self.settings["teleports"] else {}
@@ -242,22 +240,6 @@ class Interlock(StationNode):
         if self.desk.keep(self.requests.armings):
             self.requests.granted.clear()  # the new desk counts its questions from one
 
-
-def _only_one(namespace: str) -> Any:
-    """Hold the right to command this station on this machine, however it was started; RlinfError if it is taken (S23)."""
-    domain = os.environ.get("ROS_DOMAIN_ID", "0")
-    name = namespace.strip("/").replace("/", "-") or "station"
-    path = Path(tempfile.gettempdir()) / f"rlinf-{domain}-{name}.interlock.lock"
-    try:
-        lock = open(path, "a+")  # noqa: SIM115 (held for life)
-        path.chmod(0o666)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except PermissionError as error:
-        raise RlinfError(f"interlock: {path} belongs to somebody else, who may command this station: {error}") from error
-    except OSError as error:
-        raise RlinfError(f"interlock: another one commands station '{namespace}' in ROS_DOMAIN_ID {domain} on this "
-                         "machine. Two would command one robot: stop the other station, or rename this one") from error
-    return lock
 
 
 def _stay_in_memory() -> None:

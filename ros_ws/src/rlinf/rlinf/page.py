@@ -56,7 +56,7 @@ class Page(StationNode):
         self.health, self.history = OperatorHealth(self), History(self.run_dir / "page.jsonl")
         self.enable, self.phase, self.trouble = (False, 0.0), dict[str, Any](), ""
         self.episode = self.over = EpisodeEvent(kind=EpisodeEvent.ABORTED)
-        self.played = {"operator": 0, "policy": 0}
+        self.played, self.player = {"operator": 0, "policy": 0}, set[tuple[int, ...]]()
         self.poses = of_arms("current_pose", self.arms)
         self.images = {f"camera/{name}/image": place for place, name in enumerate(self.cameras)}
         self.latest, self.shown = Latest(self, {*self.poses, *self.images}, False), dict[str, int]()
@@ -100,8 +100,10 @@ class Page(StationNode):
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
-            self.played = {"operator": 0, "policy": 0}
+            self.played, self.player = {"operator": 0, "policy": 0}, self._environments()
             self.asks.begun(event)
+        elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
+            return  # the end of one before it, which whoever records has been told of late
         if event.kind != EpisodeEvent.CLOSED:
             self.episode = event
             return
@@ -116,12 +118,19 @@ class Page(StationNode):
         """The first one: an episode is played that began before this process did."""
         if self.episode.kind == EpisodeEvent.ABORTED and not self.episode.episode_id and step.step_type != TimeStep.LAST:
             self.episode = EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode)
+            self.player = self._environments()
+
+    def _environments(self) -> set[tuple[int, ...]]:
+        """Who plays, by what the middleware tells one from another of the same name by."""
+        return {tuple(each.endpoint_gid) for each in self.get_publishers_info_by_topic("timestep")}
 
     def _look(self) -> None:
         """Once a second: whether a director runs, and where it is."""
         if self.overhears and self.episode.episode_id:
             self.destroy_subscription(self.overhears)  # its images cost too much to be heard each time
             self.overhears = None
+        if self.episode.kind == EpisodeEvent.STARTED and not self.player & self._environments():
+            self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)  # nobody will say so
         self.asks.director = "director" in self.get_node_names()
         try:
             self.phase = json.loads((self.run_dir / "status.json").read_text()) if self.asks.director else {}

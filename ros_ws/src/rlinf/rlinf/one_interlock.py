@@ -1,0 +1,28 @@
+"""One interlock commands a station on this machine (S23), however it was started."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import TextIO
+
+from rlinf_core.errors import RlinfError
+
+
+def only_one(namespace: str) -> TextIO:
+    """Hold the right to command this station, or one arm of it, until that is closed; RlinfError if it is taken."""
+    domain = os.environ.get("ROS_DOMAIN_ID", "0")
+    name = namespace.strip("/").replace("/", "-") or "station"
+    path = Path(tempfile.gettempdir()) / f"rlinf-{domain}-{name}.interlock.lock"
+    try:
+        lock = open(path, "a+")  # noqa: SIM115 (held for life)
+        path.chmod(0o666)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except PermissionError as error:
+        raise RlinfError(f"interlock: {path} belongs to somebody else, who may command this station: {error}") from error
+    except OSError as error:
+        raise RlinfError(f"interlock: another one commands station '{namespace}' in ROS_DOMAIN_ID {domain} on this "
+                         "machine. Two would command one robot: stop the other station, or rename this one") from error
+    return lock

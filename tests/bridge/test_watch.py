@@ -1,0 +1,34 @@
+"""What looks after the trainer's policies goes on whatever a disk says for a moment."""
+
+import asyncio
+import errno
+
+from rlinf_core.bridge import policies
+from rlinf_core.bridge.policies import NewestForAll, Policies
+from rlinf_core.policies.files import newest_version, policy_name
+
+
+def test_a_moment_without_open_files_hides_no_policy_and_ends_no_watch(tmp_path, monkeypatch):
+    seen, lacking = Policies(tmp_path, NewestForAll()), [True]
+
+    def listed(folder):
+        if lacking[0]:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return newest_version(folder)
+
+    monkeypatch.setattr(policies, "newest_version", listed)
+    monkeypatch.setattr(policies, "SETTLED_NS", 0)  # the folder's time is as good as settled
+    monkeypatch.setattr(policies, "POLL_S", 0.001)
+
+    async def watched():
+        watch = asyncio.create_task(seen.watch())
+        await asyncio.sleep(0.02)
+        (tmp_path / policy_name(1)).write_bytes(b"")
+        await asyncio.sleep(0.02)
+        assert seen.newest == -1 and not watch.done()
+        lacking[0] = False
+        await asyncio.sleep(0.05)
+        watch.cancel()
+
+    asyncio.run(watched())
+    assert seen.newest == 1
