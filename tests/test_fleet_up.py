@@ -239,15 +239,17 @@ def test_a_whole_fleet_one_station_dies_ctrl_c_stops_all_and_the_same_command_go
     assert len(arrived(run_dir)) == len(set(arrived(run_dir))), "each once"
 
 
-@pytest.mark.parametrize("phase, trainer, backlog, ends", [
-    ("sft", "waiting", 0, True), ("sft", "sft", 0, False), ("sft", "waiting", 1, False), ("collect", "waiting", 0, False)])
+@pytest.mark.parametrize("phase, trainer, backlog, lacks, ends", [
+    ("sft", "waiting", 0, True, True), ("sft", "sft", 0, True, False), ("sft", "waiting", 1, True, False),
+    ("collect", "waiting", 0, True, False), ("sft", "waiting", 0, False, False)])
 def test_where_a_station_has_died_and_nobody_shows_its_share_it_ends_and_says_so(tmp_path, monkeypatch, phase, trainer,
-                                                                                backlog, ends):
+                                                                                backlog, lacks, ends):
     display, now = MagicMock(), [0.0]
     others = [Station(Scripted(tmp_path / name), False, print) for name in ("one", "two")]
     others[0].state = GONE
     (tmp_path / "two/status.json").write_text(json.dumps(
-        {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog}}))
+        {"phase": phase, "trainer": {"phase": trainer, "backlog": backlog, "episodes": 3}}))
+    monkeypatch.setattr(Scripted, "lacks", lacks, raising=False)
     display.stations = others
     monkeypatch.setattr(Station, "start", lambda station: None)
     monkeypatch.setattr(Station, "look", lambda station: None)

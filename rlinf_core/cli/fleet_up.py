@@ -124,11 +124,12 @@ class Station:
         return {}
 
     @property
-    def waits(self) -> bool:
-        """Whether the trainer has all that it was to show, and waits for more."""
+    def taken(self) -> float | None:
+        """Of how many episodes the trainer has heard, where it has all that this one was to show, and waits for more."""
         said = self._status()
         trainer = said.get("trainer", {})
-        return said.get("phase") == "sft" and trainer["phase"] == "waiting" and not (trainer["backlog"] or self.closed)
+        waits = said.get("phase") == "sft" and trainer["phase"] == "waiting" and not (trainer["backlog"] or self.closed)
+        return float(trainer["episodes"]) if waits else None
 
     @property
     def result(self) -> str:
@@ -188,7 +189,7 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_s: float) -> None:
     """Until no station plays, and what those that are through have closed is sent."""
     for station in display.stations:
         station.start()
-    ended = waiting = float("inf")
+    ended, since, taken = float("inf"), float("inf"), set[float | None]()
     while (left := time.monotonic() - ended) < drain_s:
         for event in trainer.poll():
             display.note(event)
@@ -196,8 +197,10 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_s: float) -> None:
             station.look()
         display.update()
         gone, others = ([station for station in display.stations if station.state == state] for state in (GONE, PLAYING))
-        waiting = min(waiting, time.monotonic()) if gone and others and all(each.waits for each in others) else float("inf")
-        if time.monotonic() - waiting > WAITS_S:
+        before, taken = taken, {each.taken for each in others} if gone else set()
+        waits = len(taken) == 1 and taken == before and None not in taken and any(each.member.lacks for each in gone)
+        since = min(since, time.monotonic()) if waits else float("inf")
+        if time.monotonic() - since > WAITS_S:
             raise RlinfError(f"the trainer waits for demonstrations that {', '.join(each.member.name for each in gone)} "
                              "would have shown, and nobody else will. The same command goes on with all of them; --respawn "
                              "starts one that dies again by itself")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from pydantic import Field, model_validator
@@ -38,7 +39,7 @@ class Driver(DriverSettings):
 
     @model_validator(mode="after")
     def _opens_in_time(self) -> Driver:
-        least_s = OPEN_M / self.hand_speed + 0.1
+        least_s = math.ceil(10.0 * OPEN_M / self.hand_speed + 1.0 - 1e-9) / 10.0
         if self.hand and self.hand_timeout_s < least_s:
             raise ValueError(f"hand_timeout_s: expected at least {least_s:.1f}, in which fingers of hand_speed = "
                              f"{self.hand_speed:g} open all the way, got {self.hand_timeout_s:g}: that would be a fault")

@@ -103,6 +103,12 @@ def _load(path: str | Path) -> tuple[Limits, list[Values]]:
     return limits, maxima
 
 
+def box_is_of(path: Path, other: Path) -> bool:
+    """Whether the box of ``other`` is said in ``path``: it is that file, or extends it and says none itself."""
+    values, _, base = _read(other)
+    return other.resolve() == path.resolve() or (base == path.resolve() and not values.keys() >= {"box_low", "box_high"})
+
+
 def _read(path: str | Path) -> tuple[Values, dict[str, str], Path | None]:
     """The checked values of a limits YAML, the place of each key, and the file that it extends, if it does."""
     said = read(path, "limits")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rlinf_core.addresses import called_at
 from rlinf_core.bridge.fleet import NAME, Credentials, Fleet
-from rlinf_core.data.takes import takes_of
+from rlinf_core.data.takes import Takes, takes_of
 from rlinf_core.errors import BridgeError, RecipeError
 from rlinf_core.launching.graph import Process, director_process, station_processes, write_plan
 from rlinf_core.launching.preflight import check_policy_device, check_trainer
@@ -44,10 +44,18 @@ class Member:
     def name(self) -> str:
         return self.recipe.station.name
 
+    def _takes(self) -> Takes:
+        """Demonstrations that are there; in place of those that the trainer refused, others come."""
+        return takes_of(self.folder, self.recipe, {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")})
+
+    @property
+    def lacks(self) -> bool:
+        """Whether it has not shown its share."""
+        return self._takes().succeeded < self.recipe.collect.episodes
+
     def prepare(self) -> list[Process]:
         """Write down what it plays; returns its processes, the director last. Demonstrations that are there count."""
-        refused = {path.name for path in (self.folder.parent.parent / REFUSED).glob("*/")}  # others come in their place
-        before, wanted = takes_of(self.folder, self.recipe, refused), self.recipe.collect.episodes
+        before, wanted = self._takes(), self.recipe.collect.episodes
         keep_recipe(self.recipe, self.folder)
         write_plan(self.recipe, self.folder, episodes=max(0, wanted - before.succeeded), share=wanted,
                    **({} if before.next_seed is None else {"first_seed": before.next_seed}))

@@ -10,9 +10,11 @@ from rclpy.action import ActionClient, GoalResponse
 from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
+from std_msgs.msg import String
 
 from rlinf.environment import Environment
 from rlinf.environment_watch import Watch
+from rlinf.labels import Labels
 from rlinf.qos import profile
 from rlinf_core.episodes.spool import Spool
 from tests.ros.stand import listen, start
@@ -125,3 +127,18 @@ def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(loc
         get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=now_ns)),
         inputs=SimpleNamespace(older_than=lambda ns: [name for name, age in ages.items() if now_ns - age < ns]))
     assert watch.missing() == missing
+
+
+def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alone_again():
+    labels, said = Labels.__new__(Labels), []  # without ROS
+    labels.node, labels.word, labels.stands = MagicMock(), Future(), MagicMock()
+    labels.playing, labels.may_begin = lambda: False, lambda: False
+    labels.prompts = SimpleNamespace(publish=lambda message: said.append(message.data))
+    labels.prompt("put the scene right")
+    labels._on_label(String(data="ready"))
+    assert said[-1].startswith("ready: the interlock does not let") and said[-1].endswith("put the scene right")
+    assert labels.stands.reset.called and not labels.word.done()
+    labels._enough()
+    assert said[-1] == "put the scene right" and labels.stands.cancel.called
+    labels._enough()
+    assert len(said) == 3, "nothing stood there"

@@ -188,7 +188,8 @@ def test_what_cannot_be_is_refused(words, said, capsys):
 def test_limits_that_two_arms_share_are_no_place_for_the_box_of_one(tmp_path):
     (tmp_path / "limits.yaml").write_text(FR3.read_text())
     (tmp_path / "right.yaml").write_text("extends: limits.yaml\n")
-    for right, refused in (("limits.yaml", True), ("right.yaml", False)):
+    (tmp_path / "apart.yaml").write_text("extends: limits.yaml\nbox_low: [0.3, -0.1, 0.1]\nbox_high: [0.5, 0.1, 0.3]\n")
+    for right, refused in (("limits.yaml", True), ("right.yaml", True), ("apart.yaml", False)):
         (tmp_path / "robot.yaml").write_text(
             f"driver: external\narms: {{left: {{limits: limits.yaml}}, right: {{limits: {right}}}}}\n")
         robot = load_robot(str(tmp_path))

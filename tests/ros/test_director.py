@@ -39,9 +39,10 @@ def test_what_the_trainer_refused_of_a_station_is_counted_whatever_it_says(set_a
     assert refused(said, "station_a") == count
 
 
-def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("collect", [{"episodes": 2}, {"episodes": 0, "share": 2}])
+def test_a_trainer_that_refuses_more_than_it_needs_ends_the_run(tmp_path, monkeypatch, collect):
     director = Director.__new__(Director)  # without ROS
-    director.lines, director.plan, director.station = Lines(tmp_path), {"collect": {"episodes": 2}}, "a"
+    director.lines, director.plan, director.station = Lines(tmp_path), {"collect": collect}, "a"
     director.refused = 0
     director.policy, director.trainer = MagicMock(version=0, error=""), TrainerStatus(connected=True)
     asked = []
@@ -202,4 +203,5 @@ def test_an_environment_that_is_silent_is_asked_again_but_where_it_waits_for_the
 
     director._turn, director._within = turn, lambda seconds, ready: ready()
     director._ask(1, mode, 0, 0.0)
-    assert (now[0] > 100.0) == waits, "after 20 s"
+    cancelled = director.runner.send_goal_async.return_value.result.return_value.cancel_goal_async.called
+    assert (now[0] > 100.0, cancelled) == (waits, not waits), "after 20 s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -20,7 +21,7 @@ from rlinf_core.specs import StationSpec
 GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
 UNDER_WAY = (GoalStatus.STATUS_ACCEPTED, GoalStatus.STATUS_EXECUTING, GoalStatus.STATUS_CANCELING)
 MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
-LOOK_S = 1.0
+LOOK_S, REST_S = 1.0, 1.0  # a key that is held is first repeated after as much as 0.7 s
 
 
 class BetweenEpisodes:
@@ -38,6 +39,7 @@ class BetweenEpisodes:
                  say: Callable[[np.ndarray, Time], None]) -> None:
         self.node, self.person, self.busy, self.say = node, person, busy, say
         self.asked_for = self.directed = self.rested = False
+        self.rests_since = math.inf
         self.safety, self.heard_at, self.servers = SafetyState(), 0.0, set[tuple[int, ...]]()
         node.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
         hear_safety(node, spec.action.arms, self._on_safety)
@@ -50,11 +52,14 @@ class BetweenEpisodes:
         self.asked_for, self.servers = newest is not None and newest.status in UNDER_WAY, self._servers()
 
     def _on_safety(self, safety: SafetyState) -> None:
-        self.safety, self.heard_at = safety, time.monotonic()
+        if safety.header.stamp != self.safety.header.stamp:  # of several arms one has spoken, which may be another
+            self.heard_at = time.monotonic()
+        self.safety = safety
 
     def _look(self) -> None:
         """Whether a director is there, who goes on asking, and an environment, without which nobody can."""
         self.directed = ("director", self.node.get_namespace()) in self.node.get_node_names_and_namespaces()
+        self.servers = self.servers or self._servers()
         self.asked_for &= bool(self._servers() & self.servers)  # another one was never asked
 
     def _servers(self) -> set[tuple[int, ...]]:
@@ -63,12 +68,16 @@ class BetweenEpisodes:
 
     def go(self) -> None:
         """Once a time step: what the devices ask, stamped by the interlock's clock."""
-        if self.asked_for or self.directed or self.busy() or self.safety.state not in MAY_MOVE:
-            self.rested = False
+        now = time.monotonic()
+        if self.asked_for or self.directed or self.busy():
+            self.rested, self.rests_since = False, math.inf
             return
         action = self.person.between()
         if action is None:
-            self.rested = True
-        elif self.rested:
-            since_ns = round((time.monotonic() - self.heard_at) * NS)
+            self.rests_since = min(self.rests_since, now)
+            self.rested |= now - self.rests_since >= REST_S
+        elif self.rested and self.safety.state in MAY_MOVE:
+            since_ns = round((now - self.heard_at) * NS)
             self.say(action, to_stamp(to_ns(self.safety.header.stamp) + since_ns))
+        else:
+            self.rested, self.rests_since = False, math.inf

@@ -28,7 +28,7 @@ from rlinf.whereabouts import nothing_heard
 from rlinf_core.calibration import AXES, Guided, draw, flow, mounted, publish, rewritten
 from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Limits, Mode
-from rlinf_core.interlock.limits_file import bound, load_limits, loosest, with_values
+from rlinf_core.interlock.limits_file import bound, box_is_of, load_limits, loosest, with_values
 from rlinf_core.operators.homing import goal_of
 from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
 from rlinf_core.robot import Robot, robot_folder
@@ -156,9 +156,10 @@ def _limits_of(robot: Robot, arm: str) -> Path:
         raise RlinfError(f"--arm: expected one of {', '.join(robot.arms)}, got '{arm}'" if robot.arms else
                          f"--arm: expected none, as the robot has one arm; got '{arm}'")
     path = robot.interlocks[arm]
-    if others := [name for name, each in robot.interlocks.items() if name != arm and each.resolve() == path.resolve()]:
+    if others := [name for name, each in robot.interlocks.items() if name != arm and box_is_of(path, each)]:
         raise RlinfError(f"{path}: expected limits of arm '{arm}' alone, as its box is to be written there, got those "
-                         f"of '{', '.join(others)}' too. Give each arm a file of its own, which `extends:` what they share")
+                         f"of '{', '.join(others)}' too. Give each a box of its own; what they share stands in a third "
+                         "file, which both `extends:`")
     return path
 
 

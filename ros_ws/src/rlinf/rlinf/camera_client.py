@@ -90,6 +90,18 @@ class Looker:
         assert self.pixels is not None, "meet() has waited for it"
         return self.pixels
 
+    @property
+    def silent_s(self) -> float:
+        """After which a camera that says nothing has fallen silent; of a slow one, three pictures."""
+        return max(SILENT_S, 3.0 / getattr(self.robot.devices.get(self.camera), "fps", 30.0))
+
+    def sees_anew(self) -> bool:
+        """Whether another picture comes from now on, in time."""
+        asked = time.monotonic()
+        while self.seen_at <= asked and time.monotonic() < asked + self.silent_s:
+            rclpy.spin_once(self.node, timeout_sec=0.05)
+        return self.seen_at > asked
+
     def silent(self) -> str:
         """Which of picture and pose does not come from now on, within SILENT_S; empty where both do."""
         asked = time.monotonic()
@@ -192,10 +204,11 @@ def align(looker: Looker, said: argparse.Namespace) -> None:
     reference = read(path, "the same with --write")
     print(f"{said.out} shows where it was, where it is, and both (red: was). Turn it; d done, q leave it", flush=True)
     for word in looker.lines():
-        if (silent_s := time.monotonic() - looker.seen_at) > SILENT_S:
-            if word == "d":
-                raise RlinfError(f"camera '{looker.camera}': its last picture is {silent_s:.0f} s old, and says nothing of "
-                                 "where it is now. See to its driver")
+        if word == "d" and not looker.sees_anew():
+            old_s = time.monotonic() - looker.seen_at
+            raise RlinfError(f"camera '{looker.camera}': its last picture is {old_s:.0f} s old, and says nothing of where "
+                             "it is now. See to its driver")
+        if (silent_s := time.monotonic() - looker.seen_at) > looker.silent_s:
             print(f"no picture for {silent_s:.0f} s: it has fallen silent", flush=True)
             continue
         how = moved(reference, looker.newest)

@@ -11,11 +11,16 @@ from typing import TextIO
 from rlinf_core.errors import RlinfError
 
 
-def only_one(namespace: str) -> TextIO:
-    """Hold the right to command this station, or one arm of it, until that is closed; RlinfError if it is taken."""
+def lock_of(namespace: str) -> Path:
+    """The file whose lock says that one commands it."""
     domain = os.environ.get("ROS_DOMAIN_ID", "0")
     name = namespace.strip("/").replace("/", "-") or "station"
-    path = Path(tempfile.gettempdir()) / f"rlinf-{domain}-{name}.interlock.lock"
+    return Path(tempfile.gettempdir()) / f"rlinf-{domain}-{name}.interlock.lock"
+
+
+def only_one(namespace: str) -> TextIO:
+    """Hold the right to command this station, or one arm of it, until that is closed; RlinfError if it is taken."""
+    domain, path = os.environ.get("ROS_DOMAIN_ID", "0"), lock_of(namespace)
     try:
         lock = open(path, "a+")  # noqa: SIM115 (held for life)
         path.chmod(0o666)

@@ -129,6 +129,7 @@ class Page(StationNode):
         if self.overhears and self.episode.episode_id:
             self.destroy_subscription(self.overhears)  # its images cost too much to be heard each time
             self.overhears = None
+        self.player = self.player or self._environments()
         if self.episode.kind == EpisodeEvent.STARTED and not self.player & self._environments():
             self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)  # nobody will say so
         self.asks.director = "director" in self.get_node_names()

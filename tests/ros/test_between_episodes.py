@@ -1,0 +1,71 @@
+"""When a person's device moves the arm outside of episodes, and when it must not (with a SpaceMouse: test_devices.py)."""
+
+import math
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+from action_msgs.msg import GoalInfo, GoalStatus, GoalStatusArray
+from builtin_interfaces.msg import Time
+from rlinf_msgs.msg import SafetyState
+from std_msgs.msg import Header
+
+from rlinf import between_episodes
+from rlinf.between_episodes import BetweenEpisodes
+
+pytestmark = pytest.mark.ros
+
+
+def goals(*states):
+    """As an action server tells them, the newest first."""
+    return GoalStatusArray(status_list=[
+        GoalStatus(status=status, goal_info=GoalInfo(stamp=Time(sec=100 - place))) for place, status in enumerate(states)])
+
+
+def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_held_on_it_moves_nothing_after(monkeypatch):
+    monkeypatch.setattr(between_episodes, "REST_S", 0.0)
+    between, said, busy = BetweenEpisodes.__new__(BetweenEpisodes), [], [False]  # without ROS
+    between.asked_for = between.directed = between.rested = False
+    between.rests_since, between.safety, between.heard_at, between.servers = math.inf, SafetyState(), 0.0, set()
+    between.node, between.busy, between.say = MagicMock(), lambda: busy[0], lambda action, stamp: said.append(stamp)
+    between.person = SimpleNamespace(between=lambda: held[0])
+    held = [np.ones(3)]
+
+    def moves(released=True):
+        """Whether it does as long as the device is moved, after it has been let go, if it has."""
+        for held[0] in [None] * released + [np.ones(3)]:
+            said.clear()
+            between.go()
+        return bool(said)
+
+    assert not moves(), "nothing was heard of the interlock"
+    for state, may in ((SafetyState.DISARMED, False), (SafetyState.FAULT, False), (SafetyState.HOLD, True),
+                       (SafetyState.ARMED, True)):
+        between._on_safety(SafetyState(state=state, header=Header(stamp=Time(sec=7))))
+        assert moves() == may
+    heard_at = between.heard_at
+    between._on_safety(SafetyState(state=SafetyState.ARMED, header=Header(stamp=Time(sec=7))))
+    assert between.heard_at == heard_at, "the other arm's has spoken"
+    assert 7.0 <= said[-1].sec + said[-1].nanosec / 1e9 < 8.0, "by the interlock's clock"
+    between._on_safety(SafetyState(state=SafetyState.DISARMED))
+    assert not moves()
+    between._on_safety(SafetyState(state=SafetyState.ARMED))
+    assert not moves(released=False), "held on as it was armed"
+    for status, may in ((GoalStatus.STATUS_ACCEPTED, False), (GoalStatus.STATUS_SUCCEEDED, True),
+                        (GoalStatus.STATUS_EXECUTING, False), (GoalStatus.STATUS_CANCELING, False),
+                        (GoalStatus.STATUS_ABORTED, True)):
+        between._on_goals(goals(status, GoalStatus.STATUS_CANCELED, GoalStatus.STATUS_ACCEPTED))  # one that nobody heard of
+        assert not moves(released=False), "held on from before"
+        assert moves() == may
+    between.directed = True
+    assert not moves()
+    between.directed, busy[0] = False, True
+    assert not moves(), "nor in an episode, or on the way home"
+    busy[0], there = False, between.node.get_publishers_info_by_topic
+    there.return_value = [SimpleNamespace(endpoint_gid=[1])]
+    between._on_goals(goals(GoalStatus.STATUS_EXECUTING))
+    for ids, may in (([1], False), ([1, 2], False), ([2], True)):
+        there.return_value = [SimpleNamespace(endpoint_gid=[each]) for each in ids]
+        between._look()
+        assert moves() == may, "who has died wants none, and whoever came in their place was not asked"
