@@ -3,10 +3,17 @@
     ros2 launch rlinf safety_drill.launch.py only:="e-stop" json:=drill.json
 """
 
+import os
 import sys
 from pathlib import Path
 
-from launch.actions import DeclareLaunchArgument, EmitEvent, OpaqueFunction, RegisterEventHandler
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    OpaqueFunction,
+    RegisterEventHandler,
+    SetEnvironmentVariable,
+)
 from launch.event_handlers import OnProcessExit
 from launch.events import Shutdown
 from launch.substitutions import LaunchConfiguration
@@ -30,8 +37,11 @@ def _start(context: LaunchContext) -> list:
 
     find_rlinf()
     from rlinf_core.cli.launched import file
+    from rlinf_core.ros import of_every_process
 
+    domain = of_every_process(int(os.environ.get("ROS_DOMAIN_ID") or 42)) | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     only, rows = (LaunchConfiguration(name).perform(context) for name in ("only", "json"))
     drill = Node(package="rlinf", executable="drill", output="screen", emulate_tty=True,
                  arguments=["--only", only, "--json", str(file("json", rows))])
-    return [drill, RegisterEventHandler(OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())]))]
+    ended = OnProcessExit(target_action=drill, on_exit=[EmitEvent(event=Shutdown())])
+    return [*(SetEnvironmentVariable(*pair) for pair in domain.items()), drill, RegisterEventHandler(ended)]

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || exec .venv/bin/uv lock
-links=$(.venv/bin/python -m pip config get global.find-links 2>/dev/null || true)
+links=$(.venv/bin/python -m pip config get global.find-links 2>/dev/null | xargs | tr ' ' , || true)
 for name in "$@"; do
   overrides=locks/overrides.txt
   [ ! -f "locks/${name}_overrides.txt" ] || overrides=locks/${name}_overrides.txt

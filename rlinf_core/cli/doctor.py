@@ -25,6 +25,7 @@ from rlinf_core.ros import provides_messages, ros_is_sourced
 SOCKET_BYTES = 4_194_304
 AWAKE = "/dev/cpu_dma_latency"
 KERNEL = Path("/proc/sys/net/core")
+FAST_DDS = "rmw_fastrtps_cpp"
 
 
 @dataclass(frozen=True)
@@ -122,20 +123,29 @@ def _middleware() -> Finding:
     """Two processes on the real middleware: does a message of image size get through?"""
     from rlinf_core.ros import ros_environment
 
-    code = ("import rclpy; from sensor_msgs.msg import Image; rclpy.init(); n = rclpy.create_node('doctor'); got = []\n"
-            "p = n.create_publisher(Image, 'doctor_image', 1); "
-            "n.create_subscription(Image, 'doctor_image', got.append, 1)\n"
-            "import array, time; m = Image(height=480, width=640, data=array.array('B', bytes(921600)))\n"
-            "end = time.time() + 5\nwhile not got and time.time() < end:\n"
-            "    p.publish(m); rclpy.spin_once(n, timeout_sec=0.1)\nprint('ok' if got else 'lost')")
+    node = "import rclpy; from sensor_msgs.msg import Image; rclpy.init(); n = rclpy.create_node('doctor')\n"
+    says = (f"{node}import array, time; m = Image(height=480, width=640, data=array.array('B', bytes(921600)))\n"
+            "p = n.create_publisher(Image, 'doctor_image', 1)\nwhile True: p.publish(m); time.sleep(0.1)")
+    hears = (f"{node}import time; got, end = [], time.time() + 8\n"
+             "n.create_subscription(Image, 'doctor_image', got.append, 1)\n"
+             "while not got and time.time() < end: rclpy.spin_once(n, timeout_sec=0.1)\n"
+             "print('ok' if got else 'lost', rclpy.get_rmw_implementation_identifier())")
+    environment, nowhere = ros_environment(99), subprocess.DEVNULL
     try:
-        result = subprocess.run([sys.executable, "-c", code], env=ros_environment(99), text=True, capture_output=True,
-                                timeout=30)
-        works = "ok" in result.stdout
+        with subprocess.Popen([sys.executable, "-c", says], env=environment, stdout=nowhere, stderr=nowhere) as other:
+            try:
+                result = subprocess.run([sys.executable, "-c", hears], env=environment, text=True, capture_output=True,
+                                        timeout=30)
+            finally:
+                other.kill()
     except Exception as error:  # the doctor reports, whatever it is
         return Finding("DDS", f"{error}", "rlinf messages")
-    return Finding("DDS", "Fast DDS, 32 MiB shared-memory profile: an image came through" if works else
-                   f"an image was lost {result.stderr[-200:]}", "" if works else "see docs/troubleshooting.md, DDS")
+    came, _, middleware = result.stdout.strip().partition(" ")
+    if middleware and middleware != FAST_DDS:
+        return Finding("DDS", f"{middleware}, for which no profile of ours is", "unset RMW_IMPLEMENTATION, in .bashrc too: "
+                       f"expected {FAST_DDS}")
+    return Finding("DDS", "Fast DDS, 32 MiB shared-memory profile: an image came through" if came == "ok" else
+                   f"an image was lost {result.stderr[-200:]}", "" if came == "ok" else "see docs/troubleshooting.md, DDS")
 
 
 def _shared_memory() -> Finding:

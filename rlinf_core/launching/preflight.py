@@ -16,7 +16,7 @@ from rlinf_core.recipes import Recipe
 from rlinf_core.recipes.exposure import fleet_of
 from rlinf_core.recipes.placement import check_placement, check_shards
 from rlinf_core.recipes.schema import Bridge, Web
-from rlinf_core.recipes.sources import STATIONS, source_of
+from rlinf_core.recipes.sources import STATIONS, begun_from, source_of
 from rlinf_core.trainer.checkpoint import checkpoints
 from rlinf_core.trainer.folder import check_same
 from rlinf_core.trainer.sources.recordings import recorded
@@ -44,8 +44,8 @@ def check_trainer(recipe: Recipe, run_dir: Path) -> None:
     if not checkpoints(run_dir / "checkpoints"):
         for _ in recorded(recipe.collect.recordings):
             pass
-    if before := recipe.simulation.initial_policy:
-        _check_policy(Path(before))
+    if before := begun_from(recipe):
+        _check_policy(before)
 
 
 def _check_batches(recipe: Recipe) -> None:

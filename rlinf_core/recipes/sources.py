@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS, AlgorithmSettings
 from rlinf_core.errors import RecipeError, nearest
+from rlinf_core.paths import expanded
 from rlinf_core.recipes.schema import Randomise, Recipe
 from sim_bridges.simulator import batched
 
@@ -17,6 +20,12 @@ def source_of(recipe: Recipe) -> str:
         return SIMULATORS
     offline = recipe.algorithm.learns_from == DEMONSTRATIONS
     return RECORDINGS if offline and recipe.collect.recordings else STATIONS
+
+
+def begun_from(recipe: Recipe) -> Path | None:
+    """The policy, or the run, that it begins with; None for a new one."""
+    named = recipe.simulation.initial_policy
+    return expanded(named, "simulation.initial_policy") if named else None
 
 
 def why_not(algorithm: AlgorithmSettings, source: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from rlinf_core.algorithms.common.settings import Amount, OnPolicySettings
 from rlinf_core.policies.normalisation import STD_FLOOR, Normalisation, floored
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
+from rlinf_core.recipes.sources import begun_from
 from rlinf_core.rollouts.experience import Experience, Trajectory
 from rlinf_core.trainer.base_data import Data
 from rlinf_core.trainer.governor import Governor
@@ -37,8 +37,8 @@ class RolloutData(Data):
         self.waiting: list[Rollout] = []
         self.taken = 0  # of them; those of a checkpoint are one, whatever they were
         self.moments, self.floors = RunningMoments(policy.spec.vector_size), True
-        begun = recipe.simulation.initial_policy
-        self.inherited = bool(begun) and Path(begun).is_dir()  # the learner, with how its critics see
+        begun = begun_from(recipe)
+        self.inherited = begun is not None and begun.is_dir()  # the learner, with how its critics see
         self.before = next(((part.mean.numpy(force=True).copy(), part.std.numpy(force=True) - STD_FLOOR)
                             for part in policy.modules() if begun and isinstance(part, Normalisation)), None)
 

@@ -19,6 +19,7 @@ import torch
 from rlinf_core.algorithms.common.settings import ROLLOUTS, AlgorithmSettings, DemonstrationSettings, offline
 from rlinf_core.policies.files import newest_version, policy_name, save_policy
 from rlinf_core.recipes import Recipe
+from rlinf_core.recipes.sources import begun_from
 from rlinf_core.recipes.station import longest_episode
 from rlinf_core.reports.evaluations import Outcome, evaluation
 from rlinf_core.rollouts.evaluation import EpisodeResult
@@ -50,9 +51,8 @@ class Run:
     """
 
     def __init__(self, recipe: Recipe, run_dir: Path, spec: StationSpec, tell: Tell) -> None:
-        self.recipe, self.run_dir, self.tell, self.clock = recipe, run_dir, tell, Clock()
+        self.recipe, self.run_dir, self.tell, self.clock, self.before = recipe, run_dir, tell, Clock(), begun_from(recipe)
         torch.manual_seed(recipe.seed)
-        self.before = Path(recipe.simulation.initial_policy) if recipe.simulation.initial_policy else None
         self.policy = first_policy(recipe, spec, self.before)
         self.shipped = copy.deepcopy(self.policy) if recipe.algorithm.averages else self.policy  # sent to stations
         self.data = data_for(recipe, self.policy, governor_for(recipe, longest_episode(recipe)))

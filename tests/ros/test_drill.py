@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -219,6 +221,22 @@ def test_a_drill_beside_another_one_says_so(tmp_path, monkeypatch):
     with only_station("station_a", 39), pytest.raises(SystemExit, match="rlinf: station 'station_a' runs already"):
         rlinf.drill.main()
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("shell", [None, ""])
+def test_where_the_shell_says_no_domain_the_drill_listens_where_its_station_is(monkeypatch, shell):
+    seen = []
+    monkeypatch.setattr(sys, "argv", ["drill"])
+    monkeypatch.setenv("ROS_DOMAIN_ID", "39")
+    if shell is None:
+        monkeypatch.delenv("ROS_DOMAIN_ID")
+    else:
+        monkeypatch.setenv("ROS_DOMAIN_ID", shell)
+    monkeypatch.setattr(rlinf.drill, "asking", lambda: seen.append(os.environ["ROS_DOMAIN_ID"]) or nullcontext())
+    monkeypatch.setattr(rlinf.drill, "perform", lambda options: 0)
+    with pytest.raises(SystemExit):
+        rlinf.drill.main()
+    assert seen == ["42"]
 
 
 @pytest.mark.parametrize("namespace", ["/station_a", "/station_a/right"])

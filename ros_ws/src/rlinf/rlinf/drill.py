@@ -39,6 +39,7 @@ from rlinf_core.scenarios import Scenario, load
 REQUIREMENTS, TRAPS = [f"S{n}" for n in range(1, 27)], list(range(1, 20))
 ARM_RESTS_M = 0.0005  # what measuring says of an arm that rests
 CREEPS_M, SETTLES = 0.002, 3  # so far within 0.7 s, and so often, does an arm whose target stands still come closer to it
+DOMAIN = "42"         # where the shell says none, as of a recipe
 FRESH_S = 0.5         # an interlock says ten times a second how it stands
 
 
@@ -238,6 +239,7 @@ def main() -> None:
     parser.add_argument("--two-arms", action="store_true", help="at a station with two arms (configs/drill_two_arms.yaml)")
     parser.add_argument("--scenarios", type=Path, help="another list of scenarios")
     options, _ = parser.parse_known_args()
+    os.environ["ROS_DOMAIN_ID"] = os.environ.get("ROS_DOMAIN_ID") or DOMAIN  # its own node's, too
     with asking():
         sys.exit(perform(options))
 
@@ -258,7 +260,7 @@ def perform(options: argparse.Namespace) -> int:
         raise RecipeError(f"--only: expected words of a scenario's name, got '{options.only}', which none has. There are: "
                           f"{'; '.join(scenario.name for scenario in known)}")
     run_dir = (options.out or Path("runs") / time.strftime("drill-%Y%m%d-%H%M%S")).resolve()
-    domain_id = int(os.environ.get("ROS_DOMAIN_ID", "42"))
+    domain_id = int(os.environ.get("ROS_DOMAIN_ID") or DOMAIN)
     for interlock in ("/station_a", "/station_a/left", "/station_a/right"):  # of a robot, whose faults a drill would reset
         if lock_of(interlock).exists():
             only_one(interlock).close()
