@@ -13,7 +13,7 @@ from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, Tra
 from rlinf import director as director_module
 from rlinf.director import Director
 from rlinf.director_status import Lines, Recent, RunStopped, ending, write_status
-from rlinf.trainer_status import caught_up, refused
+from rlinf.trainer_status import Settled, caught_up, refused
 from rlinf_core.cli.compare import compare
 from rlinf_core.cli.sweep import table
 from rlinf_core.reports.curves import draw, read_evaluations
@@ -153,17 +153,28 @@ def test_a_full_disk_keeps_its_lines_for_later_and_ends_nothing(tmp_path, monkey
 
 @pytest.mark.parametrize("trainer, version, episodes, is_so", [
     ({}, 3, 5, True), ({"accepting": False}, 3, 5, False), ({"backlog": 1}, 3, 5, False), ({}, 2, 5, False),
-    ({}, 3, 6, False), ({"policy_version": 4}, 3, 5, False)])
+    ({}, 3, 6, False), ({"policy_version": 4}, 3, 5, False), ({"names": ["b/episodes"]}, 3, 5, False)])
 def test_the_learner_is_caught_up_with_once_it_has_all_owes_nothing_and_its_policy_plays(trainer, version, episodes, is_so):
-    told = TrainerStatus(**{"accepting": True, "episodes": 5, "policy_version": 3} | trainer)
-    assert caught_up(told, PolicyStatus(version=version), episodes) is is_so
+    told = TrainerStatus(**{"accepting": True, "names": ["a/episodes"], "values": [5.0], "policy_version": 3} | trainer)
+    assert caught_up(told, PolicyStatus(version=version), "a", episodes) is is_so
+
+
+def test_what_is_on_its_way_has_come_once_its_number_has_been_the_same_for_a_while(monkeypatch):
+    now, number = [0.0], [0]
+    settled = Settled(lambda: number[0])
+    monkeypatch.setattr("rlinf.trainer_status.time", MagicMock(monotonic=lambda: now[0]))
+    said = [settled() for now[0], number[0] in ((0.0, 1), (1.9, 1), (2.0, 2), (3.9, 2), (4.1, 2), (4.2, 3))]
+    assert said == [False, False, False, False, True, False]
 
 
 @pytest.mark.parametrize("in_turns, waited_for", [(True, [6, 7, 0]), (False, [0])])
 def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(in_turns, waited_for, tmp_path, monkeypatch):
     director = Director.__new__(Director)  # without ROS
     director.lines, director.recent, director.env_steps = Lines(tmp_path), MagicMock(ended=[]), 0
-    director.trainer, director._safe, waited, asked = TrainerStatus(episodes=5), [], [], []
+    director.trainer, director._safe, waited, asked = TrainerStatus(names=["a/episodes"], values=[4.0]), [], [], []
+    director.station, come = "a", iter([4.0, 5.0])  # the evaluation before it comes now
+    director._within = lambda seconds, ready: [
+        ready() for director.trainer.values in ([each] for each in come)] and not ready()
     ends = iter(["", "", "the end"])
     monkeypatch.setattr("rlinf.director.ending", lambda *_: next(ends))
 
@@ -173,7 +184,7 @@ def test_in_turns_each_question_waits_until_the_trainer_has_its_episodes(in_turn
 
     def catch_up(seconds, episodes=0):
         waited.append(episodes)
-        director.trainer.episodes = max(director.trainer.episodes, episodes)
+        director.trainer.values = [max(director.trainer.values[0], float(episodes))]
 
     monkeypatch.setattr(director, "_episodes", play)
     monkeypatch.setattr(director, "_catch_up", catch_up)

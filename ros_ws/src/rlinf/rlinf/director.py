@@ -16,14 +16,14 @@ from typing import Any
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 from rlinf_msgs.action import RunEpisodes
-from rlinf_msgs.msg import Applied, EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
+from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState, TrainerStatus
 
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.director_status import AskedToEnd, Lines, OperatorHealth, Recent, RunStopped, ending, told, write_status
 from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
-from rlinf.trainer_status import caught_up, holds_back, refused
+from rlinf.trainer_status import Settled, caught_up, holds_back, refused, taken
 from rlinf.whereabouts import Lookout, nothing_heard
 from rlinf_core.reports.evaluations import Outcome, evaluation
 
@@ -52,7 +52,8 @@ class Director(StationNode):
         arms, self.lookout = arms_of(self), Lookout(self, "environment", self.runner.server_is_ready)
         self.recent = Recent(self, arms)
         for topic, callback in (("trainer/status", self._on_trainer), ("policy/status", self._on_policy),
-                                ("applied", self._on_applied), ("episode", self._on_episode)):
+                                ("episode", self._on_episode),
+                                ("applied", lambda _: setattr(self, "active_at", time.monotonic()))):
             hear(self, topic, arms, callback)
         hear_safety(self, arms, self._on_safety)
         self.create_timer(0.5, self._write_status)
@@ -75,9 +76,6 @@ class Director(StationNode):
         if message.state == SafetyState.FAULT and self.safety.state != SafetyState.FAULT:
             self._log("fault", cause=message.cause)
         self.safety = message
-
-    def _on_applied(self, _: Applied) -> None:
-        self.active_at = time.monotonic()
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         self.active_at = time.monotonic()
@@ -181,8 +179,10 @@ class Director(StationNode):
         self._enter("online", 0)
         seed, deadline = online["first_seed"], time.monotonic() + 60 * online["max_minutes"]
         self.recent.ended.clear()
+        if online["in_turns"]:  # the evaluation before it is no answer to a slice
+            self._within(online["drain_s"], Settled(lambda: taken(self.trainer, self.station)))
         while not (ended := ending(self.recent, self.env_steps, online, deadline)):
-            before = self.trainer.episodes
+            before = taken(self.trainer, self.station)
             self._episodes(online["slice_episodes"], "train", seed, deadline)
             seed += online["slice_episodes"]
             if online["in_turns"]:
@@ -193,7 +193,7 @@ class Director(StationNode):
 
     def _catch_up(self, seconds: float, episodes: int = 0) -> None:
         """Let the learner take so many in all and finish what it owes, and the policy node take the newest weights."""
-        if not self._within(seconds, lambda: caught_up(self.trainer, self.policy, episodes)):
+        if not self._within(seconds, lambda: caught_up(self.trainer, self.policy, self.station, episodes)):
             self._log("warning", detail=f"waited {seconds:.0f} s for the learner to catch up. {self.look}")
 
     # Waiting, always spinning
