@@ -112,7 +112,7 @@ def test_any_robot_by_its_path_and_the_recipes_own_by_default(workspace, tmp_pat
     for said, name in ((by_path, "station_a"), (by_recipe, "bench_3")):
         assert "[interlock-" in said and "[sim_bridge-" not in said and "[operator-" not in said, said[-3000:]
         assert f"ros2 run rlinf operator --ros-args -r __ns:=/{name}" in said, "a person arms a real arm"
-        assert "rlinf teleop" in said and "-r joint_states:=/franka/joint_states " in said, "as its driver calls them"
+        assert "rlinf teleop" in said and f"-r /{name}/joint_states:=/franka/joint_states " in said, "as its driver says"
     mistyped = shell(workspace + "ros2 launch rlinf realworld.launch.py robot:=franka_fr4 || true")
     assert "station.robot: expected one of" in mistyped.stdout + mistyped.stderr
     assert "did you mean 'franka_fr3'" in mistyped.stdout + mistyped.stderr
