@@ -198,12 +198,14 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_s: float) -> None:
         display.update()
         gone, others = ([station for station in display.stations if station.state == state] for state in (GONE, PLAYING))
         before, taken = taken, {each.taken for each in others} if gone else set()
-        waits = len(taken) == 1 and taken == before and None not in taken and any(each.member.lacks for each in gone)
+        waits = len(taken) == 1 and taken == before and None not in taken
         since = min(since, time.monotonic()) if waits else float("inf")
         if time.monotonic() - since > WAITS_S:
-            raise RlinfError(f"the trainer waits for demonstrations that {', '.join(each.member.name for each in gone)} "
-                             "would have shown, and nobody else will. The same command goes on with all of them; --respawn "
-                             "starts one that dies again by itself")
+            since = time.monotonic()
+            if any(each.member.lacks for each in gone):  # else it still reads what has come
+                names = ", ".join(each.member.name for each in gone)
+                raise RlinfError(f"the trainer waits for demonstrations that {names} would have shown, and nobody else will. "
+                                 "The same command goes on with all of them; --respawn starts one that dies again by itself")
         playing = bool(others)
         if not playing and not any(station.closed for station in display.stations if station.state == THROUGH):
             return

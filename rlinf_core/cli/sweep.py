@@ -71,8 +71,8 @@ def _check(recipe: Recipe, run: Path) -> None:
                           "environments: --set simulation.environments=8")
     if source_of(recipe) == RECORDINGS and not simulated(recipe):
         raise RecipeError(f"recipe {recipe.name}: expected runs that are judged in simulation, to be compared, got "
-                          f"recordings of robot '{recipe.station.robot}', which is none. Train each by `rlinf train`, and "
-                          "have it judged at the robot")
+                          f"recordings of robot '{recipe.station.robot}', which no simulator has. Train each by `rlinf "
+                          "train`, and have it judged at the robot")
     check_trainer(recipe, run)
     if checkpoints(run / "checkpoints"):  # it goes on, or is done
         was, now = (dict(_leaves(yaml.safe_load(said))) for said in ((run / "recipe.yaml").read_text(), resolved(recipe)))

@@ -30,6 +30,7 @@ from rlinf_core.interface import EPISODE
 
 MAX_MESSAGE_BYTES = 64 << 20
 MAX_GB = 20.0
+SPECS = "specs.json"  # what a recorder calls the station's specs, which it attaches
 KEPT = ("open", "closed", "broken", "refused")  # counts as full
 
 

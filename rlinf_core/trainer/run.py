@@ -184,8 +184,8 @@ class Run:
         return self.fitted
 
     def _done(self, due: int) -> bool:
-        enough = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
-        return enough and not self.source.asynchronous
+        through = not due if self.offline else self.data.steps >= self.recipe.simulation.env_steps
+        return through and not self.source.asynchronous
 
     def _learn(self, due: int) -> bool:
         """A group of updates; the stage ends with its last one."""

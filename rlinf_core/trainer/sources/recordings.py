@@ -73,7 +73,9 @@ def _check_once(found: list[Path]) -> None:
     known: dict[str, Path] = {}
     for folder in found:
         before = known.setdefault(folder.name, folder)
-        sums = [told(each / SUMS) if (each / SUMS).is_file() else "" for each in (before, folder)]
-        if sums[0] != sums[1]:
+        if before == folder:
+            continue
+        sums = {told(each / SUMS) if (each / SUMS).is_file() else "" for each in (before, folder)}
+        if len(sums) > 1:
             raise RecipeError(f"collect.recordings: expected every id once, got '{folder.name}' in {before} and, with "
                               f"other content, in {folder}. Leave one of them out")

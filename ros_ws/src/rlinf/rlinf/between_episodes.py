@@ -16,6 +16,7 @@ from rlinf_msgs.msg import SafetyState
 from rlinf.arms import hear_safety
 from rlinf.person import Person
 from rlinf.stamps import NS, to_ns, to_stamp
+from rlinf.whereabouts import speakers
 from rlinf_core.specs import StationSpec
 
 GOALS = "run_episodes/_action/status"  # as every action server of ROS has it
@@ -38,7 +39,8 @@ class BetweenEpisodes:
     def __init__(self, node: Node, person: Person, spec: StationSpec, busy: Callable[[], bool],
                  say: Callable[[np.ndarray, Time], None]) -> None:
         self.node, self.person, self.busy, self.say = node, person, busy, say
-        self.asked_for = self.directed = self.rested = False
+        self.asked_for = self.rested = False
+        self.directed = True  # until it has looked
         self.rests_since = math.inf
         self.safety, self.heard_at, self.servers = SafetyState(), 0.0, set[tuple[int, ...]]()
         node.create_subscription(GoalStatusArray, GOALS, self._on_goals, qos_profile_action_status_default)
@@ -49,7 +51,7 @@ class BetweenEpisodes:
     def _on_goals(self, goals: GoalStatusArray) -> None:
         """One at a time is played: of older ones rclpy may keep some whose asker never heard that they were accepted."""
         newest = max(goals.status_list, key=lambda goal: to_ns(goal.goal_info.stamp), default=None)
-        self.asked_for, self.servers = newest is not None and newest.status in UNDER_WAY, self._servers()
+        self.asked_for, self.servers = newest is not None and newest.status in UNDER_WAY, speakers(self.node, GOALS)
 
     def _on_safety(self, safety: SafetyState) -> None:
         if safety.header.stamp != self.safety.header.stamp:  # of several arms one has spoken, which may be another
@@ -59,12 +61,8 @@ class BetweenEpisodes:
     def _look(self) -> None:
         """Whether a director is there, who goes on asking, and an environment, without which nobody can."""
         self.directed = ("director", self.node.get_namespace()) in self.node.get_node_names_and_namespaces()
-        self.servers = self.servers or self._servers()
-        self.asked_for &= bool(self._servers() & self.servers)  # another one was never asked
-
-    def _servers(self) -> set[tuple[int, ...]]:
-        """Who tells of goals, by what the middleware tells one from another of the same name by."""
-        return {tuple(each.endpoint_gid) for each in self.node.get_publishers_info_by_topic(GOALS)}
+        self.servers = self.servers or speakers(self.node, GOALS)
+        self.asked_for &= bool(speakers(self.node, GOALS) & self.servers)  # another one was never asked
 
     def go(self) -> None:
         """Once a time step: what the devices ask, stamped by the interlock's clock."""

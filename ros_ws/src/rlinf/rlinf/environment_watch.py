@@ -9,6 +9,7 @@ from rlinf.diagnostics import ERROR, OK, WARN, Diagnostics, Health
 from rlinf.labels import CANCELLED
 from rlinf.scene import GONE, sleep
 from rlinf.stamps import NS
+from rlinf.whereabouts import speakers
 from rlinf_core.interlock.types import Mode
 from rlinf_core.rewards import Fallible
 
@@ -62,10 +63,7 @@ class Watch:
         self.recorders = self._recorders()
 
     def _recorders(self) -> set[tuple[int, ...]]:
-        """Who else speaks of episodes, by what the middleware tells one from another of the same name by."""
-        env = self.environment
-        return {tuple(each.endpoint_gid) for each in env.get_publishers_info_by_topic("episode")
-                if each.node_name != env.get_name()}
+        return speakers(self.environment, "episode", others=True)
 
     async def ready(self, handle: ServerGoalHandle) -> str:
         """Wait for whom an episode needs, a little; what is missing, that nobody wants it any more, or an empty string."""

@@ -241,7 +241,6 @@ class Interlock(StationNode):
             self.requests.granted.clear()  # the new desk counts its questions from one
 
 
-
 def _stay_in_memory() -> None:
     """No page is fetched from a disk while it ticks, where the system grants it; garbage is collected when it says so."""
     gc.disable()

@@ -25,6 +25,7 @@ from rlinf.page_asks import PageAsks
 from rlinf.person import axes
 from rlinf.qos import OVERHEARD, subscription
 from rlinf.spinning import StationNode, run
+from rlinf.whereabouts import speakers
 from rlinf_core.errors import SpecError
 from rlinf_core.interface import of_arms
 from rlinf_core.interlock.limits_file import load_limits
@@ -100,7 +101,7 @@ class Page(StationNode):
 
     def _on_episode(self, event: EpisodeEvent) -> None:
         if event.kind == EpisodeEvent.STARTED:
-            self.played, self.player = {"operator": 0, "policy": 0}, self._environments()
+            self.played, self.player = {"operator": 0, "policy": 0}, speakers(self, "timestep")
             self.asks.begun(event)
         elif event.kind != EpisodeEvent.CLOSED and event.episode_id != self.episode.episode_id:
             return  # the end of one before it, which whoever records has been told of late
@@ -118,19 +119,15 @@ class Page(StationNode):
         """The first one: an episode is played that began before this process did."""
         if self.episode.kind == EpisodeEvent.ABORTED and not self.episode.episode_id and step.step_type != TimeStep.LAST:
             self.episode = EpisodeEvent(kind=EpisodeEvent.STARTED, episode_id=step.episode_id, mode=step.mode)
-            self.player = self._environments()
-
-    def _environments(self) -> set[tuple[int, ...]]:
-        """Who plays, by what the middleware tells one from another of the same name by."""
-        return {tuple(each.endpoint_gid) for each in self.get_publishers_info_by_topic("timestep")}
+            self.player = speakers(self, "timestep")
 
     def _look(self) -> None:
         """Once a second: whether a director runs, and where it is."""
         if self.overhears and self.episode.episode_id:
             self.destroy_subscription(self.overhears)  # its images cost too much to be heard each time
             self.overhears = None
-        self.player = self.player or self._environments()
-        if self.episode.kind == EpisodeEvent.STARTED and not self.player & self._environments():
+        self.player = self.player or speakers(self, "timestep")
+        if self.episode.kind == EpisodeEvent.STARTED and not self.player & speakers(self, "timestep"):
             self.episode = EpisodeEvent(kind=EpisodeEvent.ABORTED, episode_id=self.episode.episode_id)  # nobody will say so
         self.asks.director = "director" in self.get_node_names()
         try:

@@ -33,7 +33,7 @@ from rlinf_core import interface
 from rlinf_core.episodes.recording import Recording, Worker
 from rlinf_core.episodes.ring import Message
 from rlinf_core.episodes.session import OF_ROS, Session
-from rlinf_core.episodes.spool import MAX_GB, Spool
+from rlinf_core.episodes.spool import MAX_GB, SPECS, Spool
 from rlinf_core.episodes.standard import TOOL, standard
 from rlinf_core.errors import SpoolError
 from rlinf_core.interface import BLACK_BOX, EPISODE, TOPICS, of_arms
@@ -101,7 +101,7 @@ class Recorder(StationNode):
 
     def _attachments(self) -> dict[str, bytes]:
         """Of each recording: recipe, limits and full specs, of which messages have hashes; what is not there is not."""
-        specs = {"specs.json": self.specs.encode()} if self.specs else {}
+        specs = {SPECS: self.specs.encode()} if self.specs else {}
         return specs | {name: Path(path).read_bytes() for name, _, path in self.attached if Path(path).is_file()}
 
     def _describe(self, urdf: str) -> Any:

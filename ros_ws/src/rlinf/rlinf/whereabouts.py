@@ -12,6 +12,14 @@ SAY_AFTER_S, SAY_AGAIN_S = 5.0, 30.0
 HELPERS = ("_inputs", "_desk")  # second nodes of one process
 
 
+def speakers(node: Node, topic: str, others: bool = False) -> set[tuple[int, ...]]:
+    """Who publishes a topic (but the node itself, of ``others``), by what the middleware tells one from another of the same
+    name by.
+    """
+    return {tuple(each.endpoint_gid) for each in node.get_publishers_info_by_topic(topic)
+            if not (others and each.node_name == node.get_name())}
+
+
 def nothing_heard(node: Node, of: str, seconds: float) -> str:
     """That the station's node ``of`` was not heard, where it was looked for, and who is there instead."""
     station = node.get_namespace().strip("/").partition("/")[0]
