@@ -204,8 +204,9 @@ def _play(trainer: Supervisor, display: FleetDisplay, drain_s: float) -> None:
             since = time.monotonic()
             if any(each.member.lacks for each in gone):  # else it still reads what has come
                 names = ", ".join(each.member.name for each in gone)
-                raise RlinfError(f"the trainer waits for demonstrations that {names} would have shown, and nobody else will. "
-                                 "The same command goes on with all of them; --respawn starts one that dies again by itself")
+                raise RlinfError(f"the trainer waits for demonstrations that {names} would have shown, and nobody else "
+                                 "will. The same command goes on with all of them; --respawn starts one that dies again "
+                                 "by itself")
         playing = bool(others)
         if not playing and not any(station.closed for station in display.stations if station.state == THROUGH):
             return
