@@ -16,6 +16,8 @@ AXES = ("x", "y", "z", "rx", "ry", "rz", "grip")
 LABELS = ("ready", "success", "failure", "rerecord", "discard")  # of the scene before an episode, and of that in play
 AGAIN_S = 1.0   # between two looks for a device that has gone
 REST_S = 0.2
+LATE_S = 3.0    # not looked at for so long: what was pressed meanwhile was meant for another moment (S26)
+FORGET_S = 0.5  # for so long a key that was read late would still move
 HEARD_S = 1.0   # after which nobody is patient any more with one that has said nothing yet
 
 
@@ -91,6 +93,7 @@ class Guard:
         self.name, self.device = name, device
         self.trouble, self.believed, self._opened = "", False, False
         self._rest_since, self._looked_at, self._opened_at = 0.0, 0.0, 0.0
+        self._polled_at, self._forgets_until = 0.0, 0.0
 
     def open(self) -> None:
         """At the start, where a device that is not there ends everything; DeviceError says which."""
@@ -100,6 +103,8 @@ class Guard:
 
     def poll(self) -> tuple[str, ...]:
         """As of a device; what is asked while it is not believed counts for nothing, but to disarm."""
+        now, before = time.monotonic(), self._polled_at
+        self._polled_at = now
         try:
             if not self._opened and not self._look():
                 return ()
@@ -108,6 +113,8 @@ class Guard:
             asked = self.device.owed()
             self._doubt(error)
         else:
+            if before and now - before > LATE_S:
+                self._forget(now, now - before)
             self._weigh()
         return asked if self.believed else tuple(each for each in asked if each == "disarm")
 
@@ -137,9 +144,15 @@ class Guard:
             self.close()
             self._looked_at = time.monotonic()
 
+    def _forget(self, now: float, late_s: float) -> None:
+        """What was read now had been waiting: whoever pressed it may stand beside the arm by now."""
+        self.trouble = (f"{self.name}: expected to be looked at 50 times a second, this process stood still for {late_s:.1f} "
+                        "s. What was pressed meanwhile counts for nothing, but to disarm: press it again")
+        self.believed, self._rest_since, self._forgets_until = False, 0.0, now + FORGET_S
+
     def _weigh(self) -> None:
         now, resting, known = time.monotonic(), self.device.at_rest(), self.device.known()
-        if self.believed:
+        if self.believed or now < self._forgets_until:
             return
         self._rest_since = (self._rest_since or now) if resting else 0.0
         if resting and now - self._rest_since >= self.device.rest_s:

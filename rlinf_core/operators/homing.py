@@ -109,7 +109,9 @@ def goal_of(where: str, home: Home, control_mode: str, limits: Limits) -> Goal:
         raise RecipeError(f"{where}: expected 'joints' with {', '.join(limits.joint_names)}, as the task moves joints, got "
                           f"{', '.join(home.joints) or 'none'}")
     joints = {name: home.joints[name] for name in limits.joint_names}
-    _check(where, limits.joint_names, tuple(joints.values()), limits.joint_low, limits.joint_high)
+    low, high = ([joint + way * limits.joint_margin for joint in end]  # as far as the interlock lets them go
+                 for end, way in ((limits.joint_low, 1.0), (limits.joint_high, -1.0)))
+    _check(where, limits.joint_names, tuple(joints.values()), tuple(low), tuple(high))
     return Goal(joints=joints)
 
 

@@ -23,6 +23,7 @@ from aiohttp import ClientError, WSMsgType, web
 from rlinf_core.errors import RlinfError, printable
 from rlinf_core.page.access import Access
 from rlinf_core.page.controls import ANYBODYS, ASKED_S, BEGIN, Ask, Controls, Hand, Seen, read
+from rlinf_core.page.stop import Stop
 from rlinf_core.page.views import Views
 
 STATIC = Path(__file__).with_name("static")
@@ -98,12 +99,14 @@ class Server:
         station: whom it asks.
         views: of its cameras, to compare with.
         log: a line for people.
+        stop: a file by which the next server knows that its stop is pressed.
     """
 
-    def __init__(self, station: Station, views: Views, access: Access, host: str, port: int, log: Any) -> None:
+    def __init__(self, station: Station, views: Views, access: Access, host: str, port: int, log: Any,
+                 stop: Path | None = None) -> None:
         self.station, self.views, self.access, self.address, self.log = station, views, access, (host, port), log
         self.controls, self.pages, self.numbers = Controls(), dict[int, Page](), count(1)
-        self.stopped, self.kept = False, dict[str, str]()
+        self.stop, self.kept = Stop(stop, log), dict[str, str]()
         self.loop = asyncio.new_event_loop()
         self.application = web.Application(middlewares=[self._guard], client_max_size=MOST_BYTES)
         self.application.add_routes([web.get("/", self._index), web.get("/live", self._live), web.post("/stop", self._stop),
@@ -142,7 +145,7 @@ class Server:
 
     async def _beat(self) -> None:
         while True:
-            self.station.beat(self.stopped)
+            self.station.beat(self.stop.pressed)
             await asyncio.sleep(BEAT_S)
 
     async def _listen(self) -> None:
@@ -160,7 +163,8 @@ class Server:
     def _tell(self, what: str, said: dict[str, Any], keep: bool) -> None:
         if not (self.pages or keep):
             return
-        now = {"t": time.monotonic(), "holder": self.controls.holder, "late": self.controls.late_s, "stopped": self.stopped}
+        now = {"t": time.monotonic(), "holder": self.controls.holder, "late": self.controls.late_s,
+               "stopped": self.stop.pressed}
         text = json.dumps(finite({"kind": what} | said | ({} if keep else now)))
         if keep:
             self.kept[what] = text
@@ -193,8 +197,9 @@ class Server:
 
     async def _stop(self, request: web.Request) -> web.StreamResponse:
         """From whoever may see the page, whoever has the controls, in any state."""
-        self.stopped = True
+        self.stop.pressed = True  # heard before the disk is asked
         self.station.beat(True)
+        self.stop.press()
         self.log(f"stop: pressed on the page, from {request.remote}")
         return web.json_response({"stopped": True})
 
@@ -274,6 +279,6 @@ class Server:
             self.controls.leave(page.number)
             return "this page only watches"
         if word.what == "release":
-            self.stopped = False
+            self.stop.release()
             return "the stop is released; its fault stands until it is reset"
         return await self.station.ask(word)

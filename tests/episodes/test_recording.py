@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf.black_box import BlackBox
+from rlinf.recorder import Recorder
 from rlinf_core.episodes import read_episode
 from rlinf_core.episodes.recording import ABORTED, CLOSED, GRACE_S, Recording, Worker
 from rlinf_core.episodes.ring import Message, Ring
@@ -266,3 +267,27 @@ def test_no_message_is_lost_while_a_slow_disk_takes_the_recording_of_a_fault(tmp
         rclpy.shutdown()
     assert [event.detail for event in events if event.kind == EpisodeEvent.ABORTED] == []
     assert len(list((tmp_path / "faults/closed").iterdir())) == 1
+
+
+def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode_never_is():
+    recorder, put, full = Recorder.__new__(Recorder), [], [True]  # without ROS
+    recorder.losing, recorder.refused = False, 0
+
+    def take(item, size, anyway=False):
+        put.append((item[0], anyway))
+        return anyway or not full[0]
+
+    recorder.worker = SimpleNamespace(put=take)
+    for topic in ("applied", "applied", "episode"):
+        recorder._put(topic, Message("t", "k", 7, b"x"))
+    assert put == [("applied", False), ("", True), ("applied", False), ("episode", True)]
+    full[0] = False
+    recorder._put("applied", Message("t", "k", 8, b"x"))
+    assert not recorder.losing
+
+
+def test_the_black_box_has_the_last_half_minute(tmp_path):
+    box = BlackBox(tmp_path)
+    for second in range(41):
+        box.add(Message("t", "k", second * NS, b"x"))
+    assert [message.at_ns // NS for message in box._ring] == list(range(10, 41))

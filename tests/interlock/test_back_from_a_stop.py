@@ -109,7 +109,7 @@ def test_an_arm_that_was_lost_is_begun_from_where_it_is_found_without_anybodys_a
 
 def test_an_arm_that_sinks_while_nobody_says_that_it_follows_nothing_is_not_led_on():
     """Some faults are of what speaks, and the arm follows on, a little below its set-point: going there would go on."""
-    for why in ("silent (no robot_state)", "error (joint_p2p)", "unreadable"):
+    for why in ("silent (no robot_state)", "error (joint_p2p)", "unreadable", "frozen (joint_states never change)"):
         rig = moving()
         ticks(rig, 10, robot_fault=why)
         for _ in range(300):

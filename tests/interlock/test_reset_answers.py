@@ -12,7 +12,7 @@ from rlinf import interlock_requests
 from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf.interlock_requests import INACTIVE, Requests
 from rlinf_core.interlock import Inputs, Mode
-from tests.interlock.conftest import Rig
+from tests.interlock.conftest import Rig, stream
 
 CAUSE = "robot:reflex"
 
@@ -135,6 +135,42 @@ def test_a_reset_that_is_come_to_too_late_is_refused():
     node.tick()
     ((_, reason),) = node.replies
     assert reason.startswith("refused: expected to come to it within 3 s") and node.state.mode is Mode.FAULT
+
+
+@pytest.mark.parametrize("do, said", [("limits", {"values": {"speed": 0.1}}), ("activate", {})])
+def test_whatever_else_is_come_to_too_late_is_not_done_either_for_nobody_knows_of_it(do, said):
+    node, before = Node(), None
+    node.rig.tick(reset_fault=CAUSE)
+    before, node.activate = node.limits, lambda: pytest.fail("whoever asked was told that it was not done")
+    node.asked = [{"id": 1, "do": do, "with": said, "asked": time.monotonic() - 7.0}]
+    node.requests.answer()
+    ((_, reason),) = node.replies
+    assert reason.startswith("refused: expected to come to it within 3 s") and node.limits == before
+
+
+def test_s19_who_is_being_armed_is_not_given_looser_limits_in_the_same_breath():
+    node = Node()
+    node.rig.tick(reset_fault=CAUSE)
+    node.rig.settle()
+    node.requests._why_not_armed = lambda: ""
+    for number, (do, said) in enumerate((("arm", {"value": True}), ("limits", {"values": {"speed": 0.3}}))):
+        node.asked.append({"id": number, "do": do, "with": said})
+    node.requests.answer()
+    assert dict(node.replies)[0] == "" and dict(node.replies)[1].startswith("speed would be loosened: disarm first")
+    assert node.wanted == {"arm": True}
+
+
+def test_one_that_still_brakes_is_not_deactivated():
+    node = Node()
+    node.rig.tick(reset_fault=CAUSE)
+    node.rig.settle().tick(arm=True)
+    stream(node.rig, (0.02, 0.0, 0.0), 3)
+    node.rig.tick(arm=False)
+    assert node.state.mode is Mode.DISARMED and not node.state.still
+    node.deactivate = lambda: pytest.fail("its target would end in mid-motion")
+    node.asked = [{"id": 1, "do": "deactivate"}]
+    node.requests.answer()
+    assert "not deactivated: it is DISARMED" in dict(node.replies)[1]
 
 
 def test_in_lockstep_a_tick_may_take_it_at_once():

@@ -9,8 +9,9 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.interlock import Mode
 from rlinf_core.interlock.rotation import angle, inverse, product, to_quaternion
 from rlinf_core.launching.graph import home
-from rlinf_core.operators.homing import Goal, Homes, next_action
+from rlinf_core.operators.homing import Goal, Homes, goal_of, next_action
 from rlinf_core.recipes import load_recipe
+from rlinf_core.robot_parts import Home
 from rlinf_core.specs import ActionSpec
 from tests.interlock.conftest import HOME, JOINTS, Rig, joint_limits, limits, stream
 
@@ -90,3 +91,13 @@ def test_a_home_that_cannot_be_reached_is_refused_before_anything_starts(tmp_pat
     with pytest.raises(RlinfError) as error:
         said(tmp_path, yaml)
     assert told in str(error.value)
+
+
+@pytest.mark.parametrize("angle_rad, refused", [(-2.70, True), (-2.65, True), (-2.63, False)])
+def test_a_home_so_near_the_end_of_a_joint_that_the_interlock_stops_before_it_is_refused(angle_rad, refused):
+    there = Home(joints=dict(zip(NAMES, (angle_rad, *JOINTS[1:]), strict=True)))
+    if refused:
+        with pytest.raises(RlinfError, match=r"expected fr3_joint1 within the limits, -2.64"):
+            goal_of("home", there, "joint_delta", joint_limits())
+    else:
+        assert goal_of("home", there, "joint_delta", joint_limits()).joints["fr3_joint1"] == angle_rad

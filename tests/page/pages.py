@@ -37,12 +37,12 @@ class Station:
         return f"done: {ask.what}"
 
 
-def serve(token="", views=NONE):
+def serve(token="", views=NONE, stop=None):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     station, log = Station(), []
-    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append)
+    server = Server(station, views, Access("station_a", token), "127.0.0.1", port, log.append, stop)
     server.url, server.lines, server.kept_station = f"http://127.0.0.1:{port}", log, station
     return server
 

@@ -12,7 +12,8 @@ from rlinf_core.operators.device import LABELS
 from rlinf_core.page.access import Access
 from rlinf_core.page.controls import ASKED_S, ASKS
 from rlinf_core.page.server import MOST_PAGES, MOST_WORDS, Server
-from tests.page.pages import NONE, Station, opened, run, status, until
+from rlinf_core.page.stop import Stop
+from tests.page.pages import NONE, Station, opened, run, serve, status, until
 
 pytestmark = pytest.mark.timed
 
@@ -169,3 +170,30 @@ def test_a_taken_port_is_said_and_tried_again(server):
     lines = []
     run(steps, server)
     assert f"expected port {server.address[1]} of 127.0.0.1 free, got" in lines[0]
+
+
+def test_s14_a_stop_is_pressed_still_when_another_process_serves_the_page_until_it_is_released(tmp_path):
+    async def presses():
+        await until(lambda: len(first.kept_station.beats) > 2)
+        assert (await status("POST", f"{first.url}/stop", Origin=first.url))[0] == 200
+        assert (tmp_path / "stopped").exists()
+
+    async def releases():
+        await until(lambda: len(second.kept_station.beats) > 2)
+        assert all(second.kept_station.stopped)
+        async with opened(second) as page:
+            await page.ask("take")
+            assert (await page.ask("release"))["well"]
+        await until(lambda: second.kept_station.stopped[-1] is False)
+        assert not (tmp_path / "stopped").exists()
+
+    for steps in (presses, releases):
+        first = second = serve(stop=tmp_path / "stopped")
+        run(steps, first)
+
+
+def test_a_stop_that_the_disk_does_not_take_is_a_stop_and_said(tmp_path):
+    lines = []
+    stop = Stop(tmp_path / "no folder" / "stopped", lines.append)
+    stop.press()
+    assert stop.pressed and "will not be remembered" in lines[0]

@@ -6,17 +6,21 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
+from builtin_interfaces.msg import Time
+from geometry_msgs.msg import PoseStamped
 from rclpy.action import ActionClient, GoalResponse
 from rclpy.task import Future
 from rlinf_msgs.action import RunEpisodes
 from rlinf_msgs.msg import EpisodeEvent, SafetyState
-from std_msgs.msg import String
+from std_msgs.msg import Header, String
 
 from rlinf.environment import Environment
 from rlinf.environment_watch import Watch
 from rlinf.labels import Labels
+from rlinf.latest import Latest
 from rlinf.qos import profile
 from rlinf_core.episodes.spool import Spool
+from rlinf_core.rewards.step import StepResult
 from tests.ros.stand import listen, start
 from tests.ros.test_scene import RobotSide
 
@@ -125,7 +129,7 @@ def test_what_has_died_is_missing_also_where_time_steps_are_behind_the_clock(loc
         lockstep=lockstep, step_index=step, period_ns=10**8, playing=lambda: step >= 0,
         due_ns=now_ns if step == 0 else now_ns - 2 * 10**9,
         get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=now_ns)),
-        inputs=SimpleNamespace(older_than=lambda ns: [name for name, age in ages.items() if now_ns - age < ns]))
+        inputs=SimpleNamespace(older_than=lambda ns, at: [name for name, age in ages.items() if now_ns - age < ns]))
     assert watch.missing() == missing
 
 
@@ -142,3 +146,28 @@ def test_what_does_not_count_is_told_and_after_a_while_what_is_asked_stands_alon
     assert said[-1] == "put the scene right" and labels.stands.cancel.called
     labels._enough()
     assert len(said) == 3, "nothing stood there"
+
+
+@pytest.mark.parametrize("ago_s, missing", [(0.1, []), (0.3, ["camera"])])
+def test_a_camera_whose_clock_is_ahead_is_missing_once_it_falls_silent(ago_s, missing):
+    latest = Latest.__new__(Latest)  # without ROS
+    latest.joints = latest.axes = {}
+    latest.channels, latest.messages, latest.stamps_ns, latest.taken_at = {}, {}, {}, {}
+    for topic, stamp in (("current_pose", Time(sec=1000)), ("camera", Time(sec=4600))):
+        latest._keep(topic, PoseStamped(header=Header(stamp=stamp)))
+    latest.taken_at["camera"] -= ago_s
+    watch = Watch.__new__(Watch)
+    watch.environment = SimpleNamespace(
+        lockstep=False, step_index=5, period_ns=10**8, playing=lambda: True, due_ns=0, inputs=latest,
+        get_clock=lambda: SimpleNamespace(now=lambda: SimpleNamespace(nanoseconds=1000 * 10**9)))
+    assert watch.missing() == missing
+
+
+@pytest.mark.parametrize("word, before, reward, success", [
+    ("success", StepResult(0.25), 1.25, True), ("success", StepResult(1.0, success=True), 1.0, True),
+    ("failure", StepResult(1.0, success=True), 0.0, False), ("success", StepResult(0.0, truncated=True), 1.0, True)])
+def test_a_persons_word_is_worth_what_the_task_would_have_given(word, before, reward, success):
+    labels = Labels.__new__(Labels)  # without ROS
+    labels.label = word
+    now = labels.on(before)
+    assert (now.reward, now.success, now.failure, now.truncated) == (reward, success, not success, False)

@@ -69,3 +69,22 @@ def test_while_episodes_are_wanted_a_device_answers_their_time_steps_alone_and_h
         there.return_value = [SimpleNamespace(endpoint_gid=[each]) for each in ids]
         between._look()
         assert moves() == may, "who has died wants none, and whoever came in their place was not asked"
+
+
+def test_the_pause_before_a_held_key_is_repeated_is_not_letting_go(monkeypatch):
+    now, said, held = [100.0], [], [None]
+    monkeypatch.setattr(between_episodes.time, "monotonic", lambda: now[0])
+    between = BetweenEpisodes.__new__(BetweenEpisodes)  # without ROS
+    between.asked_for = between.directed = between.rested = False
+    between.rests_since, between.safety, between.heard_at = math.inf, SafetyState(state=SafetyState.ARMED), 100.0
+    between.busy, between.say = lambda: False, lambda action, stamp: said.append(stamp)
+    between.person = SimpleNamespace(between=lambda: held[0])
+    for rests_s, moves in ((0.7, False), (1.1, True)):
+        held[0] = None
+        for _ in range(2):
+            between.go()
+            now[0] += rests_s / 2
+        between.go()
+        held[0] = np.ones(3)
+        between.go()
+        assert bool(said) is moves

@@ -281,3 +281,13 @@ def test_what_is_wrong_in_a_robots_yaml_is_said_by_its_key(tmp_path, line, said)
     (tmp_path / "robot.yaml").write_text(f"driver: external\nlimits: limits.yaml\n{line}\n")
     with pytest.raises(RecipeError, match=said.replace("[", "\\[")):
         load_robot(str(tmp_path) + "/")
+
+
+def test_s21_a_pose_that_no_arm_can_have_come_to_steers_nothing():
+    limits, now = load_limits("sim_bridges/franka_mujoco/franka_sim/limits.yaml"), time.monotonic()
+    for x, ago_s, taken in ((0.5, 0.01, False), (0.005, 0.01, True), (0.5, 1.0, True)):
+        controller = SimpleNamespace(limits=limits, pose=PoseStamped(), pose_at=now - ago_s)  # without ROS
+        pose = PoseStamped()
+        pose.pose.position.x = x
+        Controller._on_pose(controller, pose)
+        assert (controller.pose is pose) is taken, (x, ago_s)

@@ -214,5 +214,5 @@ def test_an_environment_that_is_silent_is_asked_again_but_where_it_waits_for_the
 
     director._turn, director._within = turn, lambda seconds, ready: ready()
     director._ask(1, mode, 0, 0.0)
-    cancelled = director.runner.send_goal_async.return_value.result.return_value.cancel_goal_async.called
+    cancelled = director.runner._cancel_goal_async.called
     assert (now[0] > 100.0, cancelled) == (waits, not waits), "after 20 s"

@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
@@ -27,7 +28,7 @@ from tests.ros.stand import Arm, listen, start
 franka_msgs = pytest.importorskip("franka_msgs.msg", reason="rlinf messages builds franka_msgs")
 from franka_msgs.msg import FrankaRobotState  # noqa: E402
 
-from rlinf.franka import fault_of, wrench_on_tool  # noqa: E402
+from rlinf.franka import Franka, fault_of, wrench_on_tool  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 DISARMED, ARMED, ACTIVE, HOLD, FAULT = range(5)
@@ -282,3 +283,9 @@ def test_three_episodes_of_the_whole_station_by_the_scripted_operator(tmp_path, 
     assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
     told = json.loads((tmp_path / "station.json").read_text())
     assert (told["episodes"], told["interlock_faults"]) == (3, 0) and told["successes"] >= 1
+
+
+@pytest.mark.parametrize("mode, silent, by_hand", [(GUIDING, False, True), (USER_STOPPED, False, True),
+                                                   (REFLEX, False, False), (GUIDING, True, False)])
+def test_what_a_person_does_at_the_arm_ends_there_and_not_by_a_reset(mode, silent, by_hand):
+    assert bool(Franka.ends_at_the_robot(SimpleNamespace(silent=silent, state=state(mode)), "")) is by_hand

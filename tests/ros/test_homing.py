@@ -14,9 +14,10 @@ from rlinf_msgs.msg import EpisodeEvent, SafetyEvent, SafetyState
 from sensor_msgs.msg import JointState, Joy
 from std_msgs.msg import String
 
-from rlinf.homing import Homing, _measured
+from rlinf.homing import SETTLED_S, Homing, _measured
 from rlinf.qos import OVERHEARD, profile
 from rlinf_core.episodes import read_episode
+from rlinf_core.episodes.recording import EARLY_S
 from rlinf_core.launching.graph import operator_process, station_processes
 from rlinf_core.operators.joy import BUTTONS
 from rlinf_core.recipes import load_recipe
@@ -180,12 +181,41 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     assert not episode.executed.any(), "the way home is no part of it"
 
 
-def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what():
-    homing, now = Homing.__new__(Homing), time.monotonic()  # without ROS
+@pytest.fixture
+def on_its_way():
+    """A way home that has come nearer just now, without ROS; and that time."""
+    homing, now = Homing.__new__(Homing), time.monotonic()
     homing.safety, homing.handle = SafetyState(state=SafetyState.ARMED), SimpleNamespace(is_cancel_requested=False)
     homing.enabled, homing.enabled_at, homing.homes = True, now, SimpleNamespace(lease_s=1.0)
-    homing.by_hand, homing.topics, homing.heard = lambda: False, {"": "joint_states"}, {}
+    homing.by_hand, homing.topics, homing.heard = lambda: False, {"": "joint_states"}, {"": ()}
+    homing.begun = homing.nearer_at = now
+    homing.askers, homing.node = {(1,)}, SimpleNamespace(
+        get_publishers_info_by_topic=lambda topic: [SimpleNamespace(node_name="environment", endpoint_gid=[1])])
+    return homing, now
+
+
+def test_where_nothing_is_heard_of_the_arm_the_way_home_says_of_what(on_its_way):
+    homing, now = on_its_way
     homing.begun = homing.nearer_at = now - 4.0
+    homing.heard = {}
     assert homing._stopped(now).startswith("nothing was heard of joint_states. Is the arm's driver there")
     homing.heard = {"": ()}
     assert homing._stopped(now) == "it came no nearer for 3 s"
+
+
+@pytest.mark.parametrize("change, said", [
+    ({}, ""), ({"safety": SafetyState(state=SafetyState.HOLD, cause="contact")}, "HOLD contact"),
+    ({"safety": SafetyState(state=SafetyState.HOLD, cause="outside_joints")}, "HOLD outside_joints"),
+    ({"safety": SafetyState(state=SafetyState.HOLD, cause="stale_command")}, ""),
+    ({"safety": SafetyState(state=SafetyState.DISARMED)}, "DISARMED"), ({"enabled": False}, "the enable was let go"),
+    ({"enabled_at": time.monotonic() - 999.0}, "the enable was let go"),
+    ({"by_hand": lambda: True}, "a device moves the arm"), ({"begun": time.monotonic() - 999.0}, "more than 60 s"),
+    ({"askers": {(2,)}}, "the environment that asked for it has gone"), ({"askers": set()}, "")])
+def test_whatever_stops_the_way_home_stops_it_by_itself(on_its_way, change, said):
+    homing, now = on_its_way
+    vars(homing).update(change)
+    assert said in homing._stopped(now) and bool(said) == bool(homing._stopped(now))
+
+
+def test_at_home_it_rests_for_longer_than_a_command_may_be_older_than_its_episode():
+    assert SETTLED_S > EARLY_S

@@ -86,7 +86,7 @@ def test_where_one_arm_does_not_answer_in_time_all_are_asked_to_disarm(asks):
 @pytest.mark.parametrize("events, first", [
     ([], 11), ([10], 11), ([10, 10], 11), ([10, 11], 12), ([10, 11, 12], 13)])
 def test_a_start_plays_no_scene_that_was_played_since_the_last_one(asks, events, first):
-    asks.runner.send_goal_async.side_effect = lambda goal: goals.append(goal.first_seed) or accepted()
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: goals.append(goal.first_seed) or accepted()
     goals = []
     ask(asks, "start", mode="train")
     for seed in events:
@@ -106,9 +106,11 @@ def accepted():
 
 def test_an_action_is_asked_in_the_thread_that_hears_its_answer(asks):
     threads = []
-    asks.runner.send_goal_async.side_effect = lambda goal: threads.append(threading.current_thread().name) or accepted()
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: (
+        threads.append(threading.current_thread().name) or accepted())
     assert ask(asks, "start") == "an episode begins: evaluate"
-    asks.request.cancel_goal_async.side_effect = lambda: threads.append(threading.current_thread().name) or accepted()
+    asks.runner._cancel_goal_async.side_effect = lambda handle: (
+        threads.append(threading.current_thread().name) or accepted())
     assert ask(asks, "cancel").startswith("no further episode")
     assert threads == ["ros", "ros"]
 
@@ -117,3 +119,30 @@ def test_an_action_that_cannot_be_asked_is_said_to_the_page_and_ends_nothing_els
     asks.runner.send_goal_async.side_effect = RlinfError("its handle has gone")
     with pytest.raises(RlinfError, match="its handle has gone"):
         ask(asks, "start")
+
+
+def test_an_episode_whose_start_was_not_answered_in_time_is_taken_back(asks, monkeypatch):
+    monkeypatch.setattr(page_asks, "ANSWER_S", 0.4)
+    threads, given = [], []
+    asks.runner.send_goal_async.side_effect = lambda goal, goal_uuid: given.append(goal_uuid) or Future()
+    asks.runner._cancel_goal_async.side_effect = lambda handle: (
+        threads.append((threading.current_thread().name, handle.goal_id)) or accepted())
+    with pytest.raises(RlinfError, match="start: no answer"):
+        ask(asks, "start")
+    end = time.monotonic() + 5.0
+    while not threads and time.monotonic() < end:
+        time.sleep(0.01)
+    assert threads == [("ros", given[0])] and asks.request is None
+
+
+def test_a_word_of_the_episode_before_judges_none_that_has_begun_since(asks, monkeypatch):
+    monkeypatch.setattr(page_asks, "PASSED_ON_S", 0.1)
+    seen = time.monotonic()
+    asks.begun(EpisodeEvent(mode="train", seed=1))
+    for word in ("success", "failure", "discard", "rerecord"):
+        with pytest.raises(RlinfError, match="before the episode in play had begun"):
+            ask(asks, word, seen=seen)
+    assert not asks.published
+    for word, when in (("success", time.monotonic()), ("ready", seen)):
+        with pytest.raises(RlinfError, match="has not passed it on"):
+            ask(asks, word, seen=when)

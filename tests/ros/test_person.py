@@ -10,7 +10,7 @@ from builtin_interfaces.msg import Time
 
 from rlinf.person import Person
 from rlinf_core.errors import DeviceError
-from rlinf_core.operators.device import AXES, HEARD_S, Device
+from rlinf_core.operators.device import AXES, FORGET_S, HEARD_S, Device
 from rlinf_core.operators.joy import Joy
 from rlinf_core.operators.page import BUTTONS, Page
 from rlinf_core.task import load_task
@@ -90,3 +90,29 @@ def test_one_that_has_said_nothing_yet_lets_go_of_no_enable_while_it_may_still_s
         person.look()
         time.sleep(0.02)
     assert enables == [False] * lets_go and person.guards[0].believed is not lets_go
+
+
+def test_disarming_lets_go_of_the_enable_too(people):
+    """Where no interlock answers, the policy stops by that."""
+    person, enables, _, client = people(Knob("disarm"))
+    person.look()
+    assert enables == [False] and [each.args[0].data for each in client.call_async.call_args_list] == [False]
+
+
+def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwards_and_disarms(people):
+    device = Knob()
+    person, enables, labels, client = people(device)
+    person.look()
+    guard, device.asked = person.guards[0], ("arm", "success", "enable", "disarm")
+    guard._polled_at -= 61.0
+    person.look()
+    assert [each.args[0].data for each in client.call_async.call_args_list] == [False] and not any(enables) and not labels
+    assert "this process stood still for 61" in person.trouble and not guard.believed
+    device.asked = ("arm",)
+    person.look()
+    assert client.call_async.call_count == 1, "a key that was read late still moves for a moment"
+    time.sleep(FORGET_S)
+    person.look()
+    device.asked = ("arm",)
+    person.look()
+    assert not person.trouble and client.call_async.call_args.args[0].data and enables[-1]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import rclpy
-from rclpy.action import ActionServer, GoalResponse
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.executors import MultiThreadedExecutor
 from rclpy.task import Future
@@ -26,24 +26,33 @@ class RobotSide:
         self.node = rclpy.create_node("robot_side", namespace="/station_a", context=self.context)
         self.executor = MultiThreadedExecutor(2, context=self.context)
         self.executor.add_node(self.node)
-        self.success, self.accept, self.asked = success, accept, []
+        self.success, self.accept, self.asked, self.cancelled = success, accept, [], []
+        self.listens = threading.Event()
+        self.listens.set()
         self.server = ActionServer(self.node, ResetScene, "reset_scene", self.reset, goal_callback=self.goal,
-                                   callback_group=ReentrantCallbackGroup())
+                                   cancel_callback=self.cancel, callback_group=ReentrantCallbackGroup())
         self.thread = threading.Thread(target=self.executor.spin, daemon=True)
         self.thread.start()
 
     def goal(self, request):
         self.asked.append(request.seed)
+        self.listens.wait(20.0)
         return GoalResponse.ACCEPT if self.accept else GoalResponse.REJECT
+
+    def cancel(self, handle):
+        self.cancelled.append(handle.request.seed)
+        self.go_on.set()
+        return CancelResponse.ACCEPT
 
     def reset(self, handle):
         self.go_on.wait(20.0)
-        (handle.succeed if self.success else handle.abort)()
+        (handle.canceled if self.cancelled else handle.succeed if self.success else handle.abort)()
         return ResetScene.Result(success=self.success, message="" if self.success else "the peg is lost", stamp=to_stamp(7),
                                  instruction="push the red cube")
 
     def close(self):
         self.go_on.set()
+        self.listens.set()
         self.executor.shutdown()
         self.thread.join()  # in which an asker may still be answered
         self.server.destroy()
@@ -110,15 +119,34 @@ def test_a_scene_that_is_not_reset_is_said(peer, robot_side, how, said):
     assert stamp is None and said in trouble
 
 
-def test_a_goal_that_nobody_takes_is_given_up(peer, robot_side, monkeypatch):
-    robot_side()
-    scene = Scene(peer.node, 0.5)
+def test_a_goal_whose_acceptance_was_lost_is_given_up_and_taken_back(peer, robot_side, monkeypatch):
+    side, scene = robot_side(), Scene(peer.node, 0.5)
     peer.spin(scene.client.server_is_ready, what="the robot side")
-    monkeypatch.setattr(scene.client, "send_goal_async", lambda _: Future())  # its answer was lost on the way
+    peer.for_s(1.0)
+    send = scene.client.send_goal_async
+    monkeypatch.setattr(scene.client, "send_goal_async", lambda *goal, **more: (send(*goal, **more), Future())[1])
     answers = []
     run_routine(scene.reset(3), answers.append)
     peer.spin(lambda: answers, what="the answer")
     assert answers[0][0] is None and "nobody answers 'reset_scene'" in answers[0][1]
+    peer.spin(lambda: side.cancelled == [3], what="the cancelling")
+
+
+@pytest.mark.parametrize("gives_up", [True, False], ids=["nobody waits for it any more", "cancelled before it began"])
+def test_one_that_hangs_does_not_begin_afterwards_what_nobody_wants_any_more(peer, robot_side, gives_up):
+    side = robot_side()
+    side.listens.clear()
+    scene, answers = begin(peer, patience_s=0.5 if gives_up else 30.0)
+    peer.spin(lambda: side.asked, what="the goal")
+    if gives_up:
+        peer.spin(lambda: answers, what="the answer")
+    else:
+        scene.cancel()
+        peer.for_s(0.5)
+    assert not side.cancelled
+    side.listens.set()
+    peer.spin(lambda: side.cancelled == [3] and answers, what="the cancelling")
+    assert answers[0][0] is None
 
 
 def test_a_robot_side_that_goes_while_it_resets_is_said(peer, robot_side):

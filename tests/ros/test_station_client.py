@@ -1,10 +1,17 @@
 """`rlinf status`, `rlinf fault reset`, `rlinf arm` at an interlock that runs, and where none does."""
 
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
 import pytest
+from rclpy.task import Future
 from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from std_msgs.msg import String
 
+from rlinf import one_interlock, station_client
 from rlinf.qos import profile
+from rlinf.standstill import command
+from rlinf_core.errors import RlinfError
 from rlinf_core.robot import load_robot
 from tests.ros.stand import Arm, start
 
@@ -114,3 +121,48 @@ def test_a_real_arm_is_armed_at_a_terminal(peer):
     arm.arm()
     code, said = rlinf(peer, "disarm", domain=54)
     assert code == 0 and said.startswith("disarming: the interlock is DISARMED")
+
+
+@pytest.mark.parametrize("arms, trouble", [
+    ([""], RlinfError("no answer of 'interlock/arm' for 12 s. Ask again")), ([""], KeyboardInterrupt()),
+    (["left", "right"], RlinfError("no answer of 'right/interlock/arm' for 12 s. Ask again"))])
+def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, trouble):
+    """Its answer was lost: the arm may be armed, and a policy that streams would move it."""
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    asked, answered = [], Future()
+    answered.set_result(None)
+
+    def client(kind, name):
+        return SimpleNamespace(srv_name=name, service_is_ready=lambda: True,
+                               call_async=lambda request: asked.append((name, request.data)) or answered)
+
+    def call(client, request):
+        client.call_async(request)
+        if client.srv_name.startswith(arms[-1]):
+            raise trouble
+        return SimpleNamespace(success=True, message="arming")
+
+    station = MagicMock(arms=arms, call=call)
+    station.node.create_client = client
+    with pytest.raises(type(trouble)):
+        station_client.arm(station)
+    names = [f"{arm}/interlock/arm".lstrip("/") for arm in arms]
+    assert asked == [*((name, True) for name in names), *((name, False) for name in names)]
+
+
+def test_a_shell_that_says_no_domain_is_in_domain_0(monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "")
+    command.cache_clear()
+    assert command("arm", "station_a") == "rlinf arm"
+    assert one_interlock.lock_of("/station_a").name == "rlinf-0-station_a.interlock.lock"
+    command.cache_clear()
+
+
+def test_s23_a_lock_that_somebody_else_has_made_is_taken_once_they_are_through(monkeypatch, tmp_path):
+    monkeypatch.setattr(one_interlock.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("pathlib.Path.chmod", lambda *_: (_ for _ in ()).throw(PermissionError))
+    lock = one_interlock.lock_of("/station_a")
+    lock.touch(0o444)
+    with one_interlock.only_one("/station_a"), pytest.raises(RlinfError, match="another one commands station '/station_a'"):
+        one_interlock.only_one("/station_a")
+    one_interlock.only_one("/station_a").close()

@@ -274,3 +274,14 @@ def test_a_folder_has_one_trainer_and_the_lock_of_a_dead_one_is_free(tmp_path):
     keep_recipe(load_recipe("demo", ["seed=3"]), tmp_path)
     with only_trainer(tmp_path):
         assert not checkpoint.checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize("change, said", [("station.task=reach", "station.task: expected"),
+                                          ("station.robot=ur5e_twin", "station.robot: expected")])
+def test_a_run_does_not_go_on_with_another_task_or_robot(tmp_path, change, said):
+    keep_recipe(load_recipe("demo"), tmp_path)
+    (tmp_path / "checkpoints/00000001-x").mkdir(parents=True)
+    (tmp_path / "checkpoints/00000001-x/state.json").write_text("{}")
+    check_same(load_recipe("demo"), tmp_path)
+    with pytest.raises(RecipeError, match=said):
+        check_same(load_recipe("demo", [change]), tmp_path)

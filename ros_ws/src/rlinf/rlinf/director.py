@@ -20,6 +20,7 @@ from rlinf_msgs.msg import EpisodeEvent, PolicyStatus, SafetyState, TrainerStatu
 
 from rlinf.arms import arms_of, hear, hear_safety
 from rlinf.director_status import AskedToEnd, Lines, OperatorHealth, Recent, RunStopped, ending, told, write_status
+from rlinf.goals import Asked
 from rlinf.labels import AGAIN, DISCARDED
 from rlinf.spinning import StationNode, asked_to_end, destroy
 from rlinf.standstill import standstill
@@ -47,7 +48,7 @@ class Director(StationNode):
         self.mode, self.lines, self.counted = "", Lines(self.run_dir), False  # asked for; of progress.jsonl; any refused
         self.station, self.refused = self.get_namespace().strip("/"), -1  # by the trainer; -1 before it is heard
         self.active_at = self.moved_at = time.monotonic()
-        self.request: Any = None  # of what was asked for
+        self.request: Asked | None = None
         self.runner, self.operator = ActionClient(self, RunEpisodes, "run_episodes"), OperatorHealth(self)
         arms, self.lookout = arms_of(self), Lookout(self, "environment", self.runner.server_is_ready)
         self.recent = Recent(self, arms)
@@ -205,28 +206,27 @@ class Director(StationNode):
         return list(self._safe)
 
     def _ask(self, count: int, mode: str, first_seed: int, deadline: float) -> None:
-        goal = RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed)
         for _ in range(4):  # the middleware drops what somebody asks whom the other side has not met yet
-            sent = self.runner.send_goal_async(goal)
-            if self._within(10.0, sent.done):
+            self.request = asked = Asked(self.runner, RunEpisodes.Goal(count=count, mode=mode, first_seed=first_seed))
+            if self._within(10.0, (sent := asked.send()).done):
                 break
+            asked.withdraw()  # or it is played, and nobody hears of it
         else:
             raise RunStopped(f"waited 40 s for the environment to take {count} {mode} episodes. {self.look}")
-        handle = sent.result()
-        if not handle.accepted:  # it is still busy with what was asked before
+        if not (handle := sent.result()).accepted:  # it is still busy with what was asked before
             self._within(1.0, lambda: False)
             return
-        self.request, answer, self.active_at = handle, handle.get_result_async(), time.monotonic()
+        answer, self.active_at = handle.get_result_async(), time.monotonic()
         while not answer.done():
             self._turn(0.1)
             if standstill(self.safety, "") or self.operator.prompt or holds_back(self.trainer, mode):
                 self.active_at = time.monotonic()  # it waits for a person or the trainer, not for the environment
             if deadline and time.monotonic() > deadline:
-                handle.cancel_goal_async()
+                asked.withdraw()
                 deadline = 0.0
             if time.monotonic() - self.active_at > SILENCE_S:
                 self._log("warning", detail=f"no sign of the environment for {SILENCE_S:.0f} s; asking again")
-                handle.cancel_goal_async()
+                asked.withdraw()
                 return
         result = answer.result().result
         if not result.success and result.message != "cancelled":
@@ -247,7 +247,7 @@ class Director(StationNode):
     def cancel(self, said: str = "stopped", **fields: str) -> None:
         """Ask the environment for no further episode, and say why."""
         if self.request is not None:
-            self.executor_.spin_until_future_complete(self.request.cancel_goal_async(), timeout_sec=1.0)
+            self.executor_.spin_until_future_complete(self.request.withdraw(), timeout_sec=1.0)
         self._log(said, phase=self.phase, **fields)
 
     # What others may read
@@ -284,7 +284,7 @@ def main() -> None:
         except AskedToEnd:
             director.cancel()
         except RunStopped as reason:
-            director._log("error", detail=str(reason))
+            director.cancel("error", detail=str(reason))
             director.get_logger().error(str(reason))
             sys.exit(1)
         except Exception as error:  # or what was asked for is played on, and nobody directs it

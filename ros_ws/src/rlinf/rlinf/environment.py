@@ -275,7 +275,8 @@ class Environment(ControlNode):
             self._tell(EpisodeEvent.ABORTED, detail=trouble)
 
     def finish(self) -> bool:
-        """Asked to end: an episode in play is over, and the interlock stops the arm along its path."""
+        """Asked to end: an episode in play is over, an arm on its way home stops, by the interlock, along its path."""
+        self.scenes.cancel()
         self.abandon("the environment was stopped within the episode")
         return True
 

@@ -96,10 +96,12 @@ class Watch:
     def missing(self) -> list[str]:
         """Topics of which there is nothing new enough for the next time step; none outside of an episode."""
         env = self.environment
-        since_ns = env.due_ns
+        since_ns, taken_at = env.due_ns, float("-inf")
         if not env.lockstep and env.step_index > 0:
-            since_ns = env.get_clock().now().nanoseconds - max(STALE_CAMERA_NS, 2 * env.period_ns)
-        return list(env.inputs.older_than(since_ns)) if env.playing() else []
+            stale_ns = max(STALE_CAMERA_NS, 2 * env.period_ns)
+            since_ns = env.get_clock().now().nanoseconds - stale_ns
+            taken_at = time.monotonic() - stale_ns / NS  # a source whose clock is ahead would be new for ever
+        return list(env.inputs.older_than(since_ns, taken_at)) if env.playing() else []
 
     def _health(self) -> Health:
         env = self.environment

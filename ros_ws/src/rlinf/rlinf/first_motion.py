@@ -152,7 +152,7 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
     """The whole of it; 1 where something was not held."""
     watcher = Watcher(recipe, arm)
     watcher.meet()
-    speeds = watcher.set_speeds(SLOWER)
+    before, speeds = watcher.slow_down(SLOWER)
     print("the interlock's speeds are a tenth now: " + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
           + (f"; so are those of every arm. Move '{arm}' with your device" if arm else ""))
     rows: list[Row] = []
@@ -164,15 +164,16 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
             if not row.held:
                 break
     except (RlinfError, KeyboardInterrupt):
-        print("left before its end: the speeds stay at a tenth until the interlock is started anew", flush=True)
+        if watcher.slowed:
+            print("left before its end: the speeds stay at a tenth until the interlock is started anew", flush=True)
         raise
     finally:
         if json_file:
             json_file.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     if all(row.held for row in rows):
-        _say("all held. Disarm, and the speeds are those of the limits again")
+        _say("all held. Disarm, and the speeds are what they were")
         watcher.spin(lambda: watcher.states[-1][1].state == SafetyState.DISARMED, PATIENCE_S, "the disarming")
-        watcher.set_speeds(1.0)
+        watcher.speed_up(before)
         return 0
     print("that was not held, and nothing more is asked for: the speeds stay at a tenth until the interlock is started "
           "anew. Find out why first")

@@ -13,13 +13,13 @@ from typing import Any
 import rclpy
 from geometry_msgs.msg import PoseStamped
 from rcl_interfaces.msg import Parameter, ParameterValue
-from rcl_interfaces.srv import SetParameters
+from rcl_interfaces.srv import GetParameters, SetParameters
 from rclpy.qos import QoSProfile
 from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 
-from rlinf.arms import each
+from rlinf.arms import each, hear_safety
 from rlinf.asking import asker
 from rlinf.qos import AT_ONCE, OVERHEARD, overheard, subscription, witnessed
 from rlinf.spinning import prioritise
@@ -31,6 +31,7 @@ from rlinf_core.recipes import Recipe, station_robot, station_task
 MEET_S = 8.0
 SPEEDS = ("speed", "rotation_speed", "joint_speed")
 REST_M, REST_S = 0.0005, 0.3
+TOLD_S = 0.3  # after which nothing is under way that an interlock said before: it speaks ten times a second
 PRIORITY = 5  # above what computes, or it is itself late in what it measures; below what controls
 Heard = tuple[float, tuple[float, ...]]  # when, and where
 
@@ -62,8 +63,11 @@ class Watcher:
         self._hear(each(arm, "robot/fault"), self._on_fault)
         for name in self.robot.estops:
             self._hear(f"estop/{name}", partial(self._on_estop, name))
-        self.setting = {name: self.node.create_client(SetParameters, each(name, "interlock/set_parameters"))
-                        for name in self.robot.interlocks}
+        self.stands = hear_safety(self.node, [name for name in self.robot.interlocks if name], lambda _: None)
+        self.slowed: dict[str, str] | None = None  # the limits of each arm at a tenth, by their hash
+        self.setting, self.getting = ({name: self.node.create_client(service, each(name, f"interlock/{asks}_parameters"))
+                                       for name in self.robot.interlocks}
+                                      for service, asks in ((SetParameters, "set"), (GetParameters, "get")))
         prioritise(PRIORITY)
 
     def _hear(self, topic: str, callback: Callable[[Any], None], quality: QoSProfile | None = None) -> None:
@@ -97,6 +101,7 @@ class Watcher:
         end = time.monotonic() + seconds
         while not until():
             rclpy.spin_once(self.node, timeout_sec=0.02)
+            self._still_slow()
             if time.monotonic() > end:
                 raise RlinfError(f"waited {seconds:g} s for {what}; the interlock is {self.words}")
 
@@ -115,31 +120,64 @@ class Watcher:
         """Until the interlock and the arm are heard."""
         try:
             self.spin(lambda: self.states and self.poses and self.measured and all(
-                client.service_is_ready() for client in self.setting.values()), MEET_S, "it")
+                client.service_is_ready() for client in (*self.setting.values(), *self.getting.values())), MEET_S, "it")
         except (RlinfError, IndexError):
             what = "pose of the arm" if self.states else "interlock"
             raise RlinfError(nothing_heard(self.node, what, MEET_S)) from None
         if self.states[-1][1].state != SafetyState.DISARMED:
             raise RlinfError(f"expected the interlock DISARMED before the first motion, it is {self.words}: rlinf disarm")
 
-    def set_speeds(self, factor: float) -> dict[str, float]:
-        """Those of each arm's limits times that, and of this arm what they are; RlinfError where one does not take them.
+    def speeds(self) -> dict[str, dict[str, float]]:
+        """Of each arm, those that its interlock has now: somebody may have set others than its file's."""
+        found = dict[str, dict[str, float]]()
+        for arm, client in self.getting.items():
+            future = client.call_async(GetParameters.Request(names=[f"limits.{name}" for name in SPEEDS]))
+            self.spin(future.done, 10.0, "the interlock's answer")
+            said = {name: value.double_value for name, value in zip(SPEEDS, future.result().values, strict=True)}
+            found[arm] = {name: value for name, value in said.items() if value > 0.0 and math.isfinite(value)}
+        return found
 
-        Of every arm: a person's device may move another one than they think.
-        """
-        slow = dict[str, dict[str, float]]()
-        for arm, client in self.setting.items():
-            limits = load_limits(self.robot.interlocks[arm])
-            wanted = {name: value * factor for name in SPEEDS if math.isfinite(value := getattr(limits, name))}
+    def set_speeds(self, wanted: dict[str, dict[str, float]]) -> None:
+        """Of every arm: a person's device may move another one than they think. RlinfError where one does not take them."""
+        done = list[str]()
+        for arm, speeds in wanted.items():
             said = [Parameter(name=f"limits.{name}", value=ParameterValue(type=3, double_value=value))
-                    for name, value in wanted.items()]
-            future = client.call_async(SetParameters.Request(parameters=said))
+                    for name, value in speeds.items()]
+            future = self.setting[arm].call_async(SetParameters.Request(parameters=said))
             self.spin(future.done, 10.0, "the interlock's answer")
             if refused := [each.reason for each in future.result().results if not each.successful]:
-                told = f". Those of {', '.join(slow)} have theirs times {factor:g}: start them anew" if slow else ""
+                told = f". Those of {', '.join(done)} have other speeds now: start them anew" if done else ""
                 raise RlinfError(f"the interlock{arm and f' of {arm}'} takes no other speeds: {refused[0]}{told}")
-            slow[arm] = wanted
-        return slow[self.arm]
+            done.append(arm)
+
+    def slow_down(self, factor: float) -> tuple[dict[str, dict[str, float]], dict[str, float]]:
+        """Every arm's speeds at most its limits times that, and an RlinfError once they no longer are.
+
+        Returns:
+            What they were, and what this arm's are now. Where somebody had set less than that, it stays.
+        """
+        before = self.speeds()
+        slow = {arm: {name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
+                      for name, value in speeds.items()} for arm, speeds in before.items()}
+        self.set_speeds(slow)
+        told = time.monotonic() + TOLD_S
+        self.spin(lambda: time.monotonic() > told, MEET_S, "what was said before")
+        self.stands.clear()
+        self.spin(lambda: self.stands.keys() == before.keys(), MEET_S, "every interlock's state")
+        self.slowed = {arm: state.limits_hash for arm, state in self.stands.items()}
+        return before, slow[self.arm]
+
+    def speed_up(self, before: dict[str, dict[str, float]]) -> None:
+        """What they were."""
+        self.slowed = None
+        self.set_speeds(before)
+
+    def _still_slow(self) -> None:
+        for arm, limits in (self.slowed or {}).items():
+            if self.stands[arm].limits_hash != limits:
+                self.slowed = None
+                raise RlinfError(f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its limits: its "
+                                 "speeds are a tenth no longer. Disarm (q), and begin again")
 
     def since(self, where: list[Any], when: float) -> list[Any]:
         """What was heard since then."""

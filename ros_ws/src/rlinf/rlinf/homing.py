@@ -22,6 +22,7 @@ from std_msgs.msg import Bool
 from rlinf.arms import each, hear_safety
 from rlinf.latest import Latest
 from rlinf.qos import subscription
+from rlinf.whereabouts import speakers
 from rlinf_core.interlock import Mode
 from rlinf_core.operators.homing import Homes, next_action
 from rlinf_core.specs import StationSpec
@@ -51,6 +52,7 @@ class Homing:
         self.safety = SafetyState()
         self.enabled, self.enabled_at = True, NEVER
         self.handle: ServerGoalHandle | None = None
+        self.askers = set[tuple[int, ...]]()
         self.begun = self.nearer_at = self.home_since = 0.0
         self.nearest, self.result = float("inf"), ResetScene.Result()
         topic = "joint_states" if spec.action.control_mode == "joint_delta" else "current_pose"
@@ -78,6 +80,7 @@ class Homing:
     def _start(self, handle: ServerGoalHandle) -> None:
         self.handle, self.nearest, self.home_since = handle, float("inf"), 0.0
         self.begun = self.nearer_at = time.monotonic()
+        self.askers = speakers(self.node, "timestep")
         self.heard.clear()
         self.timer.reset()
 
@@ -121,6 +124,8 @@ class Homing:
         held = safety.state == SafetyState.HOLD and not safety.cause.startswith(GOES_ON)
         if self.handle is None or self.handle.is_cancel_requested:
             return "cancelled"
+        if self.askers and not self.askers & speakers(self.node, "timestep"):
+            return "the environment that asked for it has gone"
         if held or safety.state in (SafetyState.FAULT, SafetyState.DISARMED):
             return f"the interlock says {Mode(safety.state).name} {safety.cause}".strip()
         if not self.enabled or now - self.enabled_at > self.homes.lease_s:

@@ -77,7 +77,8 @@ class Requests:
         try:
             arms = do == "arm" and said["value"]
             self.armings += bool(arms)
-            reason = self._too_late(until) if arms or do == "reset" else ""
+            stops = do in ("deactivate", "shutdown") or (do == "arm" and not arms)
+            reason = "" if stops else self._too_late(until)
             reason = reason or getattr(self, f"_{do}")(**said)
         except Exception as error:  # a request may be anything; it must not be able to end what holds the arm
             node.desk.log("error", traceback.format_exc())
@@ -203,7 +204,7 @@ class Requests:
         node = self.node
         try:
             loose = loosened(node.limits, with_values(node.limits, values))
-            if loose and node.state.mode is not Mode.DISARMED:
+            if loose and (node.state.mode is not Mode.DISARMED or node.wanted.get("arm")):
                 return f"{', '.join(loose)} would be loosened: disarm first. While armed, limits can only be tightened"
             limits = with_values(node.limits, values, "limits", node.loosest)
         except RecipeError as error:

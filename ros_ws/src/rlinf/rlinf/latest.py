@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ class Latest:
         self.channels: dict[str, np.ndarray] = {}
         self.messages: dict[str, Any] = {}
         self.stamps_ns = dict.fromkeys(sorted(topics), -1)
+        self.taken_at = dict.fromkeys(self.stamps_ns, float("-inf"))
         self._pulled: dict[str, Any] = {}
         self._images: dict[str, Image] = {}
         images = sum(kind(topic) is Image for topic in topics)
@@ -98,7 +100,7 @@ class Latest:
         if values is None:
             return
         self.channels[topic], self.messages[topic] = values, message
-        self.stamps_ns[topic] = to_ns(message.header.stamp)
+        self.stamps_ns[topic], self.taken_at[topic] = to_ns(message.header.stamp), time.monotonic()
 
     def _along(self, topic: str, frame: str, values: Any) -> np.ndarray | None:
         """(6,) along the axes that are asked for; None while it is not known how the tool is turned."""
@@ -114,9 +116,10 @@ class Latest:
         turn = unit(tuple(pose[3:]))
         return np.array([*turned(turn, values[:3]), *turned(turn, values[3:])])
 
-    def older_than(self, stamp_ns: int) -> list[str]:
-        """Topics whose newest message is older than that, or never came."""
-        return [topic for topic, newest_ns in self.stamps_ns.items() if newest_ns < stamp_ns]
+    def older_than(self, stamp_ns: int, taken_at: float = float("-inf")) -> list[str]:
+        """Topics whose newest message is older than that, or never came, or was taken before that time (time.monotonic)."""
+        return [topic for topic, newest_ns in self.stamps_ns.items()
+                if newest_ns < stamp_ns or self.taken_at[topic] < taken_at]
 
 
 def _ignore(_: Any) -> None:

@@ -74,7 +74,7 @@ class Page(StationNode):
                   token_file=self._said("token_file"))
         views = Views([Path(each) for each in self.declare_parameter("references", [""]).value if each], self._newest)
         access, log = Access(self.station, token_of(web)), self.get_logger().info
-        self.server = Server(self.asks, views, access, web.host, web.port, log)
+        self.server = Server(self.asks, views, access, web.host, web.port, log, self.run_dir / "page.stopped")
         self.server.tell("station", self._introduction(), keep=True)
         self.server.tell("history", self.history.curves(), keep=True)
         for seconds, do in ((STATE_S, self._tell), (FRAME_S, self._show), (LOOK_S, self._look)):

@@ -20,6 +20,7 @@ from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool
 
 from rlinf.arms import each
+from rlinf.goals import Asked
 from rlinf.qos import publisher, subscription
 from rlinf_core.errors import RlinfError
 from rlinf_core.operators.device import AXES, LABELS
@@ -36,7 +37,8 @@ class PageAsks:
         self.node, self.arms, self.seeds = node, list(arms) or [""], dict(zip(MODES, first_seeds, strict=True))
         self.stands: dict[str, SafetyState] = {}
         self.director, self.labelled, self.disarmings, self.ending = False, 0, 0, False
-        self.request: Any = None  # the episode that was started here
+        self.request: Asked | None = None  # the episode that was started here
+        self.begun_at = float("-inf")  # the episode in play
         self.hands = publisher(node, "page")
         self.stop = publisher(node, "estop/page")
         self.arming = [node.create_client(SetBool, each(arm, "interlock/arm")) for arm in self.arms]
@@ -74,7 +76,8 @@ class PageAsks:
         return bool(there)
 
     def begun(self, event: EpisodeEvent) -> None:
-        """An episode of one that was started here: also after a discarded one, whose scene is not to come again."""
+        """An episode, of one that was started here: also after a discarded one, whose scene is not to come again."""
+        self.begun_at = time.monotonic()
         if not self.director and event.mode in self.seeds:
             self.seeds[event.mode] = max(self.seeds[event.mode], event.seed + 1)
 
@@ -139,8 +142,12 @@ class PageAsks:
     async def _label(self, ask: Ask) -> str:
         """By the operator's process, as a pedal's would be; what it does not believe does not count, and is said.
 
-        One that comes late renews no enable: whoever pressed it may have gone to the arm.
+        One that comes late renews no enable: whoever pressed it may have gone to the arm. It judges no episode that they
+        had not seen yet.
         """
+        if ask.what != "ready" and ask.seen < self.begun_at:
+            raise RlinfError(f"{ask.what}: it was said before the episode in play had begun, and does not count for it. "
+                             "Watch this one, and say it again")
         before = self.labelled
         self._publish([ASKED, *[ACTIVE] * (not ask.late_s(time.monotonic())), ask.what])
         for _ in range(int(PASSED_ON_S / 0.05)):
@@ -157,20 +164,25 @@ class PageAsks:
         await self._renew()
         goal = RunEpisodes.Goal(count=1, mode=ask.mode, first_seed=self.seeds[ask.mode])
         for _ in range(TRIES):  # the one before is closed, and the environment about to know it
-            handle = await self._of_action(lambda: self.runner.send_goal_async(goal))
+            asked = Asked(self.runner, goal)
+            try:
+                handle = await self._of_action(asked.send)
+            except asyncio.CancelledError:  # no answer in time: it must not begin later
+                self._task(asked.withdraw)
+                raise
             if handle.accepted:
                 break
             await asyncio.sleep(0.3)
         else:
             raise RlinfError("an episode is played already")
         self.seeds[ask.mode] = max(self.seeds[ask.mode], goal.first_seed + 1)
-        self.request = handle
+        self.request = asked
         return f"an episode begins: {ask.mode}"
 
     async def _cancel(self, _: Ask) -> str:
         if self.request is None:
             raise RlinfError("no episode was started here")
-        await self._of_action(self.request.cancel_goal_async)
+        await self._of_action(self.request.withdraw)
         self.request = None
         return "no further episode: the one in play goes on to its end, or to a label"
 
@@ -182,11 +194,16 @@ class PageAsks:
             except Exception as error:  # out of a task it would end the executor
                 return error
 
-        executor: Any = self.node.executor
-        answer = await _answer(executor.create_task(asked))
+        answer = await _answer(self._task(asked))
         if isinstance(answer, Exception):
             raise answer
         return await _answer(answer)
+
+
+    def _task(self, do: Callable[[], Any]) -> Future:
+        """Done in the ROS thread."""
+        executor: Any = self.node.executor
+        return executor.create_task(do)  # type: ignore[no-any-return]
 
 
 async def _answer(future: Future) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionClient
 from rclpy.node import Node
 from rclpy.task import Future
 from rlinf_msgs.action import ResetScene
 
+from rlinf.goals import Asked
 from rlinf.workarounds import Until
 
 GONE = "nobody answers 'reset_scene'. Is the robot side running?"
@@ -48,19 +47,27 @@ class Scene:
     def __init__(self, node: Node, patience_s: float, name: str = "reset_scene", gone: str = GONE) -> None:
         self.node, self.patience_s, self.name, self.gone = node, patience_s, name, gone
         self.client = ActionClient(node, ResetScene, name)
-        self.handle: Any = None  # of what was asked for last
+        self.asked: Asked | None = None  # for now
 
     def cancel(self) -> None:
-        """Nobody wants it any more."""
-        if self.handle is not None and self.handle.accepted:
-            self.handle.cancel_goal_async()
+        """Nobody wants it any more, whether or not it was heard to begin."""
+        if self.asked is not None:
+            self.asked.withdraw()
 
     async def reset(self, seed: int) -> tuple[Time | None, str]:
         """Reset to a scene, however long that takes; returns the time from which it stands, or None and what went wrong."""
-        asked = self.client.send_goal_async(ResetScene.Goal(seed=seed))
-        if not await either(self.node, asked, self.patience_s):
+        self.asked = Asked(self.client, ResetScene.Goal(seed=seed))
+        try:
+            return await self._answer(self.asked)
+        finally:
+            self.asked = None
+
+    async def _answer(self, asked: Asked) -> tuple[Time | None, str]:
+        accepted = asked.send()
+        if not await either(self.node, accepted, self.patience_s):
+            asked.withdraw()  # it must not begin once nobody waits for it
             return None, f"{self.gone} (no answer for {self.patience_s:.0f} s)"
-        self.handle = handle = asked.result()
+        handle = accepted.result()
         if not handle.accepted:
             return None, f"{self.name} was refused"
         answer = handle.get_result_async()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from functools import lru_cache
 
 from rlinf_msgs.msg import SafetyState
 
 from rlinf_core.recipes.schema import Station
+from rlinf_core.ros import shell_domain
 
 DEFAULT = Station()
 
@@ -32,7 +32,7 @@ def standstill(safety: SafetyState, namespace: str) -> str:
 @lru_cache(maxsize=64)
 def command(what: str, station: str, cause: str = "") -> str:
     """The ``rlinf`` command that does it at this station."""
-    domain = int(os.environ.get("ROS_DOMAIN_ID", "0"))
+    domain = shell_domain()
     other = [f"station.name={station}"] * (station != DEFAULT.name) + [f"station.domain_id={domain}"] * bool(domain)
     return " ".join([f"rlinf {what}", *(["--cause", shlex.quote(cause)] if cause else []),
                      *(["--set", *other] if other else [])])

@@ -227,16 +227,18 @@ def arm(station: StationClient) -> None:
             station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
         raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
     clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
-    refused: list[str] = []
-    for name, client in clients.items():
-        try:
+    refused, unheard = list[str](), True
+    try:
+        for name, client in clients.items():
             answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
             refused += [] if answer.success else [f"{_of(name)}{answer.message}"]
-        except RlinfError as error:
-            refused.append(str(error))
+        unheard = False
+    finally:
+        if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it
+            takes_back = [client.call_async(SetBool.Request(data=False)) for client in clients.values()
+                          if client.service_is_ready()]
+            station.within(ANSWER_S, lambda: all(future.done() for future in takes_back))
     if refused:
-        for client in clients.values() if len(clients) > 1 else ():  # all of them are armed, or none
-            station.call(client, SetBool.Request(data=False))
         raise RlinfError("; ".join(refused))
     print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
 
