@@ -146,8 +146,8 @@ class Guard:
 
     def _forget(self, now: float, late_s: float) -> None:
         """What was read now had been waiting: whoever pressed it may stand beside the arm by now."""
-        self.trouble = (f"{self.name}: expected to be looked at 50 times a second, this process stood still for {late_s:.1f} "
-                        "s. What was pressed meanwhile counts for nothing, but to disarm: press it again")
+        self.trouble = (f"{self.name}: expected to be looked at all the time, its process stood still for {late_s:.1f} s. "
+                        "What was pressed meanwhile counts for nothing, but to disarm: press it again")
         self.believed, self._rest_since, self._forgets_until = False, 0.0, now + FORGET_S
 
     def _weigh(self) -> None:

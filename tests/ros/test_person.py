@@ -107,7 +107,7 @@ def test_s26_what_was_pressed_while_the_process_stood_still_arms_nothing_afterwa
     guard._polled_at -= 61.0
     person.look()
     assert [each.args[0].data for each in client.call_async.call_args_list] == [False] and not any(enables) and not labels
-    assert "this process stood still for 61" in person.trouble and not guard.believed
+    assert "its process stood still for 61" in person.trouble and not guard.believed
     device.asked = ("arm",)
     person.look()
     assert client.call_async.call_count == 1, "a key that was read late still moves for a moment"
