@@ -36,7 +36,8 @@ class PolicySettings(Settings):
     image_weights: str = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
     sentence_features: int = Field(
         0, ge=0, description="features kept of the instruction, which then also say how pictures are looked at (FiLM); 0 "
-        "for a policy that is told nothing. Of a small one: vision-language-action models read it in any case")
+        "for a policy that is told nothing. Of a small one: vision-language-action models, and values beside them, read it "
+        "in any case")
     sampled: bool = Field(
         False, description="draw actions where it does not explore, too, as in training: where an observation does not "
         "tell all, one that always does the same stays where it is stuck")

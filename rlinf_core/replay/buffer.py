@@ -43,7 +43,8 @@ class ReplayBuffer:
                 "played": np.zeros(capacity, np.int32)} if latent else {}),
             **({"given": np.zeros(capacity, np.float32)} if given else {}),
             **{image.name: np.zeros((capacity, *image.shape), np.uint8) for image in spec.images},
-            **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8)} if instructions else {}),
+            **({INSTRUCTION: np.zeros((capacity, WIDTH), np.uint8),
+                "asked": np.full(capacity, capacity, np.int32)} if instructions else {}),  # time steps until it is another
         }
         self._next, self.inserted, self.episodes = 0, 0, 0
         self.sampled = np.zeros(256, np.int64)      # transitions, by origin
@@ -90,6 +91,8 @@ class ReplayBuffer:
             steps |= {"latent": latents, "played": np.full(length, self.capacity) if played is None else played}
         if "given" in self._arrays:
             steps |= {"given": np.zeros(length) if given is None else given}
+        if INSTRUCTION in self._arrays:
+            steps |= {"asked": _until_another(observations[INSTRUCTION][:-1], self.capacity)}
         self._check(steps, length)
         for name, values in observations.items():
             self._arrays[name][slots] = values
@@ -123,7 +126,8 @@ class ReplayBuffer:
         that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after
         ``steps`` time steps, so that the next value counts gamma^steps, and the discount is the last one's. Its actions
         (B, H A) are those that were played from there on, by whomever: a takeover does not cut it. After the episode's end
-        the last one is repeated.
+        the last one is repeated, and so it is where something else was asked for from then on: a policy that is told so
+        begins another chunk.
 
         With ``given``, so many of its first actions are given to the policy in any case (B,).
 
@@ -149,6 +153,9 @@ class ReplayBuffer:
             offsets = np.arange(max(horizon, longest))
             slots = (index[:, None] + np.minimum(offsets, left[:, None] - 1)) % self.capacity
             rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma ** offsets
+            if "asked" in self._arrays:
+                alike = np.minimum(left, self._arrays["asked"][index])
+                slots = (index[:, None] + np.minimum(offsets, alike[:, None] - 1)) % self.capacity
             batch |= {"action": self._arrays["action"][slots[:, :horizon]].reshape(size, -1),
                       "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
         return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})
@@ -176,17 +183,22 @@ class ReplayBuffer:
         """Transitions that may be sampled now, by origin (256,)."""
         return np.bincount(self._arrays["origin"][self._arrays["starts"]], minlength=256)
 
-    def fair(self, robots: int) -> np.ndarray:
+    def present_of(self, robots: int) -> np.ndarray:
+        """Transitions (R,) that may be sampled now, of each of so many robots."""
+        return self._arrays["vectors"][self._arrays["starts"], :robots].sum(axis=0)
+
+    def fair(self, robots: int, shares: np.ndarray | None = None) -> np.ndarray:
         """Weights (256,) of origins by which each of so many robots is drawn alike, and each origin of a robot.
 
-        The first numbers of the vectors say which robot it is (``rlinf_core.embodiments``).
+        The first numbers of the vectors say which robot it is (``rlinf_core.embodiments``). With ``shares`` (R,), of each
+        robot as much as they say.
         """
         if self._fair is None:
             starts = np.flatnonzero(self._arrays["starts"])
             of = np.zeros((256, robots))
             of[self._arrays["origin"][starts], self._arrays["vectors"][starts, :robots].argmax(axis=1)] = 1.0
-            self._fair = (of / np.maximum(of.sum(axis=0), 1.0)).sum(axis=1)
-        return self._fair
+            self._fair = of / np.maximum(of.sum(axis=0), 1.0)
+        return self._fair.sum(axis=1) if shares is None else self._fair @ shares
 
     def episodes_of(self, robots: int) -> np.ndarray:
         """Episodes (R,) that are there now, of each of so many robots."""
@@ -222,6 +234,8 @@ class ReplayBuffer:
                              "were when the run began, or choose another --out")
         if "played" in self._arrays and "played" not in arrays:  # of before it was kept
             self._arrays["played"][:] = self.capacity
+        if "asked" in self._arrays and "asked" not in arrays:
+            self._arrays["asked"][:] = self.capacity
         for name, values in arrays.items():
             if name not in self._arrays:  # images that nobody looks at, of when they were kept
                 continue
@@ -231,6 +245,13 @@ class ReplayBuffer:
         self.sampled = np.array(state["sampled"])
         self._valid = self._of = self._fair = None
         self.inserted_of = np.array(state["inserted_of"] if "inserted_of" in state else self.present())
+
+
+def _until_another(asked: np.ndarray, forever: int) -> np.ndarray:
+    """(T,) time steps from each on until something else is asked for, of what is asked at each (T, WIDTH)."""
+    ends = np.append(np.flatnonzero((asked[1:] != asked[:-1]).any(axis=1)) + 1, forever)
+    steps = np.arange(len(asked))
+    return ends[np.searchsorted(ends, steps, side="right")] - steps
 
 
 def mix(*batches: Arrays) -> Arrays:

@@ -118,6 +118,11 @@ class Data(ABC):
         return self.demonstrations.vectors() if self.demonstrations.episodes else None
 
     @property
+    def met(self) -> bool:
+        """Whether there is something of whatever shares the policy, by which it is seen."""
+        return True
+
+    @property
     def shown(self) -> int:
         """Demonstrations that have come; of several robots, of the one that has fewest."""
         return int(self.shown_of.min()) if self._robots else self.demonstrations.episodes

@@ -65,6 +65,7 @@ class ReplayData(Data):
         self.online = _replay(recipe, policy)
         kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
         self.imitated = self._buffer(kept)
+        self._met = not self._robots
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
@@ -92,7 +93,8 @@ class ReplayData(Data):
         if self.config.half_demonstrations:
             for part in runs(corrected, self._reach):  # nothing of what made a person take over
                 self._keep(self.demonstrations, trajectory.part(part), counts=corrected[part])
-        if trajectory.station and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
+        played = trajectory.version >= 0  # else a person drove it from its beginning to its end
+        if trajectory.station and played and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"
         if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
             self._keep(self.imitated, trajectory)
@@ -108,16 +110,26 @@ class ReplayData(Data):
         of_noise = {"counts": own.decided, "latents": own.latents, "played": own.played}
         self._keep(self.online, own, **(of_noise if self.policy.latent_size else {}))
 
+    @property
+    def met(self) -> bool:
+        """Of several robots, whether each has brought something by which it is seen; once they have, for good."""
+        robots = self._robots
+        self._met = self._met or bool((self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all())
+        return self._met
+
     def normalisation(self) -> np.ndarray | None:
-        if self.demonstrations.episodes:
+        if self.demonstrations.episodes and self.demonstrations.episodes_of(self._robots).all():
             return super().normalisation()
-        return self.online.vectors() if len(self.online) else None
+        if not (self.met and len(self.online)):
+            return None
+        return np.concatenate([self.demonstrations.vectors(), self.online.vectors()])
 
     def due(self, updates: int, learner: Learner) -> int:
-        return super().due(updates, learner) if len(self.online) else 0
+        return super().due(updates, learner) if len(self.online) and self.met else 0
 
     def accepting(self, updates: int) -> bool:
-        return not len(self.online) or super().accepting(updates)  # else who is to bring something to learn from?
+        may = not (len(self.online) and self.met)  # else who is to bring something to learn from?
+        return may or super().accepting(updates)
 
     def order(self) -> Amount:
         return {"random_warmup": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start}
@@ -150,21 +162,29 @@ class ReplayData(Data):
         own = len(self.imitated)
         if not own:
             return super().demonstrated(size)
-        share = int(self.random.binomial(size, own / (own + len(self.demonstrations))))
-        parts = [self._sampled(buffer, count) for buffer, count in (
-            (self.demonstrations, size - share), (self.imitated, share)) if count]
+        fraction, weights = own / (own + len(self.demonstrations)), (None, None)
+        if robots := self._robots:  # as many of each: of one that succeeds more, more are its own
+            shown, played = (buffer.present_of(robots) for buffer in (self.demonstrations, self.imitated))
+            of_each = played / np.maximum(shown + played, 1)
+            fraction = float(of_each[shown + played > 0].mean())
+            weights = self.demonstrations.fair(robots, 1.0 - of_each), self.imitated.fair(robots, of_each)
+        share = int(self.random.binomial(size, fraction))
+        parts = [self._sampled(buffer, count, weight) for buffer, count, weight in zip(
+            (self.demonstrations, self.imitated), (size - share, share), weights, strict=True) if count]
         return mix(*parts)
 
     def counts(self) -> dict[str, float]:
         return super().counts() | {"imitated": float(self.imitated.episodes)}
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"online": self.online.state_dict(), "imitated": self.imitated.state_dict()}
+        return super().state_dict() | {"online": self.online.state_dict(), "imitated": self.imitated.state_dict(),
+                                       "met": self._met}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.online.load_state_dict(state["online"])
         self.imitated.load_state_dict(state["imitated"])
+        self._met = state.get("met", True)  # older runs go on as they were
 
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:
@@ -183,8 +203,19 @@ class LabelledData(ReplayData):
 
     config: ExpertSettings
 
+    def _experienced(self, trajectory: Trajectory, newest: int) -> str:
+        status = super()._experienced(trajectory, newest)
+        return "unlabelled" if self._unlabelled(trajectory) else status  # nobody has been asked in it
+
+    def _unlabelled(self, trajectory: Trajectory) -> bool:
+        """Whether it is a recording, of which no expert was asked at every time step what they would do."""
+        return bool(trajectory.id) and not self.config.warm_start
+
     def _played(self, own: Trajectory) -> None:
-        counts, given = starts(self.config.learned_from(own.sources), self.policy.config.executed, self.policy.given)
+        labelled = self.config.learned_from(own.sources)
+        if self._unlabelled(own):  # a person's actions are their own labels
+            labelled &= np.array([source == "operator" for source in own.sources], bool)
+        counts, given = starts(labelled, self.policy.config.executed, self.policy.given)
         for part in runs(counts, self._reach):
             self._keep(self.online, own.part(part), counts=counts[part], given=given[part])
 

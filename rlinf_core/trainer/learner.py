@@ -15,6 +15,7 @@ from rlinf_core.errors import RecipeError
 from rlinf_core.policies import make_policy, policy_kind
 from rlinf_core.policies.files import load_policy, newest_policy
 from rlinf_core.policies.latent_noise.config import Config as LatentNoise
+from rlinf_core.policies.normalisation import Normalisation
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
 from rlinf_core.specs import StationSpec
@@ -31,6 +32,11 @@ def learner_for(recipe: Recipe, config: AlgorithmSettings, policy: NetworkPolicy
     return LearnerGroup(config.name, policy, config, recipe.seed, size=placement.learners, strategy=placement.strategy,
                         restarts=placement.restarts, gpus=placement.learner_gpus, cpus=cpus_each(placement.processes),
                         computing=recipe.learner)
+
+
+def sees(policy: NetworkPolicy, before: Path | None) -> bool:
+    """Whether what it begins with has learned how to look at numbers, for itself and for its critics."""
+    return before is not None and (before.is_dir() or any(isinstance(part, Normalisation) for part in policy.modules()))
 
 
 def inherit(learner: Learner, folder: Path, name: str) -> None:

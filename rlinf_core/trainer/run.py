@@ -28,7 +28,7 @@ from rlinf_core.specs import StationSpec
 from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.data import data_for
 from rlinf_core.trainer.governor import governor_for
-from rlinf_core.trainer.learner import first_policy, inherit, learner_for
+from rlinf_core.trainer.learner import first_policy, inherit, learner_for, sees
 from rlinf_core.trainer.prefetch import prefetch_for
 from rlinf_core.trainer.progress import WRITE_S, Clock, Disk, Progress
 from rlinf_core.trainer.sources.intake import Intake
@@ -62,7 +62,7 @@ class Run:
         warm = recipe.algorithm.warm_start and not self.before
         self.stages: list[AlgorithmSettings] = [recipe.sft, recipe.algorithm] if warm else [recipe.algorithm]
         self.progress, self.disk = Progress(run_dir), Disk(run_dir)
-        self.version, self.published_at, self.fitted, self.stopping = 0, -1, bool(self.before), False
+        self.version, self.published_at, self.fitted, self.stopping = 0, -1, sees(self.policy, self.before), False
         self.saved, self.next_evaluation, self.seconds = (-1,) * 5, 0, 0.0  # seconds: of what was resumed
         self.evaluator: Evaluator | None = None
 
@@ -100,7 +100,7 @@ class Run:
     @property
     def phase(self) -> str:
         """waiting for demonstrations, sft, or online."""
-        return "waiting" if not self._ready() else "online" if self.last_stage else "sft"
+        return "waiting" if not (self._ready() and self.data.met) else "online" if self.last_stage else "sft"
 
     def _ready(self) -> bool:
         """Whether as many demonstrations have come as the recipe asks for."""

@@ -234,3 +234,22 @@ def test_sentences_come_back_as_they_went():
     assert instructions.decoded(instructions.encoded(said)) == said
     with pytest.raises(SpecError, match="without NUL"):
         instructions.encoded(["a\0b"])
+
+
+def test_a_value_beside_it_is_told_what_it_is_told():
+    """The same picture, of which one sentence ends well and another does not."""
+    from rlinf_core.algorithms.ppo import Config as PPO
+    from rlinf_core.algorithms.ppo import Learner as PPOLearner
+
+    learner = PPOLearner(pi0(), PPO(), seed=0)
+    seen = learner.policy.seen(observation("push", "pull"))
+    seen = {name: values[:1].repeat(2, *[1] * (values.ndim - 1)) if name != instructions.NAME else values
+            for name, values in seen.items()}
+    optimiser = torch.optim.Adam(learner.value.parameters(), 1e-3)
+    for _ in range(60):
+        loss = ((learner.value(seen) - torch.tensor([1.0, 0.0])) ** 2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    good, bad = learner.value(seen).tolist()
+    assert good - bad > 0.8

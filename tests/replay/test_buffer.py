@@ -200,3 +200,25 @@ def test_the_state_of_another_replay_is_refused_before_anything_is_read(task, sp
         with pytest.raises(RlinfError, match="replay: expected the state of one of at most 20 time steps in one process"):
             small.load_state_dict(state)
     assert len(small) == 0
+
+
+def test_a_chunk_that_is_learned_ends_where_something_else_was_asked_for_and_its_return_does_not(spec, random):
+    """A station's policy begins another chunk there."""
+    buffer = ReplayBuffer(spec, 50, instructions=True)
+    observations, actions, rewards, discounts = episode(spec, 10, 0.0)
+    told = encoded(["push"] * 5 + ["pull"] * 6)
+    buffer.insert_episode(observations | {"instruction": told}, actions, rewards, discounts)
+    alone = ReplayBuffer(spec, 50)
+    alone.insert_episode(observations, actions, rewards, discounts)
+    batch, plain = (each.sample(400, np.random.default_rng(0), horizon=4, execute=4) for each in (buffer, alone))
+    for name in ("reward", "steps", "discount", "next/vectors"):
+        assert np.array_equal(batch[name], plain[name])
+    here = batch["vectors"][:, :1]
+    chunks = batch["action"].reshape(400, 4, -1)[:, :, 0]
+    assert np.array_equal(chunks, np.minimum(here + np.arange(4), np.where(here < 5, 4.0, 9.0)))
+    assert list(decoded(batch["instruction"])) == ["push" if number < 5 else "pull" for number in here[:, 0]]
+    old = buffer.state_dict()
+    del old["arrays"]["asked"]
+    older = ReplayBuffer(spec, 50, instructions=True)
+    older.load_state_dict(old)
+    assert np.array_equal(older.sample(400, np.random.default_rng(0), horizon=4, execute=4)["action"], plain["action"])

@@ -64,8 +64,9 @@ def asking(monkeypatch):
     """A watcher of the left arm, whose interlock runs as its file says; the right one's was set to less."""
     monkeypatch.setattr(first_motion_watch, "TOLD_S", 0.0)
     watcher, arms = Watcher.__new__(Watcher), {"left": Interlock(0.25), "right": Interlock(0.02)}
-    watcher.getting, watcher.setting = ({name: SimpleNamespace(call_async=call(arm), service_is_ready=lambda: True)
-                                         for name, arm in arms.items()} for call in (Interlock.get.__get__, Interlock.set.__get__))
+    watcher.getting, watcher.setting = (
+        {name: SimpleNamespace(call_async=getattr(arm, call), service_is_ready=lambda: True) for name, arm in arms.items()}
+        for call in ("get", "set"))
     watcher.robot, watcher.arm, watcher.slowed = SimpleNamespace(interlocks=dict.fromkeys(arms, LIMITS)), "left", None
     watcher.node, watcher.stands = MagicMock(), {}
     watcher.states = [(0.0, SafetyState(state=SafetyState.ARMED))]

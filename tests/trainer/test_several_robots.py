@@ -13,8 +13,11 @@ from rlinf_core.policies.instructions import decoded
 from rlinf_core.policies.policy import Observation
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import learned_spec, robots_of
-from rlinf_core.rollouts.experience import Experience, Trajectory
+from rlinf_core.rollouts.experience import DEMONSTRATION, TRAIN, Experience, Trajectory
 from rlinf_core.task import load_task
+from rlinf_core.trainer.data import data_for
+from rlinf_core.trainer.governor import governor_for
+from rlinf_core.trainer.learner import first_policy, learner_for
 from rlinf_core.trainer.sources.robots import Robots
 from tests.messages import record
 from tests.trainer.test_stations import Station, free_port
@@ -136,3 +139,54 @@ def test_what_is_asked_of_each_robot_is_learned_with_what_it_did():
         (placed,) = robots._among(name, Experience([shown]))
         assert decoded(placed.observations["instruction"]) == (own.instruction,) * 4 and own.instruction
         assert placed.observations["vectors"].shape == (4, robots.spec.vector_size) and placed.station == name
+
+
+def two_robots(algorithm, batch_size):
+    """The data of a recipe of two robots, its learner, and what makes an episode of one of them."""
+    recipe = load_recipe("sim_embodiments", [
+        "simulation.environments=0", "collect.episodes=1", f"algorithm={{name: {algorithm}, critic_hidden: [8], batch_size: "
+        f"{batch_size}}}", "online.min_transitions=0", "policy.hidden=[8]"])
+    spec = learned_spec(recipe)
+    policy = first_policy(recipe, spec, None)
+    data = data_for(recipe, policy, governor_for(recipe, 50))
+    random = np.random.default_rng(0)
+
+    def episode(name, steps=9, mode=TRAIN, success=True):
+        own = spec.robots[name]
+        vectors, actions = spec.with_others(own, random.normal(7.0, 3.0, (steps + 1, own.vector_size)).astype(np.float32),
+                                            np.zeros((steps, own.action.dim), np.float32))
+        return Trajectory({"vectors": vectors}, actions, np.zeros(steps), np.ones(steps), success, mode,
+                          ["policy"] * steps, 0, station=f"station of {name}")
+
+    return recipe, data, policy, episode
+
+
+def test_nothing_is_learned_before_each_robot_has_brought_something_by_which_it_is_seen():
+    recipe, data, policy, episode = two_robots("sac", 8)
+    learner = learner_for(recipe, recipe.algorithm, policy)
+    for _ in range(40):
+        data.insert(episode("one"), 0)
+    assert data.due(0, learner) == 0 and data.normalisation() is None and data.accepting(0) and not data.met
+    data.insert(episode("two"), 0)
+    assert data.met and data.due(0, learner) > 0
+    learner.fit_normalisation(data.normalisation())
+    robots = len(policy.spec.robots)
+    assert (policy.encoder.mean[robots:].abs() > 1.0).all()
+    state = data.state_dict()
+    for _ in range(data.online.capacity // 10 + 1):
+        data.insert(episode("one"), 0)
+    assert data.met and data.due(0, learner) > 0, "once and for all"
+    again = two_robots("sac", 8)[1]
+    again.load_state_dict(state)
+    assert again.met
+
+
+def test_of_each_robot_as_much_is_demonstrated_also_where_one_alone_succeeds():
+    _, data, policy, episode = two_robots("rlpd", 4000)
+    for name in policy.spec.robots:
+        for _ in range(3):
+            data.insert(episode(name, mode=DEMONSTRATION), 0)
+    for _ in range(40):
+        data.insert(episode("one"), 0)
+    assert data.imitated.episodes == 40
+    assert data.demonstrated(4000)["vectors"][:, :2].mean(axis=0) == pytest.approx([0.5, 0.5], abs=0.04)

@@ -198,3 +198,26 @@ def test_the_table_of_the_docs_is_what_is_done():
         cells = " | ".join("yes" if not why_not(config, source) else "no" for source in (SIMULATORS, STATIONS))
         cells += f" | {on_recordings(name)}"
         assert f"| `{name}` | {cells} |" in lines, f"docs/algorithms.md: expected | `{name}` | {cells} |"
+
+
+@pytest.mark.parametrize("gated, learned", [("false", [3, 4]), ("true", [3, 4])])
+def test_what_was_recorded_of_the_policy_itself_is_no_experts_word(gated, learned, task, recordings, tmp_path):
+    record(Spool(tmp_path / "spool"), task.spec, "a-3", mode="train", steps=9, sources={3: "operator", 4: "operator"},
+           start=500.0).close()
+    recipe = recipe_of("dagger", "simulation.environments=2", recordings, f"algorithm.gated={gated}")
+    run = Run(recipe, tmp_path / "run", task.spec, lambda run, entry: None)
+    run.start(Silent())
+    vectors = run.data.online.vectors()[:, 0]
+    assert sorted(vectors[vectors >= 500.0] - 500.0) == learned, "but a person's is"
+    if gated == "false":
+        assert run.data.order()["expert_fraction"] == recipe.algorithm.beta, "no episode has been played yet"
+
+
+@pytest.mark.parametrize("name, refused", [("rlpd", True), ("sft", False)])
+def test_rewards_of_two_kinds_are_not_learned_from_as_one(name, refused, tmp_path):
+    recipe = recipe_of(name, "simulation.environments=1", "simulation.shaping=1", "collect.recordings=[there]")
+    if not refused:
+        check_source(recipe)
+        return
+    with pytest.raises(RecipeError, match="simulation.shaping: expected 0 beside collect.recordings for rlpd"):
+        check_source(recipe)

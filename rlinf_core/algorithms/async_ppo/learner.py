@@ -33,10 +33,13 @@ class Learner(PPO):
             data["versions"] = rollout.versions
         return data
 
+    def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+        return self.level(batch["proximal"], batch) if "proximal" in batch else interpolated(
+            now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
+
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         config = self.config
-        proximal = self.level(batch["proximal"], batch) if "proximal" in batch else interpolated(
-            now.detach(), then, batch["versions"].unsqueeze(-1), self.updates)
+        proximal = self.clipped_about(now, then, batch)
         return decoupled_loss(now, proximal, then, batch["advantages"].unsqueeze(-1), config.clip_low, config.clip_high,
                               config.dual_clip, config.weight_limit)
 

@@ -16,7 +16,7 @@ from rlinf_core.algorithms.common.learner import Checkpointed, adam, optimizer_s
 from rlinf_core.algorithms.common.settings import OnPolicySettings
 from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.policy import OnPolicyActor
-from rlinf_core.sharding import mean, shard, world_size
+from rlinf_core.sharding import shard, world_size
 
 
 @dataclass
@@ -195,15 +195,19 @@ class OnPolicy(Checkpointed):
             loss = loss - config.entropy * bonus
         with torch.no_grad():
             log_ratio = now - then
-            ratio = log_ratio.exp()
-            clipped = (ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)
-            metrics = {"entropy": bonus.item(), "kl": mean(ratio - 1.0 - log_ratio).item(),
-                       "clipped": mean(clipped.float()).item()}
+            ratio = (now - self.clipped_about(now, then, batch)).exp()
+            clipped = ((ratio < 1.0 - config.clip_low) | (ratio > 1.0 + config.clip_high)).float()
+            metrics = {"entropy": bonus.item(), "kl": ((log_ratio.exp() - 1.0 - log_ratio) * counted).sum().item(),
+                       "clipped": (clipped * counted).sum().item()}
         return loss, metrics
 
     def level(self, log_probs: Tensor, batch: Batch) -> Tensor:
         """Log-probabilities (B, E) of played actions, or (B, 1) of what was played of the chunk."""
         return to_level(log_probs * batch["executed"], self.config.level)
+
+    def clipped_about(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
+        """Log-probabilities (B, E or 1) of the policy from which the ratio is clipped."""
+        return then
 
     def objective(self, now: Tensor, then: Tensor, batch: Batch) -> Tensor:
         """Loss of each element; ``now`` and ``then`` are log-probabilities (B, E or 1)."""

@@ -21,17 +21,21 @@ class Learner(GRPO):
     config: Config
 
     def prepare(self, rollout: Rollout) -> Batch:
-        config = self.config
-        returns = rollout.returns
-        if config.safe_length:
-            returns = returns + length_penalty(rollout.mask.sum(dim=0), config.safe_length, config.length_buffer)
-        informative = has_gradient_signal(returns, config.group)
-        advantages = group_advantages(returns, config.group)
+        returns = self._shaped(rollout)
+        informative = has_gradient_signal(returns, self.config.group)
+        advantages = group_advantages(returns, self.config.group)
         return {"advantages": advantages.expand(rollout.mask.shape), "weights": rollout.mask * informative}
+
+    def _shaped(self, rollout: Rollout) -> Tensor:
+        """Returns (N,), less what an episode's length costs."""
+        config = self.config
+        if not config.safe_length:
+            return rollout.returns
+        return rollout.returns + length_penalty(rollout.mask.sum(dim=0), config.safe_length, config.length_buffer)
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
         """Dynamic sampling (section 3.2): until as many groups have one as were played at first."""
-        informative = float(has_gradient_signal(rollout.returns, self.config.group).sum())
+        informative = float(has_gradient_signal(self._shaped(rollout), self.config.group).sum())
         return informative < len(rollout.returns) / rollouts and rollouts <= self.config.max_resample
 
 

@@ -18,14 +18,18 @@ from rlinf_core.policies.encoder import Batch
 from rlinf_core.policies.gaussian.policy import Value
 from rlinf_core.sharding import mean
 
+SENTENCE_FEATURES = 64  # of the value beside a policy that reads its instruction by itself
+
 
 class Learner(OnPolicy):
-    """Trains a Gaussian actor and a value function beside it."""
+    """Trains an actor with a density and a value function beside it, which is told what the actor is told."""
 
     config: Config
 
     def more_modules(self) -> dict[str, torch.nn.Module]:
-        self.value = Value(self.policy.spec, self.policy.config)
+        config = self.policy.config
+        told = self.policy.reads_instructions and not config.sentence_features  # as a vision-language-action model is
+        self.value = Value(self.policy.spec, config.but(sentence_features=SENTENCE_FEATURES) if told else config)
         self.value.encoder.load_state_dict(self.policy.encoder_state(), strict=False)
         self.returns = RunningReturn(self.config.discount)
         return {"value": self.value, "returns": self.returns}
