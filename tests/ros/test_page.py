@@ -171,11 +171,13 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
 
 def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a_label_count(station, page):
     ready(station, page)
-    station.peer.for_s(0.5)
+    station.peer.for_s(1.5)
     page.silent, heard, before = True, listen(station, Joy, "page"), len(station.episodes)
     station.peer.for_s(0.5)
     heard.clear()
-    assert page.ask(station.peer, "success", seen=time.monotonic() - 9.0)["well"]
+    early = page.ask(station.peer, "success", seen=time.monotonic() - 99.0)
+    assert not early["well"] and "before the episode in play had begun" in early["text"] and not heard
+    assert page.ask(station.peer, "success", seen=time.monotonic() - 1.5)["well"]
     station.peer.spin(lambda: any(each.kind == EpisodeEvent.ENDED for each in station.episodes[before:]), 90, "its end")
     assert [each.buttons[BUTTONS.index("success")] for each in heard] == [1]
     assert page.ask(station.peer, "disarm", seen=time.monotonic() - 9.0)["well"]
@@ -196,7 +198,7 @@ def test_a_late_label_of_one_who_let_go_is_passed_on_and_renews_no_enable(statio
     station.peer.spin(lambda: not page.said["state"]["operator"], 90, "the device to be well again")
     station.peer.for_s(1.0)
     before = len(station.enables)
-    assert page.ask(station.peer, "success", seen=time.monotonic() - 9.0)["well"]
+    assert page.ask(station.peer, "success", seen=time.monotonic() - 1.5)["well"]
     station.peer.for_s(0.5)
     assert not any(each.data for each in station.enables[before:])
     assert page.ask(station.peer, "success")["text"] == "labelled: success"

@@ -46,8 +46,9 @@ class RobotSide:
 
     def reset(self, handle):
         self.go_on.wait(20.0)
-        (handle.canceled if self.cancelled else handle.succeed if self.success else handle.abort)()
-        return ResetScene.Result(success=self.success, message="" if self.success else "the peg is lost", stamp=to_stamp(7),
+        success = self.success and not self.cancelled
+        (handle.canceled if self.cancelled else handle.succeed if success else handle.abort)()
+        return ResetScene.Result(success=success, message="" if success else "the peg is lost", stamp=to_stamp(7),
                                  instruction="push the red cube")
 
     def close(self):

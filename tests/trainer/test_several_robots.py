@@ -153,8 +153,8 @@ def two_robots(algorithm, batch_size):
 
     def episode(name, steps=9, mode=TRAIN, success=True):
         own = spec.robots[name]
-        vectors, actions = spec.with_others(own, random.normal(7.0, 3.0, (steps + 1, own.vector_size)).astype(np.float32),
-                                            np.zeros((steps, own.action.dim), np.float32))
+        vectors = random.normal(7.0, 3.0, (steps + 1, own.vector_size)).astype(np.float32)
+        vectors, actions = spec.with_others(own, vectors, np.zeros((steps, own.action.dim), np.float32))
         return Trajectory({"vectors": vectors}, actions, np.zeros(steps), np.ones(steps), success, mode,
                           ["policy"] * steps, 0, station=f"station of {name}")
 
