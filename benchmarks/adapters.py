@@ -12,7 +12,6 @@ every one of its adapters. It does not cover a network between them, several sta
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import statistics
 import sys
@@ -25,6 +24,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import write  # noqa: E402
+
 TEXT = {"hidden_size": 1024, "num_hidden_layers": 7, "intermediate_size": 4096, "num_attention_heads": 16,
         "num_key_value_heads": 16}
 
@@ -55,7 +56,7 @@ def measured(rank: int, rounds: int, folder: Path) -> dict[str, float]:
     from rlinf_core.policies.files import load_policy, policy_name, save_policy
 
     policy, server = policy_of(rank), BridgeServer("127.0.0.1:0", folder / "inbox", folder / "policies", print, dict)
-    client, seen, have = BridgeClient(f"127.0.0.1:{server.port}", "a"), folder / "station", None
+    client, seen, have = BridgeClient(f"127.0.0.1:{server.port}", "a", links=False), folder / "station", None
     times: dict[str, list[float]] = {"writes": [], "travels": [], "loads": []}
     size = 0
     for version in range(1, rounds + 2):  # the first is new to the station, and does not count
@@ -104,7 +105,7 @@ def main() -> None:
              "time_ratio": flat["adapters_travels_s"] / flat["whole_travels_s"]}
     print(f"bytes {flat['bytes_ratio']:.4f}, time {flat['time_ratio']:.4f} of the whole one's")
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=1))
+        write(options.json, flat)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ algorithm learns. It does not cover how well it does on a robot. The losses' num
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from tests.algorithms.learning import RUNS, Run  # noqa: E402
 
 
@@ -53,7 +52,7 @@ def main() -> None:
     if options.curves:
         draw(curves, options.seeds, options.curves)
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
 
 
 def draw(curves: dict[str, list[Run]], seeds: list[int], path: Path) -> None:

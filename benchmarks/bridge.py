@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import os
 import statistics
@@ -53,6 +52,7 @@ from bridge_peers import (  # noqa: E402
     upload_raw,
 )
 
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.atomic_io import publish_file  # noqa: E402
 from rlinf_core.bridge.client import BridgeClient  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
@@ -280,6 +280,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="for how long they upload before the policy comes")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
+    if options.transitions % LENGTH or options.transitions < 0:
+        parser.error(f"--transitions: expected a multiple of {LENGTH}, of which an episode has so many, got "
+                     f"{options.transitions}")
+    if options.stations and options.megabytes < 1:
+        parser.error("--megabytes: expected a policy for --stations to wait for, got none")
+    options.uploading = min(options.uploading, options.stations) if options.stations else options.uploading
     size, agentlace = options.megabytes * 1_000_000, options.agentlace and options.agentlace.resolve()
     result: dict[str, float] = {"policy_mb": options.megabytes}
     with tempfile.TemporaryDirectory(prefix="rlinf-bridge-") as folder:
@@ -292,7 +298,7 @@ def main() -> None:
     for name, value in result.items():
         print(f"{name:32}{value:16,.3f}".rstrip("0").rstrip("."))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        write(options.json, result)
 
 
 if __name__ == "__main__":

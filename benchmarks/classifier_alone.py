@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.settings.overrides import quoted  # noqa: E402
 
 RLINF = ROOT / ".venv/bin/rlinf"
@@ -121,7 +121,7 @@ def main() -> None:
     if not options.only:
         result["inside"] = float(result["true_low"] <= result["classifier_success"] <= result["true_high"])
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks.figures import write  # noqa: E402
+
 WINDOW = 50
 NEVER = 1_000_000_000  # time steps
 
@@ -89,6 +91,9 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="rlinf-demo-seeds-") as folder:
         found = options.runs or [run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds]
+        seeds = [json.loads((run / "report.json").read_text())["seed"] for run in found]
+        if len(set(seeds)) < len(seeds):
+            parser.error(f"--runs: expected a run of each seed, got seeds {', '.join(map(str, seeds))}")
         results = {(report := json.loads((run / "report.json").read_text()))["seed"]: report for run in found}
         runs = dict(zip(results, found, strict=True))
         print(f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'worst':>8}{'to 90 %':>9}"
@@ -112,7 +117,7 @@ def main() -> None:
         if options.figure:
             figure(runs, results, options.figure)
         if options.json:
-            options.json.write_text(json.dumps(flat, indent=2))
+            write(options.json, flat)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ given apart. On a CPU it runs too; such figures say nothing of a GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import time
@@ -29,7 +28,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.algorithms import algorithm  # noqa: E402
 from rlinf_core.algorithms.common.computing import compute  # noqa: E402
 from rlinf_core.algorithms.common.learner import Checkpointed  # noqa: E402
@@ -188,7 +187,7 @@ def main() -> None:
                   flush=True)
             result |= {f"{task}_{way}_before": before, f"{task}_{way}_after": after, f"{task}_{way}_learned": float(passed)}
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from benchmarks.interlock import beside, burn, sync  # noqa: E402
 
 DOMAIN = 64
@@ -63,15 +64,15 @@ def main() -> None:
         print(f"{run}: {'beside hogs' if busy else 'alone':12} requirements {told['requirements_held']} "
               f"traps {told['traps_held']} longest silence {silence:.1f} ms {told['not_held'] or ''}", flush=True)
         if arguments.json:
-            arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+            write(arguments.json, figures)
     for key in ("requirements_held", "traps_held"):
         figures[f"fewest_{key}"] = min(figures[f"run{run}_{key}"] for run in range(arguments.runs))
     for name, busy in (("alone", False), ("beside_hogs", True)):
-        if silences := [figures[f"run{run}_longest_silence_ms"] for run in range(arguments.runs)
-                        if figures[f"run{run}_busy"] == busy]:
+        if silences := [silence for run in range(arguments.runs) if figures[f"run{run}_busy"] == busy
+                        and math.isfinite(silence := figures[f"run{run}_longest_silence_ms"])]:
             figures[f"longest_silence_ms_{name}"] = max(silences)
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        write(arguments.json, figures)
 
 
 if __name__ == "__main__":

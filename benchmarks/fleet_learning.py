@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -47,6 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from bridge_peers import free_port  # noqa: E402
 
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.launching.fleet import FOLDER  # noqa: E402
 from rlinf_core.reports.curves import read_events  # noqa: E402
 
@@ -130,16 +130,18 @@ def play(stations: int, way: str, seed: int, options: argparse.Namespace, folder
         finally:
             if child.poll() is None:
                 child.terminate()  # a shell's background job has SIGINT ignored
-            child.wait(60)
+            child.wait(180)  # its stations first, and then the trainer, each asked three times
     episodes = trained(run)
     if not episodes:
         raise SystemExit(f"expected training episodes, got none: {(folder / f'{run.name}.log').read_text()[-2000:]}")
     took = episodes[-1]["time"] - episodes[0]["time"]
-    steps = sum(max(event["env_steps"] for event in episodes if event["station"] == name)
-                for name in {event["station"] for event in episodes})
+    of_each = [[event["env_steps"] for event in episodes if event["station"] == name]
+               for name in {event["station"] for event in episodes}]
+    steps = sum(max(each) for each in of_each)
+    within = steps - episodes[0]["env_steps"], len(episodes) - 1  # the first one had ended when the time began
     return {"reached": float(ended), "seconds": took, "episodes": float(len(episodes)), "steps": float(steps),
-            "updates": float(updates(run)), "seconds_per_episode": took * stations / len(episodes),
-            "seconds_per_step": took * stations / max(1, steps), "seconds_per_update": took / max(1, updates(run))}
+            "updates": float(updates(run)), "seconds_per_episode": took * stations / max(1, within[1]),
+            "seconds_per_step": took * stations / max(1, within[0]), "seconds_per_update": took / max(1, updates(run))}
 
 
 def _watched(run: Path, child: subprocess.Popen, limit_s: float) -> bool:
@@ -181,6 +183,8 @@ def main() -> None:
                           f"{found['seconds_per_episode']:>11.2f}{found['seconds_per_step']:>8.4f}"
                           f"{found['seconds_per_update']:>10.4f}", flush=True)
                     flat |= {f"{key}_{stations}_{way.replace(' ', '_')}_seed_{seed}": value for key, value in found.items()}
+                    if options.json:  # a later one may not end well
+                        write(options.json, flat)
     for key in ("seconds_per_episode", "seconds_per_step", "seconds_per_update"):
         means = {way: [value for name, value in flat.items() if name.startswith(f"{key}_1_{way.replace(' ', '_')}")]
                  for way in options.ways}
@@ -193,7 +197,7 @@ def main() -> None:
         shares = sum(1.0 / flat[f"seconds_per_{each}_ratio_free"] for each in ("step", "update"))
         print(f"free: the inverses of both add up to {shares:.2f} (1: not waiting has given all that it can)")
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=1) + "\n")
+        write(options.json, flat)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from bridge_peers import free_port  # noqa: E402
 
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.cli.fleet_up import GONE, Station  # noqa: E402
 from rlinf_core.episodes.journal import ARRIVED  # noqa: E402
 from rlinf_core.launching.fleet import Member, members  # noqa: E402
@@ -159,6 +160,8 @@ def main() -> None:
                              "smaller --real-time-factor")
         flat |= {f"{name}_{count}": value for name, value in found.items()}
         least = min(options.stations)
+        if options.json:  # of more of them nothing may come
+            write(options.json, flat)
         efficiency = found["episodes_per_hour"] / count / (flat[f"episodes_per_hour_{least}"] / least)
         flat[f"efficiency_{count}"] = efficiency
         full = "   the cores are full" if found["busy"] > FULL else ""
@@ -166,7 +169,7 @@ def main() -> None:
               f"{found['cores']:>8.2f}{found['trainer_cores']:>9.2f}{found['busy']:>7.0%}"
               f"{found['counted']:>9.0f}{full}", flush=True)
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=1) + "\n")
+        write(options.json, flat)
 
 
 if __name__ == "__main__":

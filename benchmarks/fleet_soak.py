@@ -35,6 +35,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from bridge_peers import free_port  # noqa: E402
 from cutter import Cutter  # noqa: E402
 
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.bridge.client import BridgeClient  # noqa: E402
 from rlinf_core.bridge.fleet import Fleet  # noqa: E402
 from rlinf_core.bridge.inbox import digest  # noqa: E402
@@ -145,6 +146,12 @@ class Killed:
         self.process.wait()
         self.start()
 
+    def end(self) -> None:
+        """For good, where it has not ended by itself."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
     def check(self) -> None:
         """It may not end by itself in trouble."""
         if self.process.poll():
@@ -185,32 +192,36 @@ def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cut
     capacity = 2 * total * (STEPS + 1)
     ingest = Killed(root / "trainer.log", "--trainer", run_dir, capacity, port)
     cutter = Cutter(port)
-    playing = [Killed(root / f"{name_of(n)}.log", "--station", root, n, each, cutter.port) for n in range(stations)]
-    plan = sorted((draw.uniform(0.02, 0.9), what) for what, count in (
-        ("kill", kills), ("cut", cuts), ("station", station_kills)) for _ in range(count))
-    arrivals, said = Arrivals(run_dir), began
-    while any(one.process.poll() is None for one in playing):
-        for one in (ingest, *playing):
-            one.check()
-        if time.monotonic() > said + SAID_S:
-            said = time.monotonic()
-            print(f"{arrivals.look()} of {total} have arrived after {said - began:.0f} s", flush=True)
-        if plan and arrivals.look() >= plan[0][0] * total:
-            what = plan.pop(0)[1]
-            time.sleep(draw.uniform(0, 0.5))
-            if what == "cut":
-                cutter.cut(draw.uniform(0.2, 1.0) * cut_s, silent=draw.random() < 0.5)
-            else:
-                (ingest if what == "kill" else draw.choice(playing)).kill()
-        time.sleep(0.1)
-    for patience_s in (0.0, 10.0, 60.0):  # one that was killed a moment ago may not be so far as to end in order
-        time.sleep(patience_s)
-        ingest.process.send_signal(signal.SIGTERM)
-        if ingest.process.wait() != -signal.SIGTERM:
-            break
-        ingest.start()
-    ingest.check()
-    cutter.close()
+    playing = list[Killed]()
+    with contextlib.ExitStack() as ending:
+        ending.callback(cutter.close)
+        ending.callback(lambda: [one.end() for one in (ingest, *playing)])
+        playing += [Killed(root / f"{name_of(n)}.log", "--station", root, n, each, cutter.port) for n in range(stations)]
+        arrivals = Arrivals(run_dir)
+        plan = sorted((draw.uniform(0.02, 0.9), what) for what, count in (
+            ("kill", kills), ("cut", cuts), ("station", station_kills)) for _ in range(count))
+        said = began
+        while any(one.process.poll() is None for one in playing):
+            for one in (ingest, *playing):
+                one.check()
+            if time.monotonic() > said + SAID_S:
+                said = time.monotonic()
+                print(f"{arrivals.look()} of {total} have arrived after {said - began:.0f} s", flush=True)
+            if plan and arrivals.look() >= plan[0][0] * total:
+                what = plan.pop(0)[1]
+                time.sleep(draw.uniform(0, 0.5))
+                if what == "cut":
+                    cutter.cut(draw.uniform(0.2, 1.0) * cut_s, silent=draw.random() < 0.5)
+                else:
+                    (ingest if what == "kill" else draw.choice(playing)).kill()
+            time.sleep(0.1)
+        for patience_s in (0.0, 10.0, 60.0):  # one that was killed a moment ago may not be so far as to end in order
+            time.sleep(patience_s)
+            ingest.process.send_signal(signal.SIGTERM)
+            if ingest.process.wait() != -signal.SIGTERM:
+                break
+            ingest.start()
+        ingest.check()
     return {"episodes": total, **check(root, stations, each), "kills": ingest.kills, "cuts": cutter.cuts,
             "station_kills": sum(one.kills for one in playing), "longest_cut_s": cut_s,
             "seconds": time.monotonic() - began}
@@ -264,7 +275,7 @@ def main() -> None:
                       options.station_kills, options.seed)
     print(", ".join(f"{name} {value:g}" for name, value in result.items()))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        write(options.json, result)
     if result["lost"] or result["duplicated"]:
         raise SystemExit(1)
 

@@ -33,6 +33,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.bridge.client import BridgeClient, described, parts  # noqa: E402
 from rlinf_core.bridge.sending import Sender  # noqa: E402
 from rlinf_core.episodes import Episode, read_episode  # noqa: E402
@@ -78,7 +79,8 @@ def huge_length(r: Random, messages: MessageList) -> MessageList:
 
 
 def drop_message(r: Random, messages: MessageList) -> MessageList:
-    return [message for number, message in enumerate(messages) if number not in r.sample(range(len(messages)), 2)]
+    dropped = r.sample(range(len(messages)), 2)
+    return [message for number, message in enumerate(messages) if number not in dropped]
 
 
 def repeat_message(r: Random, messages: MessageList) -> MessageList:
@@ -224,14 +226,14 @@ def flipped(r: Random, data: bytes) -> bytes:
 
 # Parts on the way
 def spoil_parts(r: Random, parts: list[Any]) -> list[Any]:
-    at = r.randrange(len(parts))
     how = r.choice(["flip", "cut", "drop", "repeat", "shuffle", "end", "place", "rename", "hash", "id", "size"])
+    at = r.randrange(1 if how in ("flip", "cut", "place") else 0, len(parts))  # the first has no chunk
     episode, file = parts[0].episode, r.randrange(len(parts[0].episode.files))
-    if how in ("flip", "cut") and at:
+    if how in ("flip", "cut"):
         chunk = parts[at].chunk
         chunk.data = flipped(r, chunk.data) if how == "flip" else chunk.data[:-1]
         chunk.crc32 = r.choice([chunk.crc32, zlib.crc32(chunk.data)])  # damaged on the way, or by a peer's own fault
-    elif how == "place" and at:
+    elif how == "place":
         parts[at].chunk.file, parts[at].chunk.offset = r.choice([0, 1, 99]), r.choice([0, 1, 1 << 40])
     elif how == "rename":
         episode.files[file].name = r.choice(["../x", "x", "", SUMS, "." * 300])
@@ -399,7 +401,7 @@ def main() -> None:
     figures |= {"seed": arguments.seed, "date": time.strftime("%Y-%m-%d"), "cores": len(os.sched_getaffinity(0))}
     print(json.dumps(figures, indent=1))
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+        write(arguments.json, figures)
     sys.exit(bool(figures["exceptions"] or figures["silent_changes"]))
 
 

@@ -18,13 +18,11 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import json
 import logging
 import math
 import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -36,6 +34,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks import figures  # noqa: E402
+
 DOMAIN, PATIENCE_S, ARMS_S = 73, 60.0, 10.0
 KEPT, CHUNK_HZ = 1000, 50  # chunks whose times the node keeps, of the last 1000 ticks their lateness; and how many come
 HOME = (0.5, 0.0, 0.2, 1.0, 0.0, 0.0, 0.0)
@@ -106,6 +106,11 @@ LOADS = {"idle": "nothing beside it", "loaded": "one busy process on each core",
 
 def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
     """Milliseconds from a chunk's arrival to the target's publication, and of the tick's lateness, by the node itself."""
+    with figures.folder("rlinf-interlock-") as folder:
+        return times_in(folder, hz, load, seconds)
+
+
+def times_in(folder: Path, hz: int, load: str, seconds: float) -> dict[str, float]:
     import rclpy
     import yaml
     from diagnostic_msgs.msg import DiagnosticArray
@@ -118,7 +123,6 @@ def node_times(hz: int, load: str, seconds: float) -> dict[str, float]:
     from rlinf_core.launching.graph import RESPAWN, Process
     from rlinf_core.launching.supervisor import Supervisor
 
-    folder = Path(tempfile.mkdtemp(prefix="rlinf-interlock-"))
     values = yaml.safe_load((ROOT / "robots/franka_fr3/limits.yaml").read_text())
     values |= {"tick": 1.0 / hz, "enable_lease": "unlimited", "stale_state": 1.0, "lost_state": 5.0,
                **dict.fromkeys(("contact_force", "contact_torque", "contact_fault"), "unlimited"),
@@ -340,7 +344,7 @@ def main() -> None:
               f"{row['cost_us']:6.1f} us", flush=True)
         result |= {f"guard_{name}_{key}": value for key, value in row.items()}
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        figures.write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.demo_seeds import NEVER, WINDOW, run_demo, trained  # noqa: E402
+from benchmarks.figures import write  # noqa: E402
 
 ALONE = ("station.operator.takes_over=0",)
 
@@ -109,7 +110,7 @@ def main() -> None:
         if options.figure:
             figure(runs, options.figure)
         if options.json:
-            options.json.write_text(json.dumps(flat, indent=2))
+            write(options.json, flat)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.algorithms import algorithm  # noqa: E402
 from rlinf_core.algorithms.common.computing import compute  # noqa: E402
 from rlinf_core.algorithms.common.on_policy import Rollout  # noqa: E402
@@ -158,7 +157,7 @@ def act_pi0(sizes: Sizes, views: list[int], chosen: list[str]) -> Iterator[dict[
     yield {"copy_tb_per_s": ceilings[0] / 1e12, "product_tflop_per_s": ceilings[1] / 1e12}
     for count in views:
         plain: np.ndarray | None = None
-        best = float("inf")
+        best = floor = float("inf")
         for way, precision, execution in ways(sizes, chosen):
             sizes.fresh()
             policy = sizes.policy("pi0", count, horizon=50)
@@ -290,7 +289,7 @@ def main() -> None:
         for figures in PARTS[part](sizes, options.views, options.ways):
             flat |= figures
             if options.json:
-                options.json.write_text(json.dumps(flat, indent=1))
+                write(options.json, flat)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks.figures import write  # noqa: E402
+
 VENV, CAMERAS = ROOT / ".venvs/lerobot", {"front": (480, 640), "wrist": (480, 640)}
 
 
@@ -48,7 +50,7 @@ def main() -> None:
             result |= peer(Path(folder), arguments.episodes, arguments.steps)
     print(result)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result))
+        write(arguments.json, result)
 
 
 def made(folder: Path, episodes: int, steps: int) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import socket
 import sys
@@ -111,6 +110,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+    from benchmarks.figures import write
     from rlinf_core.launching.graph import station_processes
     from rlinf_core.launching.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
@@ -142,7 +142,7 @@ def main() -> None:
             print(f"{viewers:<10}{found['core']:>18.3f}{found['fps']:>12.1f}{found['sent_fps']:>10.1f}")
         robot.over.set()
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        write(options.json, result)
     os._exit(0)  # what the middleware still has in its threads is of no interest
 
 

@@ -37,6 +37,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import write  # noqa: E402
 
 TASKS = {"ppo_pendulum": ("ppo", "InvertedPendulum-v5", 80_000), "ppo_hopper": ("ppo", "Hopper-v5", 200_000),
          "sac_pendulum": ("sac", "Pendulum-v1", 8_000), "sac_double": ("sac", "InvertedDoublePendulum-v5", 15_000),
@@ -244,7 +245,7 @@ def main() -> None:
                "worst_processor_ratio": max(value for name, value in result.items() if name.endswith("_processor_ratio")),
                "worst_return_gap": max(value for name, value in result.items() if name.endswith("_return_gap"))}
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ cores. It does not cover how well a policy learns from data that is one update o
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.trainer.train import train  # noqa: E402
 
@@ -65,7 +64,7 @@ def main() -> None:
         result[f"{workers}_ratio"] = result[f"{workers}_pipelined_steps_per_s"] / result[f"{workers}_steps_per_s"]
         print(f"{workers.replace('_', ' ')}: pipelined is {result[f'{workers}_ratio']:.2f} times in turns")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib.util
-import json
 import subprocess
 import sys
 import threading
@@ -27,6 +26,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import write  # noqa: E402
+
 CLIENTS, HORIZON, COST_S = 8, 50, 0.02
 CAMERAS, STATE, ACTIONS = ("front", "wrist"), 8, 7
 
@@ -229,7 +230,7 @@ def main() -> None:
     for name, value in result.items():
         print(f"{name:28}{value:10.3f}")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ tests/ros/test_remote_station.py has.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +34,8 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import write  # noqa: E402
+
 TASKS = {"reach": ("franka_sim", "reach"), "pick": ("panda_maniskill", "pick_cube"),  # robot and task of the recipe
          "insertion": ("franka_sim", "peg_insertion")}
 HZ, THINKS_S, HORIZON, DELAY = 20.0, 0.3, 16, 6
@@ -221,7 +222,7 @@ def main() -> None:
         for name in options.tasks:
             flat |= compared(name, options, Path(folder))
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=1))
+        write(options.json, flat)
 
 
 if __name__ == "__main__":

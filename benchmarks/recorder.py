@@ -29,6 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+from benchmarks.figures import write  # noqa: E402
 from benchmarks.page import CAMERAS, HZ, cpu_s, scene  # noqa: E402
 
 DOMAIN, KINDS, PATIENCE_S = 59, ("raw", "jpeg"), 60.0
@@ -174,10 +175,10 @@ def of_the_bare_one(station: Station, kind: str, seconds: float, folder: Path) -
     time.sleep(1.0)
     before, begun = cpu_s(child.pid), time.monotonic()
     steps = station.play(kind, seconds, f"bare_{kind}")
-    written = -1
+    spent, written = time.monotonic() - begun, -1
     while written != (written := out.stat().st_size):  # what is kept for it is not lost
         time.sleep(0.5)
-    core = (cpu_s(child.pid) - before) / (time.monotonic() - begun)
+    core = (cpu_s(child.pid) - before) / spent
     counts = Counter(json.loads(child.communicate("")[0].splitlines()[-1]))
     out.unlink()
     return {"bare_core": core, "bare_lost": lost(counts, kind, steps, "")}
@@ -227,7 +228,7 @@ def main() -> None:
               f"{result[f'{kind}_megabytes_per_s']:>8.1f}{result[f'{kind}_bare_lost']:>13.0f}"
               f"{result[f'{kind}_bare_core']:>8.3f}")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        write(options.json, result)
     os._exit(0)  # what the middleware still has in its threads is of no interest
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.bridge import bridge_pb2 as pb  # noqa: E402
 from rlinf_core.recipes.release import Release  # noqa: E402
 from rlinf_core.trainer.release.record import Outcome, Record  # noqa: E402
@@ -56,7 +56,7 @@ def watch(random: np.random.Generator, episodes: int, old: float, new: float, he
 def trial(random: np.random.Generator, episodes: int, old: float, new: float, held: float) -> tuple[bool, int]:
     """Whether it was rolled back, and after how many episodes."""
     releases = Releases(Release(staged=True, episodes=episodes), Path("/nowhere"))
-    heard = {"a": (time.time(), pb.StationReport())}
+    heard = {"a": (time.monotonic(), pb.StationReport())}
     releases.version_for("a", 1)
     played = 0
     while releases.version_for("a", 2) == 2 or not played:
@@ -94,7 +94,7 @@ def main() -> None:
             name = f"{'' if since is None else f'since_{since}_'}{most}_{old:.2f}_{new:.2f}_{held:.1f}"
             flat |= {f"rolled_back_{name}": back, f"episodes_{name}": after}
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=2) + "\n")
+        write(options.json, flat)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ It does not cover reading episodes from disk, the bridge, or the copy to a GPU.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks.figures import write  # noqa: E402
+
 IMAGE, LENGTH = (128, 128, 3), 50
 
 
@@ -149,7 +150,7 @@ def main() -> None:
             result[f"{what}_ratio_to_{name}"] = ratio
             print(f"ours / {name}, {what}: {ratio:.2f}")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2))
+        write(options.json, result)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,8 @@ class RobotSide:
 def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
     """Seconds from a message to the pose that answers it, without a station: through the processes of one of FLOORS.
 
-    inf where no answer came within a period, which is what a station has for one, too.
+    inf where no answer came within a period: these answers do not say what they answer. A station's do, and count
+    within three periods, those after more than one as late.
     """
     import rclpy
 
@@ -185,7 +186,10 @@ def as_a_driver(children: int = 0) -> None:
 
 def as_everybody() -> None:
     """At no real-time priority, which what this thread starts would have, too."""
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    for children in (0, os.SCHED_RESET_ON_FORK):  # which a thread that has no right to it may not take back
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_OTHER | children, os.sched_param(0))
+            return
 
 
 if __name__ == "__main__":

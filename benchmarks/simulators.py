@@ -23,7 +23,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.cli.check import recipe_of  # noqa: E402
 from rlinf_core.reports.films import caption  # noqa: E402
 from rlinf_core.rollouts.simulated import simulated_station, stations  # noqa: E402
@@ -126,7 +126,7 @@ def main() -> None:
               f"{seen['ours_ms']:7.2f}{seen['ratio']:7.2f}{seen['ratio_interlock']:16.2f}"), flush=True)
         result |= {f"{name}_{key}": value for key, value in seen.items() if key != "simulator"}
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1))
+        write(options.json, result)
     if options.picture:
         side_by_side(options.only or simulators(), options.picture)
 

@@ -24,10 +24,8 @@ It does not cover a network between machines, compressed images, or what the rob
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -35,6 +33,7 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+from benchmarks import figures  # noqa: E402
 from benchmarks.robot_side import (  # noqa: E402
     CAMERAS,
     FLOORS,
@@ -43,6 +42,7 @@ from benchmarks.robot_side import (  # noqa: E402
     OFFSETS,
     SIZE,
     SPEED,
+    STATE_HZ,
     WARM_UP_S,
     RobotSide,
     as_a_driver,
@@ -256,6 +256,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=20, help="lockstep episodes")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
+    if wrong := [hz for hz in options.hz if hz < 1 or STATE_HZ % hz]:
+        parser.error(f"--hz: expected parts of the {STATE_HZ} Hz of the robot's state, e.g. 20, 50 or 100, got {wrong[0]}")
     from rlinf_core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
@@ -265,11 +267,11 @@ def main() -> None:
     as_a_driver()
     rclpy.init()
     result: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="rlinf-station-loop-") as folder:
+    with figures.folder("rlinf-station-loop-") as folder:
         print(f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}")
         for hz in options.hz:  # half of each floor before and half after: the machine's mood changes
             before = {name: round_trips(hz, options.seconds / 2, name) for name in FLOORS}
-            ours = real_time(Path(folder), hz, options.seconds, options.tick, options.horizon)
+            ours = real_time(folder, hz, options.seconds, options.tick, options.horizon)
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
             print(f"{hz:>4} Hz {'the station':<16}{ours['p50_ms']:9.2f} ms{ours['p99_ms']:9.2f} ms{ours['missed']:5d}"
                   f"{ours['late']:6d}{ours['dropped']:9d}{ours['inference_p50_ms']:8.2f} ms", flush=True)
@@ -284,11 +286,11 @@ def main() -> None:
         worst = max(options.hz, key=lambda hz: result[f"p50_ratio_{hz}hz"])
         result |= {key: result[f"{key}_{worst}hz"] for key in ("p50_ratio", "p50_ms", "p99_ms")}
         as_everybody()  # what a lockstep's station is started from
-        result |= lockstep(Path(folder), options.episodes)
+        result |= lockstep(folder, options.episodes)
     print(f"lockstep: {result['lockstep_steps_per_s']:.1f} environment steps/s through the station, "
           f"{result['bare_simulator_steps_per_s']:.1f} of the bare simulator (ratio {result['lockstep_ratio']:.2f})")
     if options.json:
-        options.json.write_text(json.dumps(result, indent=2))
+        figures.write(options.json, result)
     rclpy.try_shutdown()
 
 

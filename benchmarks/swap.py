@@ -17,12 +17,10 @@ real network.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +32,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+from benchmarks import figures  # noqa: E402
+
 DOMAIN, HZ, TICK_S = 91, 10.0, 0.01
 CENTRE, RADIUS, SPEED, SCALE = np.array([0.5, 0.0, 0.25]), 0.08, 0.08, 0.02  # [m], [m], [m/s], [m] of an action of 1
 HORIZON, EXECUTE, AT, STEPS = 8, 4, 18, 160  # time step in mid-chunk, and of an episode
@@ -336,9 +336,9 @@ def main() -> None:
     flat: dict[str, float] = {}
     print(f"{'':21}{'':15}{'old went on':>12}{'others':>8}{'asked step':>13}{'told step':>13}{'allowed':>11}"
           f"{'goes on':>9}{'stands':>8}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="rlinf-swap-") as folder:
+    with figures.folder("rlinf-swap-") as folder:
         for mode in options.modes:
-            for name, row in measured(Path(folder) / mode, mode, DOMAIN).items():
+            for name, row in measured(folder / mode, mode, DOMAIN).items():
                 known = {key: f"{value:.2f} s" for key, value in row.items() if key in ("went_on_s", "stood_s")}
                 print(f"{mode:21}{name:15}{row.get('old_went_on', math.nan):12.0f}{row['others']:8.0f}"
                       f"{row['asked']:9.4f} m/s"
@@ -350,7 +350,7 @@ def main() -> None:
     flat["other_versions"] = sum(value for key, value in flat.items() if key.endswith("_others"))
     print(f"largest step of the commanded velocity: {flat['largest_step_ratio']:.3f} of what the acceleration allows")
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=1) + "\n")
+        figures.write(options.json, flat)
 
 
 if __name__ == "__main__":

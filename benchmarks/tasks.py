@@ -17,8 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
-
 import sim_bridges.mujoco_scene  # noqa: E402, F401 (says how MuJoCo renders before any simulator imports it)
+from benchmarks.figures import write  # noqa: E402
 from rlinf_core.cli.train import train_command  # noqa: E402
 from rlinf_core.recipes import load_recipe  # noqa: E402
 from rlinf_core.reports.curves import read_evaluations, wilson  # noqa: E402
@@ -87,7 +87,7 @@ def main() -> None:
         flat = {f"{task}_{key}": value for task, figures in results.items() for key, value in figures.items()}
         flat |= {"tasks": len(results), "learned": sum(figures["after"] >= GOAL for figures in results.values())}
         if options.json:
-            options.json.write_text(json.dumps(flat, indent=2))
+            write(options.json, flat)
         if options.markdown:
             options.markdown.write_text("\n".join(rows) + "\n")
     print(f"{flat['learned']} of {flat['tasks']} tasks at {GOAL:.0%} or more")

@@ -13,11 +13,9 @@ machines, or faults of which the twin knows nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -215,6 +213,7 @@ def main() -> None:
     if options.times < 1:
         parser.error(f"--times: expected at least 1, got {options.times}")
     sys.path[:0] = [str(ROOT), str(ROOT / "ros_ws/src/rlinf")]
+    from benchmarks import figures
     from rlinf_core.ros import ros_environment
 
     if os.environ.get("ROS_DOMAIN_ID") != str(DOMAIN):
@@ -223,8 +222,8 @@ def main() -> None:
 
     rclpy.init()
     result: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(prefix="rlinf-twin-faults-") as folder:
-        bench = Bench(Path(folder))
+    with figures.folder("rlinf-twin-faults-") as folder:
+        bench = Bench(folder)
         with bench.supervisor:
             for process in bench.processes:
                 process.parameters.update({"person": False} if process.name == "environment" else {})
@@ -242,7 +241,7 @@ def main() -> None:
                            f"{key}_median_ms": round(took[len(took) // 2], 1), f"{key}_held": held}
     result["held"] = all(value for key, value in result.items() if key.endswith("_held"))
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        figures.write(options.json, result)
     rclpy.try_shutdown()
     sys.exit(0 if result["held"] else 1)
 

@@ -16,7 +16,6 @@ than these two, or a real arm.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,8 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
+from benchmarks.figures import write  # noqa: E402
+
 OTHER = {"red": "blue", "blue": "red"}
 FAMILIES: dict[str, dict[str, Any]] = {
     "pi0": {"sde_noise": 0.5}, "pi05": {"sde_noise": 0.5}, "smolvla": {"sde_noise": 0.5}, "groot": {"sde_noise": 0.5},
@@ -128,6 +129,9 @@ def main() -> None:
     options = parser.parse_args()
     from rlinf_core.reports.curves import wilson
 
+    names = [run.name for run in options.runs or []]
+    if len(set(names)) < len(names):
+        parser.error(f"--runs: expected folders of different names, got {', '.join(names)}")
     torch.set_num_threads(1)
     flat: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="rlinf-vla-") as folder:
@@ -149,7 +153,7 @@ def main() -> None:
                  "max_wrong_instruction": max(result["wrong_instruction"] for result in results.values()),
                  "max_success_before": max(result["success_before"] for result in results.values())}
     if options.json:
-        options.json.write_text(json.dumps(flat, indent=1))
+        write(options.json, flat)
 
 
 if __name__ == "__main__":

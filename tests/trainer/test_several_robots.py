@@ -144,8 +144,8 @@ def test_what_is_asked_of_each_robot_is_learned_with_what_it_did():
 def two_robots(algorithm, batch_size):
     """The data of a recipe of two robots, its learner, and what makes an episode of one of them."""
     recipe = load_recipe("sim_embodiments", [
-        "simulation.environments=0", "collect.episodes=1", f"algorithm={{name: {algorithm}, critic_hidden: [8], batch_size: "
-        f"{batch_size}}}", "online.min_transitions=0", "policy.hidden=[8]"])
+        "simulation.environments=0", "collect.episodes=1", "online.min_transitions=0", "policy.hidden=[8]",
+        f"algorithm={{name: {algorithm}, critic_hidden: [8], batch_size: {batch_size}}}"])
     spec = learned_spec(recipe)
     policy = first_policy(recipe, spec, None)
     data = data_for(recipe, policy, governor_for(recipe, 50))

@@ -1,0 +1,30 @@
+"""Where a benchmark's figures go; and a folder that stays where it failed, as its messages point to the logs in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write(path: Path, figures: Mapping[str, Any]) -> None:
+    """One flat JSON object; null for what has no number, as of what never came."""
+    said = {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in figures.items()}
+    path.write_text(json.dumps(said, indent=1, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def folder(prefix: str) -> Iterator[Path]:
+    """A temporary one; it is kept where what is done in it fails."""
+    made = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield made
+    except BaseException:
+        print(f"kept for a closer look: {made}", flush=True)
+        raise
+    shutil.rmtree(made, ignore_errors=True)
