@@ -8,7 +8,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends build-essential
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /rlinf
 COPY . .
-ARG EXTRAS="policy teleop page realsense gripper"
+ARG EXTRAS="policy report teleop page realsense gripper"
 ARG TORCH=cpu
 # shellcheck disable=SC2086
 RUN . /opt/ros/jazzy/setup.bash && PYTHON=/usr/bin/python3 RLINF_TORCH=$TORCH scripts/setup.sh $EXTRAS

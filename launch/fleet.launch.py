@@ -63,10 +63,10 @@ def _station(member, processes: list, playing: set) -> list:
     from station import node_of
 
     from rlinf_core.launching.graph import ONCE, SHUTDOWN
-    from rlinf_core.ros import of_every_process
+    from rlinf_core.ros import of_launched
 
-    said = of_every_process(member.recipe.station.domain)
-    nodes = [node_of(process, f"{member.name}.{process.name}", additional_env=said) for process in processes]
+    said = of_launched(member.recipe)
+    nodes = [node_of(process, f"{member.name}.{process.name}", member.folder, additional_env=said) for process in processes]
 
     def end(process, code: int) -> list:
         if member.name not in playing:  # it ends already

@@ -67,16 +67,16 @@ def _start(context: LaunchContext) -> list:
     from rlinf_core.launching.graph import SHUTDOWN, operator_process
     from rlinf_core.launching.next_steps import next_steps
     from rlinf_core.operators import SCRIPTED
-    from rlinf_core.ros import of_every_process
+    from rlinf_core.ros import of_launched
 
     value = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     asked = launched(value)
     recipe, run_dir, wanted = asked.recipe, asked.run_dir, asked.wanted
     if not asked.processes:
         return [LogInfo(msg=f"{asked.before.succeeded} of {wanted} demonstrations are in {run_dir} already")]
-    actions: list = [SetEnvironmentVariable(*pair) for pair in of_every_process(recipe.station.domain).items()]
+    actions: list = [SetEnvironmentVariable(*pair) for pair in of_launched(recipe).items()]
     for process in asked.processes:
-        node = node_of(process, process.name)
+        node = node_of(process, process.name, run_dir)
         actions.append(node)
         if process.restart == SHUTDOWN:
             actions.append(_end_with(node, process.name))
@@ -95,12 +95,14 @@ def _start(context: LaunchContext) -> list:
     return actions
 
 
-def node_of(process: Process, name: str, **more: Any) -> Node:
-    """A process of a station; launch shows it by that name."""
+def node_of(process: Process, name: str, run_dir: Path, **more: Any) -> Node:
+    """A process of a station; launch shows it by that name. Its parameters go to ``params/`` in the run's folder."""
     from rlinf_core.launching.graph import RESPAWN
+    from rlinf_core.launching.supervisor import parameters_file
 
     return Node(package=process.package, executable=process.executable, name=process.executable,
-                namespace=process.namespace, parameters=[process.parameters], remappings=list(process.remappings),
+                namespace=process.namespace, parameters=[str(parameters_file(process, run_dir / "params"))],
+                remappings=list(process.remappings),
                 respawn=process.restart == RESPAWN, respawn_delay=1.0, prefix=UNTIL_IT_CAN_ANSWER, exec_name=name,
                 output="screen", emulate_tty=sys.stdout.isatty(), **more)
 

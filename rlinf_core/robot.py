@@ -123,6 +123,8 @@ class Robot(Settings):
             raise ValueError("driver: simulator has neither 'topics' nor 'controller': it speaks the robot interface")
         if self.arms and self.home:
             raise ValueError("'home' is of a robot with one arm; of several, each says its own: arms: {left: {home: ...}}")
+        if self.arms and self.twin:
+            raise ValueError("'twin' is of a robot with one arm; of several, a simulator has them: driver: simulator")
         if self.arms and self.root_frame:
             raise ValueError("'root_frame' is of a robot with one arm; of several, say the frame of each in its limits")
         if self.arms and self.controller:

@@ -20,12 +20,13 @@ done
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 ros=ros with="ROS 2 from its wheels"
 if [ -n "${ROS_DISTRO:-}" ]; then
-  "$python" -c 'import rclpy' 2>/dev/null || {
+  base=$("$python" -c 'import sys; print(getattr(sys, "_base_executable", sys.executable))')  # of a .venv that is empty yet
+  "$python" -c 'import rclpy' 2>/dev/null || "$base" -c 'import rclpy' 2>/dev/null || {
     echo "setup: ROS 2 $ROS_DISTRO is sourced, and Python $version cannot import its rclpy. Expected ROS's own Python (3.12 for" \
       "Jazzy): PYTHON=/usr/bin/python3 make setup. Or open a shell without ROS, and the wheels are used" >&2
     exit 1
   }
-  if [[ $("$python" -c 'import rclpy; print(rclpy.__file__)') != "$PWD/.venv/"* ]]; then
+  if [[ $("$python" -c 'import rclpy; print(rclpy.__file__)' 2>/dev/null) != "$PWD/.venv/"* ]]; then
     if compgen -G ".venv/lib/python*/site-packages/ros_wheels_bootstrapper.pth" >/dev/null; then
       echo "setup: expected .venv without ROS 2's wheels, since ROS 2 $ROS_DISTRO is sourced, and they come before it. Run: make clean," \
         "then this again" >&2

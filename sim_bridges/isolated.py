@@ -6,8 +6,10 @@ IsaacLab does, ``RLINF_PYTHON_<NAME>`` names it. They speak over a socket: a lin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -51,12 +53,13 @@ class IsolatedSimulator:
         command = [python, "-W", "ignore", "-m", "sim_bridges.isolated", name, json.dumps(options), str(theirs.fileno())]
         try:
             self._process = subprocess.Popen(command, cwd=ours_alone, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+                                             start_new_session=True,  # what it starts, as python.sh does, ends with it
                                              stdout=sys.stderr.fileno() if _real(sys.stderr) else None,
                                              env=os.environ | {"PYTHONPATH": paths})
         except OSError as error:
             raise RlinfError(f"simulator '{name}': cannot start {python}: {error}") from error
         theirs.close()
-        self._file = ours.makefile("rwb")
+        self._socket, self._file = ours, ours.makefile("rwb")
         about = self._answer()
         self.tick_s, self.cameras, self.joint_names = about["tick_s"], tuple(about["cameras"]), tuple(about["joint_names"])
         self._faulting = about["faulting"]
@@ -106,9 +109,13 @@ class IsolatedSimulator:
 
     def close(self) -> None:
         """End its process."""
-        if self._process.poll() is None:
-            self._process.kill()
+        if self._process.returncode is None:  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        with contextlib.suppress(OSError):  # what could not be sent any more
+            self._file.close()
+        self._socket.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):

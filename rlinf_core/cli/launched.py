@@ -13,6 +13,7 @@ from rlinf_core.data.takes import Takes
 from rlinf_core.errors import RecipeError
 from rlinf_core.launching.collecting import collecting, collecting_processes
 from rlinf_core.launching.graph import Process, director_process, station_processes, write_plan
+from rlinf_core.launching.preflight import check_page, check_policy_device
 from rlinf_core.operators import KEYBOARD, SCRIPTED
 from rlinf_core.paths import expanded
 from rlinf_core.recipes import Recipe, load_recipe, station_robot
@@ -58,6 +59,8 @@ def launched(said: Mapping[str, str]) -> Launched:
         if before.succeeded >= wanted:
             return Launched(recipe, overrides, run_dir, wanted, before, [])
     processes = station_processes(recipe, run_dir)
+    check_page(recipe.station.web)
+    check_policy_device(recipe)
     keep_recipe(recipe, run_dir)
     if wanted:
         processes = collecting_processes(recipe, run_dir, before, terminal=False)

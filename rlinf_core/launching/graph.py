@@ -266,7 +266,8 @@ def _interlock(recipe: Recipe, robot: Robot, action: ActionSpec, arm: str) -> Pr
     process = _node(recipe, "interlock", "rlinf.interlock", SHUTDOWN, limits_file=str(robot.interlocks[arm]),
                     estops=list(robot.estops) or [""], latch_file="" if simulated else str(latch),
                     lockstep=station.lockstep and robot.driver == SIMULATOR, teleports=simulated, distance=robot.distance,
-                    driver=driver is not None and driver.repeats)
+                    driver=driver is not None and driver.repeats,
+                    follows=robot.controller.topic if robot.controller else "")
     if not arm:
         return process
     rows, others = action.rows(arm), [other for other in robot.arms if other != arm]

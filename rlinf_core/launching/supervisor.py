@@ -156,10 +156,24 @@ def _refusal(log: Path) -> str:
     return f"\n{log.read_text(errors='replace')}".rpartition("\nrlinf: ")[2].strip()
 
 
+class _Quoting(yaml.SafeDumper):
+    """Every text in quotes: ROS's parser takes `123e12`, `y`, `nan` for something else, which PyYAML leaves bare."""
+
+
+_Quoting.add_representer(str, lambda dumper, said: dumper.represent_scalar("tag:yaml.org,2002:str", said, style='"'))
+
+
+def parameters_file(process: Process, folder: Path) -> Path:
+    """Where they stand, for ROS to read."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{process.name}.yaml"
+    path.write_text(yaml.dump({"/**": {"ros__parameters": process.parameters}}, Dumper=_Quoting))
+    return path
+
+
 def command_line(process: Process, folder: Path) -> list[str]:
     """How to start a station's process without ROS's tools; its parameters go to a file in ``folder``."""
-    parameters = folder / f"{process.name}.yaml"
-    parameters.write_text(yaml.safe_dump({"/**": {"ros__parameters": process.parameters}}))
+    parameters = parameters_file(process, folder)
     remappings = [item for old, new in process.remappings for item in ("-r", f"{old}:={new}")]
     return [sys.executable, "-m", process.module, "--ros-args", "-r", f"__ns:={process.namespace}",
             *remappings, "--params-file", str(parameters)]

@@ -18,6 +18,7 @@ from rlinf_msgs.srv import ResetFault
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, String
 from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
 
 from rlinf.qos import OVERHEARD, profile
 from tests.ros.conftest import peer_in
@@ -27,6 +28,7 @@ pytest.importorskip("ur_dashboard_msgs.msg", reason="rlinf messages builds ur_da
 from ur_dashboard_msgs.msg import RobotMode, SafetyMode  # noqa: E402
 
 from rlinf.universal_robots import ROBOT, SAFETY, fault_of  # noqa: E402
+from sim_bridges.twins.universal_robots import FOLLOWS  # noqa: E402
 from sim_bridges.twins.universal_robots_state import HOME, tool_pose  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
@@ -55,8 +57,8 @@ class Bench(Arm):
         self.faults, self.health, self.poses, self.joints = listen(peer, String, "robot/fault"), {}, [], []
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda array: self.health.update(
             {status.name: status for status in array.status}), 10)
-        peer.node.create_subscription(PoseStamped, "/tcp_pose_broadcaster/pose", self.poses.append, OVERHEARD)
-        peer.node.create_subscription(JointState, "/joint_states", self.joints.append, OVERHEARD)
+        peer.node.create_subscription(PoseStamped, "ur/tcp_pose_broadcaster/pose", self.poses.append, OVERHEARD)
+        peer.node.create_subscription(JointState, "ur/joint_states", self.joints.append, OVERHEARD)
         self.say = {name: peer.node.create_publisher(kind, name, profile(name))
                     for name, kind in (("policy/action", ActionChunk), ("enable", Bool))}
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
@@ -95,7 +97,7 @@ class Bench(Arm):
 
     def at_the_robot(self, name):
         """A person's act there."""
-        client = self.peer.node.create_client(Trigger, f"/dashboard_client/{name}")
+        client = self.peer.node.create_client(Trigger, f"ur/dashboard_client/{name}")
         assert self.ask(client, Trigger.Request()).success
 
 
@@ -128,6 +130,15 @@ def test_with_its_slider_down_it_follows_and_says_so(station):
     station.moves()
     assert station.inject("").successful
     station.moves()
+
+
+def test_s23_whoever_else_tells_the_arms_own_controller_is_a_fault_by_name(station):
+    cause = f"foreign_publisher:{FOLLOWS}"
+    other = station.peer.node.create_publisher(JointTrajectory, FOLLOWS, 10)
+    station.peer.spin(lambda: (station.states[-1].state, station.states[-1].cause) == (SafetyState.FAULT, cause), 30,
+                      lambda: f"the fault: {station.states[-1]}")
+    station.peer.node.destroy_publisher(other)
+    station.peer.spin(lambda: station.clear(cause).success, 30, "the reset")
 
 
 def test_s17_a_safeguard_that_a_person_closes_again_moves_nothing(station):

@@ -43,7 +43,8 @@ from rlinf_core.interlock import Event, Mode, Output, State, load_limits, looses
 from rlinf_core.interlock.types import Rows
 
 PARAMETERS = {"limits_file": "", "lockstep": False, "lockstep_guard_s": 1.0, "latch_file": "", "estops": [""],
-              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False}
+              "teleports": False, "distance": False, "autostart": True, "others": [""], "rows": [0, 0, 0], "driver": False,
+              "follows": ""}
 COLLECT_TICKS, STOPPED = 10, (Mode.DISARMED, Mode.FAULT)
 MAX_EVENTS = 32     # said of one tick; more are counted
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
@@ -97,7 +98,7 @@ class Interlock(StationNode):
         if self.limits.gripper_width:
             self.inputs.commands += ("gripper/command",)
             self.gripper_commands = publisher(self, "gripper/command")
-        self.inputs.commands += ("robot/reset",)
+        self.inputs.commands += ("robot/reset", *filter(None, [self.settings["follows"]]))
         self.resets = publisher(self, "robot/reset")
         self.applied = publisher(self, "applied")
         self.safety = publisher(self, "safety")

@@ -22,6 +22,7 @@ MEANINGS: dict[str, str] = {
     "device": "where the policy computes: auto, cpu, cuda",
     "distance": "`distance` must be heard",
     "driver": "`robot/fault` must be heard, ten times a second, of a driver's node",
+    "follows": "the topic by which a controller of the robot's own is told, on which nobody else may publish either",
     "estops": "names of the e-stops that must be heard",
     "external": "the robot side is no simulator",
     "first_seeds": "of the scenes of collecting, training and evaluating",
