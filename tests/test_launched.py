@@ -1,6 +1,7 @@
 """What the arguments of ROS's launch mean; one that cannot be meant is refused by its name, and nothing is written."""
 
 import json
+import socket
 
 import pytest
 
@@ -8,6 +9,7 @@ from rlinf_core.cli.launched import file, launched, overrides_of
 from rlinf_core.errors import RecipeError
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, resolved
+from rlinf_core.ros import of_launched
 from rlinf_core.settings.overrides import override
 from rlinf_core.settings.reading import Document
 
@@ -102,3 +104,21 @@ def test_a_person_has_the_device_of_the_recipe(tmp_path, own, kind):
     asked = launched(said(tmp_path, recipe=str(tmp_path / "mine.yaml"), operator="person", episodes="2"))
     assert asked.recipe.station.operator.kind == kind
     assert kind == "keyboard" or asked.recipe.station.operator.scale == 0.5
+
+
+def test_a_page_whose_port_is_anothers_is_refused_before_anything_is_written(tmp_path):
+    taken = "station.web.port: expected one that is free"
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(RecipeError, match=taken):
+        launched(said(tmp_path, web=str(other.getsockname()[1])))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("robot, shell, alone", [("franka_sim", None, True), ("franka_twin", None, True),
+                                                 ("franka_fr3", None, False), ("franka_sim", "SUBNET", False)])
+def test_a_station_without_hardware_is_heard_on_this_machine_alone(monkeypatch, robot, shell, alone):
+    monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE", raising=False)
+    if shell:
+        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", shell)
+    environment = of_launched(load_recipe("demo", [f"station.robot={robot}"]))
+    assert environment.get("ROS_AUTOMATIC_DISCOVERY_RANGE") == ("LOCALHOST" if alone else None)
+    assert environment["ROS_DOMAIN_ID"].isdecimal()

@@ -59,6 +59,8 @@ def test_each_arm_has_limits_in_the_order_of_the_file_and_one_arm_has_no_name():
 
 @pytest.mark.parametrize("changes, said", [
     ({"limits": "limits.yaml"}, "expected 'limits', of a robot with one arm, or 'arms', .* and not both"),
+    ({"twin": {"node": "sim_bridges.twins.franka"}, "driver": "franka", "simulator": ""},
+     "'twin' is of a robot with one arm"),
     ({"arms": None}, "expected 'limits', of a robot with one arm, or 'arms', .* and not both"),
     ({"arms": {"left": {"limits": "l.yaml"}}}, "'arms': expected two or more, got left alone"),
     ({"arms": {"left": {"limits": "l.yaml"}, "gripper": {"limits": "r.yaml"}}}, "'gripper' begins the names of other"),

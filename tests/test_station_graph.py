@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from rlinf_core.bridge.fleet import Fleet
 from rlinf_core.errors import REFUSED, RecipeError, RlinfError
@@ -18,6 +19,7 @@ from rlinf_core.launching import supervisor as supervising
 from rlinf_core.launching.graph import ONCE, RESPAWN, SHUTDOWN, Process, station_processes, trainer_process
 from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_station
 from rlinf_core.recipes import load_recipe
+from rlinf_core.robot import load_robot
 
 KEYBOARD = "station.operator.kind=keyboard"
 
@@ -262,3 +264,30 @@ def test_a_task_that_nobody_can_show_needs_a_person(tmp_path):
     with pytest.raises(RecipeError, match="script: expected in the task's file 'script: .*', one of insertion, joints"):
         graph(tmp_path, f"station.task={task}")
     assert "operator" not in graph(tmp_path, f"station.task={task}", KEYBOARD)
+
+
+def test_every_text_among_the_parameters_is_read_as_one(tmp_path):
+    """ROS's parser takes some for numbers and truth values, which PyYAML does not quote: a hash of limits may be one."""
+    said = {"limits_hash": "123456789e12", "station": "y", "arms": ["x", "nan"], "empty": "", "rows": [0, 1], "on": True,
+            "colon": "a: b\nc"}
+    path = supervising.parameters_file(Process("one", "rlinf", "one", "one", "/one", said), tmp_path / "params")
+    assert yaml.safe_load(path.read_text()) == {"/**": {"ros__parameters": said}}
+    values = [node for node in yaml.compose(path.read_text()).value[0][1].value[0][1].value]
+    texts = [each for _, node in values for each in (node.value if isinstance(node, yaml.SequenceNode) else [node])
+             if each.tag.endswith(":str")]
+    assert len(texts) == 6 and all(each.style == '"' for each in texts)
+
+
+def test_no_twin_speaks_by_the_names_of_the_arm_that_it_stands_in_for(tmp_path):
+    real = {name: {topic for topic in load_robot(name).topics.values() if topic.startswith("/")}
+            for name in ("ur5e", "franka_fr3")}
+    for folder in Path("robots").iterdir():
+        if (robot := load_robot(folder.name)).twin:
+            topics = {*robot.topics.values(), *([robot.controller.topic] if robot.controller else [])}
+            assert not topics & set().union(*real.values()), folder
+
+
+def test_the_topic_by_which_a_controller_of_the_robots_own_is_told_is_watched(tmp_path):
+    assert graph(tmp_path)["interlock"].parameters["follows"] == ""
+    own = graph(tmp_path, "station.robot=ur5e", "station.task=ur5e_reach", KEYBOARD, "station.lockstep=false")
+    assert own["interlock"].parameters["follows"] == own["controller"].parameters["topic"] != ""

@@ -34,12 +34,13 @@ from sim_bridges.twins.universal_robots_state import FROZEN, HOME, IDLE, KNOWN, 
 TICK_S = 0.01  # 100 Hz, where the driver has 500
 NEAR_M, NOISE_A = 0.02, 0.01
 ARM = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
-FOLLOWS = "ur/scaled_joint_trajectory_controller/joint_trajectory"
+DRIVER = "/ur_twin"  # its namespace
+FOLLOWS = f"{DRIVER}/scaled_joint_trajectory_controller/joint_trajectory"
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
 class Twin(ControlNode):
-    """One arm, with its driver in the namespace ``ur`` of the station: in none it would answer for an arm that is there."""
+    """One arm, with its driver in the namespace ``/ur_twin``: in none it would answer for an arm that is there."""
 
     def __init__(self) -> None:
         super().__init__("twin")
@@ -56,20 +57,21 @@ class Twin(ControlNode):
         self.create_timer(TICK_S, self._tick)
 
     def _make_interfaces(self) -> None:
-        status = "ur/io_and_status_controller"
+        status = f"{DRIVER}/io_and_status_controller"
         kinds = {f"{status}/safety_mode": SafetyMode, f"{status}/robot_mode": RobotMode,
                  f"{status}/robot_program_running": Bool}
         self.latched = {name: self.create_publisher(kind, name, LATCHED) for name, kind in kinds.items()}
-        self.joints = self.create_publisher(JointState, "ur/joint_states", 10)
-        self.poses = self.create_publisher(PoseStamped, "ur/tcp_pose_broadcaster/pose", 10)
-        self.wrenches = self.create_publisher(WrenchStamped, "ur/force_torque_sensor_broadcaster/wrench", 10)
-        self.scaling = self.create_publisher(Float64, "ur/speed_scaling_state_broadcaster/speed_scaling", 10)
+        self.joints = self.create_publisher(JointState, f"{DRIVER}/joint_states", 10)
+        self.poses = self.create_publisher(PoseStamped, f"{DRIVER}/tcp_pose_broadcaster/pose", 10)
+        self.wrenches = self.create_publisher(WrenchStamped, f"{DRIVER}/force_torque_sensor_broadcaster/wrench", 10)
+        self.scaling = self.create_publisher(Float64, f"{DRIVER}/speed_scaling_state_broadcaster/speed_scaling", 10)
         self.create_subscription(JointTrajectory, FOLLOWS, self._on_trajectory, 10)
-        for name, do in (("ur/dashboard_client/close_safety_popup", lambda: ""),
-                         ("ur/dashboard_client/unlock_protective_stop", lambda: self.control.unlock(time.monotonic())),
-                         ("ur/dashboard_client/power_on", lambda: self.control.power(IDLE)),
-                         ("ur/dashboard_client/brake_release", lambda: self.control.power(RUNNING)),
-                         ("ur/dashboard_client/play", self.control.start),
+        for name, do in ((f"{DRIVER}/dashboard_client/close_safety_popup", lambda: ""),
+                         (f"{DRIVER}/dashboard_client/unlock_protective_stop", lambda: self.control.unlock(
+                             time.monotonic())),
+                         (f"{DRIVER}/dashboard_client/power_on", lambda: self.control.power(IDLE)),
+                         (f"{DRIVER}/dashboard_client/brake_release", lambda: self.control.power(RUNNING)),
+                         (f"{DRIVER}/dashboard_client/play", self.control.start),
                          (f"{status}/resend_robot_program", self.control.start)):
             self.create_service(Trigger, name, partial(self._answer, do))
         self.goals = publisher(self, "goal_pose")

@@ -280,32 +280,6 @@ def test_dapo_plays_on_until_as_many_groups_teach_as_were_played_at_first(return
     assert setting("grpo")[0].wants_more(rollout, 1) is False
 
 
-def test_dapo_looks_for_groups_that_teach_by_what_it_learns_from():
-    """All alike succeed; which of them took longer teaches, or teaches nothing, in both."""
-    for safe, more in ((0, True), (1, False)):
-        learner, collector = setting("dapo", max_resample=5, safe_length=safe, length_buffer=4)
-        rollout = collector.episodes(4)
-        rollout.step_rewards, rollout.mask = torch.zeros(len(rollout.mask), 8, 1), torch.ones(len(rollout.mask), 8)
-        rollout.step_rewards[0], rollout.mask[2:, ::2] = 1.0, 0.0
-        assert learner.wants_more(rollout, 1) is more
-        assert bool(learner.prepare(rollout)["weights"].any()) is not more
-
-
-def test_what_was_never_played_dilutes_no_metric_and_what_was_not_clipped_is_not_called_so():
-    learner, collector = setting("async_ppo", level="action", clip_low=0.1, clip_high=0.1, horizon=4)
-    rollout = rollout_of(learner, collector)
-    batch = {"vectors": rollout.observations["vectors"][0], "actions": rollout.actions[0], "advantages": torch.ones(16),
-             "weights": torch.ones(16), "executed": torch.zeros_like(rollout.executed[0]), "returns": torch.ones(16),
-             "values": torch.ones(16)}
-    batch["executed"][:, 0] = 1.0
-    log_probs, _ = learner.policy.log_probs(batch, batch["actions"])
-    batch |= {"log_probs": log_probs.detach() - 1.0, "proximal": log_probs.detach()}
-    _, metrics = learner.loss(batch)
-    assert metrics["clipped"] == 0.0 and metrics["kl"] == pytest.approx(np.e - 2.0, rel=1e-4)
-    _, metrics = learner.loss(batch | {"proximal": log_probs.detach() - 0.2})
-    assert metrics["clipped"] == pytest.approx(1.0)
-
-
 def test_a_ratio_at_the_very_bound_is_not_clipped():
     learner, collector = setting("grpo", clip_low=0.0, clip_high=0.0)
     rollout = collector.episodes(4)

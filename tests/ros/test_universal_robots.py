@@ -57,8 +57,8 @@ class Bench(Arm):
         self.faults, self.health, self.poses, self.joints = listen(peer, String, "robot/fault"), {}, [], []
         peer.node.create_subscription(DiagnosticArray, "/diagnostics", lambda array: self.health.update(
             {status.name: status for status in array.status}), 10)
-        peer.node.create_subscription(PoseStamped, "ur/tcp_pose_broadcaster/pose", self.poses.append, OVERHEARD)
-        peer.node.create_subscription(JointState, "ur/joint_states", self.joints.append, OVERHEARD)
+        peer.node.create_subscription(PoseStamped, "/ur_twin/tcp_pose_broadcaster/pose", self.poses.append, OVERHEARD)
+        peer.node.create_subscription(JointState, "/ur_twin/joint_states", self.joints.append, OVERHEARD)
         self.say = {name: peer.node.create_publisher(kind, name, profile(name))
                     for name, kind in (("policy/action", ActionChunk), ("enable", Bool))}
         self.arming = peer.node.create_client(SetBool, "interlock/arm")
@@ -97,7 +97,7 @@ class Bench(Arm):
 
     def at_the_robot(self, name):
         """A person's act there."""
-        client = self.peer.node.create_client(Trigger, f"ur/dashboard_client/{name}")
+        client = self.peer.node.create_client(Trigger, f"/ur_twin/dashboard_client/{name}")
         assert self.ask(client, Trigger.Request()).success
 
 

@@ -1,6 +1,8 @@
 """A simulator in a virtual environment of its own: the same to the last bit, and said in words when it fails."""
 
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -84,3 +86,20 @@ def test_closing_ends_its_process(isolated):
 
 def test_most_simulators_have_no_python_of_their_own():
     assert python_of("franka_mujoco") is None
+
+
+def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monkeypatch):
+    """As Isaac Sim's python.sh, which does not become the Python that it starts."""
+    wrapper = tmp_path / "python.sh"
+    wrapper.write_text(f"#!/bin/sh\n{sys.executable} \"$@\" &\necho $! > {tmp_path}/pid\nwait\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("RLINF_PYTHON_GYMNASIUM_ROBOTICS", str(wrapper))
+    simulator = make("gymnasium_robotics")
+    pid = int((tmp_path / "pid").read_text())
+    assert Path(f"/proc/{pid}").exists()
+    simulator.close()
+    end = time.monotonic() + 10.0
+    while time.monotonic() < end and (stat := Path(f"/proc/{pid}/stat")).exists() and " Z " not in stat.read_text():
+        time.sleep(0.01)
+    assert not stat.exists() or " Z " in stat.read_text()
+    simulator.close()

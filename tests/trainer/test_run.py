@@ -148,18 +148,6 @@ def test_of_a_corrected_episode_what_the_operator_did_is_demonstrated_and_nothin
     assert len(np.unique(vectors[:200])) == 9
 
 
-def test_an_episode_that_a_person_drove_throughout_is_of_no_old_policy(spool, task, tmp_path):
-    run = run_of(task, tmp_path / "run")
-    shown(run, spool, "d", mode="demonstration")
-    run.version, before = 100, run.data.steps
-    def nobodys(topic, number, message):
-        if topic == "episode":
-            message.policy_version = -1
-
-    assert shown(run, spool, "o", sources=dict.fromkeys(range(5), "operator"), change=nobodys) == "online"
-    assert shown(run, spool, "p") == "stale" and run.data.steps == before + 5
-
-
 def test_each_demonstrated_transition_is_as_likely_whoever_showed_it(spool, task, tmp_path):
     run = run_of(task, tmp_path / "run", "algorithm.batch_size=4000")
     shown(run, spool, "d", mode="demonstration", steps=3, start=1000.0)

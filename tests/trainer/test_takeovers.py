@@ -6,7 +6,7 @@ import pytest
 from rlinf_core.episodes.spool import Spool
 from rlinf_core.rollouts.experience import Trajectory
 from tests.messages import record
-from tests.trainer.test_run import RLPD, run_of
+from tests.trainer.test_run import RLPD, run_of, shown
 
 STEPS = 10
 WHO = ["policy"] * 3 + ["nobody"] + ["operator"] * 2 + ["nobody"] + ["policy"] * 2 + ["operator"]
@@ -60,3 +60,15 @@ def test_critics_learn_that_what_a_person_ended_had_failed_only_where_the_recipe
     shown = batch["vectors"][2000:, 0]
     assert {5.0, 6.0, 7.0} <= set(shown) and not {0.0, 1.0, 2.0, 3.0, 4.0} & set(shown), "what it did is demonstrated"
     assert run.data.steps == 8 and run.data.by_station()["a"]["episodes"] == 2
+
+
+def test_an_episode_that_a_person_drove_throughout_is_of_no_old_policy(task, tmp_path):
+    run, spool = run_of(task, tmp_path / "run"), Spool(tmp_path / "spool")
+    shown(run, spool, "d", mode="demonstration")
+    run.version, before = 100, run.data.steps
+    def nobodys(topic, number, message):
+        if topic == "episode":
+            message.policy_version = -1
+
+    assert shown(run, spool, "o", sources=dict.fromkeys(range(5), "operator"), change=nobodys) == "online"
+    assert shown(run, spool, "p") == "stale" and run.data.steps == before + 5
