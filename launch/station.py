@@ -91,7 +91,7 @@ def _start(context: LaunchContext) -> list:
         actions.append(LogInfo(msg="be the operator in a terminal of your own: ros2 run rlinf operator --ros-args "
                                    f"-r __ns:={operator.namespace} {renamed}{settings}"))
     directed = value["director"] == "true" or wanted > 0
-    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], asked.overrides, directed)))
+    actions.append(LogInfo(msg=next_steps(recipe, value["recipe"], asked.overrides, run_dir, directed)))
     return actions
 
 

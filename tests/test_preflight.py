@@ -4,6 +4,7 @@ import math
 import re
 import socket
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -187,4 +188,6 @@ def test_gpus_are_counted_as_far_as_one_can_without_torch(installed, visible, ot
 @pytest.mark.parametrize("said, told", [(["station.operator={kind: keyboard}"], True), ([], False),
                                         (["station.operator={kind: keyboard}", "station.web.port=8080"], False)])
 def test_no_second_operator_is_recommended_beside_a_page(said, told):
-    assert ("rlinf teleop" in next_steps(load_recipe("demo", said), "demo", said)) == told
+    steps = next_steps(load_recipe("demo", said), "demo", said, Path("runs/a station"))
+    assert ("rlinf teleop" in steps) == told
+    assert re.search(r"rlinf direct demo .*--out 'runs/a station' ", steps), "one report of both"

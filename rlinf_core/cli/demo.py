@@ -153,7 +153,7 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
         say_where(recipe)
         if episodes:
             return _some(supervisor, recipe, run_dir, json_file)
-        print(next_steps(recipe, name, overrides), flush=True)
+        print(next_steps(recipe, name, overrides, run_dir), flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while True:
                 for event in supervisor.poll():

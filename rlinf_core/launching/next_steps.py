@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 from rlinf_core.operators import SCRIPTED
 from rlinf_core.recipes import Recipe
 
 
-def next_steps(recipe: Recipe, name: str, overrides: list[str], director: bool = False) -> str:
+def next_steps(recipe: Recipe, name: str, overrides: list[str], run_dir: Path, director: bool = False) -> str:
     """Some lines, a command each.
 
     Args:
         recipe: what runs.
         name, overrides: as it was loaded; the commands say the same.
+        run_dir: of the station, which its director shares: the report is of both.
         director: whether one goes through the phases already.
     """
     station = recipe.station
@@ -24,8 +26,8 @@ def next_steps(recipe: Recipe, name: str, overrides: list[str], director: bool =
     absent = station.operator.kind != SCRIPTED and not station.web.port  # two voices are a HOLD
     steps = [(f"rlinf teleop {same}", "be its operator, who arms and takes over")] * absent
     steps += [(f"rlinf train {same}", "its trainer, if none runs yet")] * learns
-    steps += [(f"rlinf direct {same}", "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns)
-              ] * (not director)
+    phases = "its phases: collect" + ", wait for the trainer, evaluate, improve" * learns
+    steps += [(f"rlinf direct {same} --out {shlex.quote(str(run_dir))}", phases)] * (not director)
     steps += [(f"rlinf status {same}", "how it is")]
     head = f"station '{station.name}' (ROS_DOMAIN_ID {station.domain}) now waits for you; next, each in a terminal:"
     return "\n".join([head, *(f"    {command}    # {what}" for command, what in steps)])

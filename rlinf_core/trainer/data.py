@@ -113,8 +113,9 @@ class ReplayData(Data):
     @property
     def met(self) -> bool:
         """Of several robots, whether each has brought something by which it is seen; once they have, for good."""
-        robots = self._robots
-        self._met = self._met or bool((self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all())
+        if not self._met and isinstance(self.online, ReplayBuffer):  # which that of several robots is
+            robots = self._robots
+            self._met = bool((self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all())
         return self._met
 
     def normalisation(self) -> np.ndarray | None:
@@ -162,12 +163,13 @@ class ReplayData(Data):
         own = len(self.imitated)
         if not own:
             return super().demonstrated(size)
-        fraction, weights = own / (own + len(self.demonstrations)), (None, None)
+        fraction = own / (own + len(self.demonstrations))
+        weights: list[np.ndarray | None] = [None, None]
         if robots := self._robots:  # as many of each: of one that succeeds more, more are its own
             shown, played = (buffer.present_of(robots) for buffer in (self.demonstrations, self.imitated))
             of_each = played / np.maximum(shown + played, 1)
             fraction = float(of_each[shown + played > 0].mean())
-            weights = self.demonstrations.fair(robots, 1.0 - of_each), self.imitated.fair(robots, of_each)
+            weights = [self.demonstrations.fair(robots, 1.0 - of_each), self.imitated.fair(robots, of_each)]
         share = int(self.random.binomial(size, fraction))
         parts = [self._sampled(buffer, count, weight) for buffer, count, weight in zip(
             (self.demonstrations, self.imitated), (size - share, share), weights, strict=True) if count]

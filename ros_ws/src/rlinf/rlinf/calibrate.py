@@ -195,6 +195,8 @@ def calibrate(recipe: Recipe, arm: str, margin: float, out: Path, write: bool) -
         if write:
             publish(changed, text)
         print(f"written: {changed}" if write else f"not written: {changed}, as --write would")
+    if write:
+        print("limits and home are read as a station starts: start one that runs (its rlinf up and rlinf teleop) again")
 
 
 def main() -> None:

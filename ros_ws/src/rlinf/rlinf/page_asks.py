@@ -203,7 +203,8 @@ class PageAsks:
     def _task(self, do: Callable[[], Any]) -> Future:
         """Done in the ROS thread."""
         executor: Any = self.node.executor
-        return executor.create_task(do)  # type: ignore[no-any-return]
+        made: Future = executor.create_task(do)
+        return made
 
 
 async def _answer(future: Future) -> Any:
