@@ -89,11 +89,12 @@ def main() -> None:
     options = parser.parse_args()
     from rlinf_core.reports.curves import wilson
 
+    seeds = [json.loads((run / "report.json").read_text())["seed"] for run in options.runs or []] or options.seeds
+    if len(set(seeds)) < len(seeds):
+        parser.error(f"expected a run of each seed, got seeds {', '.join(map(str, seeds))}")
+
     with tempfile.TemporaryDirectory(prefix="rlinf-demo-seeds-") as folder:
         found = options.runs or [run_demo(options.recipe, seed, Path(folder)) for seed in options.seeds]
-        seeds = [json.loads((run / "report.json").read_text())["seed"] for run in found]
-        if len(set(seeds)) < len(seeds):
-            parser.error(f"--runs: expected a run of each seed, got seeds {', '.join(map(str, seeds))}")
         results = {(report := json.loads((run / "report.json").read_text()))["seed"]: report for run in found}
         runs = dict(zip(results, found, strict=True))
         print(f"{'seed':>4}{'before':>9}{'95 %':>15}{'after':>9}{'95 %':>15}{'worst':>8}{'to 90 %':>9}"

@@ -190,13 +190,15 @@ def soak(root: Path, episodes: int, stations: int, cut_s: float, kills: int, cut
     for number in range(stations):
         fleet.enroll(name_of(number), root / name_of(number) / "credentials")
     capacity = 2 * total * (STEPS + 1)
-    ingest = Killed(root / "trainer.log", "--trainer", run_dir, capacity, port)
-    cutter = Cutter(port)
-    playing = list[Killed]()
     with contextlib.ExitStack() as ending:
+        def begin(log: str, *arguments: object) -> Killed:
+            ending.callback((one := Killed(root / log, *arguments)).end)
+            return one
+
+        cutter = Cutter(port)
         ending.callback(cutter.close)
-        ending.callback(lambda: [one.end() for one in (ingest, *playing)])
-        playing += [Killed(root / f"{name_of(n)}.log", "--station", root, n, each, cutter.port) for n in range(stations)]
+        ingest = begin("trainer.log", "--trainer", run_dir, capacity, port)
+        playing = [begin(f"{name_of(n)}.log", "--station", root, n, each, cutter.port) for n in range(stations)]
         arrivals = Arrivals(run_dir)
         plan = sorted((draw.uniform(0.02, 0.9), what) for what, count in (
             ("kill", kills), ("cut", cuts), ("station", station_kills)) for _ in range(count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import shlex
 import sys
@@ -96,12 +97,16 @@ def _start(context: LaunchContext) -> list:
 
 
 def node_of(process: Process, name: str, run_dir: Path, **more: Any) -> Node:
-    """A process of a station; launch shows it by that name. Its parameters go to ``params/`` in the run's folder."""
+    """A process of a station; launch shows it by that name.
+
+    Its parameters go to a folder of this launch: another one in the same run, though it is refused, shall not change them.
+    """
     from rlinf_core.launching.graph import RESPAWN
     from rlinf_core.launching.supervisor import parameters_file
 
+    folder = run_dir / f"params/launch-{os.getpid()}"
     return Node(package=process.package, executable=process.executable, name=process.executable,
-                namespace=process.namespace, parameters=[str(parameters_file(process, run_dir / "params"))],
+                namespace=process.namespace, parameters=[str(parameters_file(process, folder))],
                 remappings=list(process.remappings),
                 respawn=process.restart == RESPAWN, respawn_delay=1.0, prefix=UNTIL_IT_CAN_ANSWER, exec_name=name,
                 output="screen", emulate_tty=sys.stdout.isatty(), **more)

@@ -74,9 +74,11 @@ def require(extra: str, what: str) -> None:
 
 
 def how_to_get(extra: str = "") -> str:
-    """The command that installs an extra, or the base: from the clone, or from the wheel, as no index has it."""
+    """The command that installs an extra, several with commas between, or the base: from the clone, or from the wheel, as
+    no index has it.
+    """
     if in_source_tree():
-        return f".venv/bin/python scripts/install.py {extra}".rstrip()
+        return f".venv/bin/python scripts/install.py {extra.replace(',', ' ')}".rstrip()
     wheel = f"./{DISTRIBUTION}-{__version__}-py3-none-any.whl"
     return f"pip install '{wheel}[{extra}]'" if extra else f"pip install {wheel}"
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -201,11 +203,22 @@ def _real(stream: Any) -> bool:
         return False
 
 
+def _end_with(descriptor: int) -> None:
+    """Nobody asks any more: whatever is computed, and however long that takes, all of this session ends (as its own it is
+    reached by no Ctrl-C, and by nobody who kills the process that began it).
+    """
+    asked = select.poll()
+    asked.register(descriptor, 0)  # a hang-up is told in any case
+    asked.poll()
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
     """In the other process: ``python -m sim_bridges.isolated NAME OPTIONS FD``."""
     from sim_bridges.simulator import build
 
     name, options, descriptor = sys.argv[1:]
+    threading.Thread(target=_end_with, args=(int(descriptor),), daemon=True).start()
     with socket.socket(fileno=int(descriptor)) as connection:
         serve(lambda: build(name, json.loads(options)), connection.makefile("rwb"))
 

@@ -101,4 +101,4 @@ def check_report(recipe: Recipe, what: str) -> None:
         return
     without = "" if "matplotlib" in lacking else ", or film nothing: --set evaluate.filmed=0"
     raise RlinfError(f"{what}: expected {', '.join(lacking)}, for the report at its end, not installed here. Run: "
-                     f"{extras.how_to_get('report')}{without}")
+                     f"{extras.how_to_get('report,policy' if 'torch' in lacking else 'report')}{without}")

@@ -65,7 +65,7 @@ def check_source(recipe: Recipe) -> None:
     if algorithm.needs_demonstrations and not (recipe.collect.episodes or recipe.collect.recordings):
         raise RecipeError(f"collect.episodes: {algorithm.name} begins with demonstrations, expected at least 1 (or "
                           "collect.recordings), got 0")
-    if simulation.shaping and recipe.collect.recordings and (algorithm.learns_from == REPLAY or algorithm.any_outcome):
+    if source == SIMULATORS and simulation.shaping and recipe.collect.recordings and algorithm.learns_from == REPLAY:
         raise RecipeError(f"simulation.shaping: expected 0 beside collect.recordings for {algorithm.name}, which learns "
                           f"from the rewards that were recorded, without it, got {simulation.shaping}")
     workers, environments = recipe.placement.workers, simulation.environments

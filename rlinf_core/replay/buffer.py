@@ -126,8 +126,8 @@ class ReplayBuffer:
         that is more, fewer where its episode ends: its reward is sum_i gamma^i r_i, the next observation is the one after
         ``steps`` time steps, so that the next value counts gamma^steps, and the discount is the last one's. Its actions
         (B, H A) are those that were played from there on, by whomever: a takeover does not cut it. After the episode's end
-        the last one is repeated, and so it is where something else was asked for from then on: a policy that is told so
-        begins another chunk.
+        the last one is repeated. A transition ends, too, where something else is asked for from then on: a policy that is
+        told so begins another chunk, whose value counts.
 
         With ``given``, so many of its first actions are given to the policy in any case (B,).
 
@@ -137,6 +137,8 @@ class ReplayBuffer:
         index = self._drawn(size, random, weights)
         longest = max(execute, n_step)
         left = self._left(index) if max(horizon, longest) > 1 else np.ones(size, int)
+        if "asked" in self._arrays:  # what was done for another sentence has no part in it
+            left = np.minimum(left, self._arrays["asked"][index])
         if "latent" in self._arrays:  # its noise has no part in what came after it
             left = np.minimum(left, self._arrays["played"][index])
         spans = np.minimum(left, longest)
@@ -153,9 +155,6 @@ class ReplayBuffer:
             offsets = np.arange(max(horizon, longest))
             slots = (index[:, None] + np.minimum(offsets, left[:, None] - 1)) % self.capacity
             rewards = self._arrays["reward"][slots] * (offsets < spans[:, None]) * gamma ** offsets
-            if "asked" in self._arrays:
-                alike = np.minimum(left, self._arrays["asked"][index])
-                slots = (index[:, None] + np.minimum(offsets, alike[:, None] - 1)) % self.capacity
             batch |= {"action": self._arrays["action"][slots[:, :horizon]].reshape(size, -1),
                       "reward": rewards.sum(axis=1).astype(np.float32), "steps": spans.astype(np.float32)}
         return batch | ({"action": self._arrays["latent"][index]} if "latent" in self._arrays else {})

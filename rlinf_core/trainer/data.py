@@ -18,6 +18,7 @@ from rlinf_core.algorithms.common.settings import (
 )
 from rlinf_core.policies.policy import NetworkPolicy
 from rlinf_core.recipes import Recipe
+from rlinf_core.recipes.sources import begun_from
 from rlinf_core.replay import ORIGINS, ReplayBuffer, mix
 from rlinf_core.rollouts.experience import DEMONSTRATION, Trajectory
 from rlinf_core.specs import Arrays
@@ -65,7 +66,8 @@ class ReplayData(Data):
         self.online = _replay(recipe, policy)
         kept = self.demonstrations.capacity if self.config.half_demonstrations and self.config.imitates_itself else 1
         self.imitated = self._buffer(kept)
-        self._met = not self._robots
+        self._met = not self._robots or begun_from(recipe) is not None  # which has learned how each is seen
+        self._unearned = 0  # time steps that came before they had met
         # Latent noise is no part of a demonstration; half of each batch is drawn from them in any case.
         self.demonstrates_too = not self.config.half_demonstrations and not policy.latent_size
 
@@ -93,7 +95,7 @@ class ReplayData(Data):
         if self.config.half_demonstrations:
             for part in runs(corrected, self._reach):  # nothing of what made a person take over
                 self._keep(self.demonstrations, trajectory.part(part), counts=corrected[part])
-        played = trajectory.version >= 0  # else a person drove it from its beginning to its end
+        played = trajectory.version >= 0 or "operator" not in trajectory.sources  # else a person drove all of it
         if trajectory.station and played and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"
         if self.config.half_demonstrations and self.config.imitates_itself and trajectory.success and not corrected.any():
@@ -112,10 +114,14 @@ class ReplayData(Data):
 
     @property
     def met(self) -> bool:
-        """Of several robots, whether each has brought something by which it is seen; once they have, for good."""
+        """Of several robots, whether each has brought something by which it is seen; once they have, for good.
+
+        What came before earns no updates, or all of it would be learned from at once, with one episode of the last robot.
+        """
         if not self._met and isinstance(self.online, ReplayBuffer):  # which that of several robots is
             robots = self._robots
-            self._met = bool((self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all())
+            if (self.demonstrations.episodes_of(robots) + self.online.episodes_of(robots)).all():
+                self._met, self._unearned = True, max(0, self.steps - self.governor.min_transitions)
         return self._met
 
     def normalisation(self) -> np.ndarray | None:
@@ -126,11 +132,11 @@ class ReplayData(Data):
         return np.concatenate([self.demonstrations.vectors(), self.online.vectors()])
 
     def due(self, updates: int, learner: Learner) -> int:
-        return super().due(updates, learner) if len(self.online) and self.met else 0
+        return self.governor.due(self.steps - self._unearned, updates) if len(self.online) and self.met else 0
 
     def accepting(self, updates: int) -> bool:
         may = not (len(self.online) and self.met)  # else who is to bring something to learn from?
-        return may or super().accepting(updates)
+        return may or self.governor.accepting(self.steps - self._unearned, updates)
 
     def order(self) -> Amount:
         return {"random_warmup": self.steps < self.recipe.simulation.start_steps and not self.config.warm_start}
@@ -150,7 +156,7 @@ class ReplayData(Data):
 
     def held_back(self, updates: int) -> dict[str, str]:
         least, replay = self.governor.min_samples, self.online
-        if not (least and self.governor.due(self.steps, updates)):
+        if not (least and self.governor.due(self.steps - self._unearned, updates)):
             return {}
         places = {name: min(number, ORIGINS) for number, name in enumerate(self.stations, 1)}
         drawn = {name: (int(replay.inserted_of[k]), int(replay.sampled[k])) for name, k in places.items()}
@@ -180,13 +186,13 @@ class ReplayData(Data):
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"online": self.online.state_dict(), "imitated": self.imitated.state_dict(),
-                                       "met": self._met}
+                                       "met": self._met, "unearned": self._unearned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.online.load_state_dict(state["online"])
         self.imitated.load_state_dict(state["imitated"])
-        self._met = state.get("met", True)  # older runs go on as they were
+        self._met, self._unearned = state.get("met", True), state.get("unearned", 0)  # older runs go on as they were
 
 
 def _replay(recipe: Recipe, policy: NetworkPolicy) -> Replay:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlinf_core.errors import RecipeError
 from tests.algorithms.test_on_policy_updates import rollout_of, setting
 
 
@@ -31,3 +32,11 @@ def test_what_was_never_played_dilutes_no_metric_and_what_was_not_clipped_is_not
     assert metrics["clipped"] == 0.0 and metrics["kl"] == pytest.approx(np.e - 2.0, rel=1e-4)
     _, metrics = learner.loss(batch | {"proximal": log_probs.detach() - 0.2})
     assert metrics["clipped"] == pytest.approx(1.0)
+
+
+def test_a_checkpoint_whose_networks_have_other_parts_is_refused_in_words():
+    learner, _ = setting("ppo")
+    state = learner.state_dict()
+    del state["modules"]["value"]["encoder.mean"]
+    with pytest.raises(RecipeError, match="whose value has the checkpoint.s parts, .* differs in 1, as encoder.mean"):
+        learner.load_state_dict(state)

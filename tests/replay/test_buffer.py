@@ -202,7 +202,7 @@ def test_the_state_of_another_replay_is_refused_before_anything_is_read(task, sp
     assert len(small) == 0
 
 
-def test_a_chunk_that_is_learned_ends_where_something_else_was_asked_for_and_its_return_does_not(spec, random):
+def test_a_transition_ends_where_something_else_was_asked_for(spec, random):
     """A station's policy begins another chunk there."""
     buffer = ReplayBuffer(spec, 50, instructions=True)
     observations, actions, rewards, discounts = episode(spec, 10, 0.0)
@@ -211,9 +211,11 @@ def test_a_chunk_that_is_learned_ends_where_something_else_was_asked_for_and_its
     alone = ReplayBuffer(spec, 50)
     alone.insert_episode(observations, actions, rewards, discounts)
     batch, plain = (each.sample(400, np.random.default_rng(0), horizon=4, execute=4) for each in (buffer, alone))
-    for name in ("reward", "steps", "discount", "next/vectors"):
-        assert np.array_equal(batch[name], plain[name])
     here = batch["vectors"][:, :1]
+    spans = np.minimum(np.where(here < 5, 5 - here, 10 - here), 4)[:, 0]
+    assert np.array_equal(batch["steps"], spans) and np.array_equal(batch["next/vectors"][:, 0], here[:, 0] + spans)
+    assert np.array_equal(batch["reward"], [sum(range(int(a), int(a + n))) for a, n in zip(here[:, 0], spans, strict=True)])
+    assert np.array_equal(batch["discount"], np.where(here[:, 0] + spans == 10, 0.0, 1.0))
     chunks = batch["action"].reshape(400, 4, -1)[:, :, 0]
     assert np.array_equal(chunks, np.minimum(here + np.arange(4), np.where(here < 5, 4.0, 9.0)))
     assert list(decoded(batch["instruction"])) == ["push" if number < 5 else "pull" for number in here[:, 0]]

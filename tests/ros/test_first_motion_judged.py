@@ -67,7 +67,7 @@ def asking(monkeypatch):
     watcher.getting, watcher.setting = (
         {name: SimpleNamespace(call_async=getattr(arm, call), service_is_ready=lambda: True) for name, arm in arms.items()}
         for call in ("get", "set"))
-    watcher.robot, watcher.arm, watcher.slowed = SimpleNamespace(interlocks=dict.fromkeys(arms, LIMITS)), "left", None
+    watcher.robot, watcher.arm, watcher.slowed = SimpleNamespace(interlocks=dict.fromkeys(arms, LIMITS)), "left", {}
     watcher.node, watcher.stands = MagicMock(), {}
     watcher.states = [(0.0, SafetyState(state=SafetyState.ARMED))]
     said = {name: SafetyState(limits_hash=f"slow {name}") for name in arms}
@@ -98,7 +98,7 @@ def test_an_interlock_that_was_started_anew_or_set_meanwhile_ends_it(asking, arm
     done = iter([False, True])
     with pytest.raises(RlinfError, match=f"the interlock of {arm} was started anew, .*a tenth no longer. Disarm"):
         watcher.spin(lambda: next(done), 1.0, "something")
-    assert watcher.slowed is None, "nobody says then that they stay so"
+    assert not watcher.lowered, "nobody says then that they stay so"
 
 
 def test_one_that_takes_no_other_speeds_or_is_armed_is_said(asking):

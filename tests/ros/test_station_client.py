@@ -7,6 +7,7 @@ import pytest
 from rclpy.task import Future
 from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from std_msgs.msg import String
+from std_srvs.srv import SetBool
 
 from rlinf import one_interlock, station_client
 from rlinf.qos import profile
@@ -130,7 +131,7 @@ def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, 
     """Its answer was lost: the arm may be armed, and a policy that streams would move it."""
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
     asked, answered = [], Future()
-    answered.set_result(None)
+    answered.set_result(SetBool.Response(success=True))
 
     def client(kind, name):
         return SimpleNamespace(srv_name=name, service_is_ready=lambda: True,
@@ -143,6 +144,7 @@ def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, 
         return SimpleNamespace(success=True, message="arming")
 
     station = MagicMock(arms=arms, call=call)
+    station.name = "station_a"
     station.node.create_client = client
     with pytest.raises(type(trouble)):
         station_client.arm(station)
@@ -166,3 +168,15 @@ def test_s23_a_lock_that_somebody_else_has_made_is_taken_once_they_are_through(m
     with one_interlock.only_one("/station_a"), pytest.raises(RlinfError, match="another one commands station '/station_a'"):
         one_interlock.only_one("/station_a")
     one_interlock.only_one("/station_a").close()
+
+
+def test_an_arm_of_which_nobody_says_that_it_was_taken_back_is_named(monkeypatch):
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    station = MagicMock(arms=["left", "right"], call=lambda client, request: SimpleNamespace(
+        success="left" in client.srv_name, message="this stands: silent:wrench"))
+    station.name = "station_a"
+    station.node.create_client = lambda kind, name: SimpleNamespace(
+        srv_name=name, service_is_ready=lambda: True, call_async=lambda request: Future())
+    said = "arm 'right': this stands: silent:wrench; arm 'left': it may be armed: rlinf disarm"
+    with pytest.raises(RlinfError, match=said):
+        station_client.arm(station)

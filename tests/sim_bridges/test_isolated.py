@@ -1,5 +1,6 @@
 """A simulator in a virtual environment of its own: the same to the last bit, and said in words when it fails."""
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -103,3 +104,21 @@ def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monke
         time.sleep(0.01)
     assert not stat.exists() or " Z " in stat.read_text()
     simulator.close()
+
+
+def test_it_ends_with_whoever_began_it_also_in_the_middle_of_a_long_answer(tmp_path):
+    """Killed, as a supervisor kills what does not end; nobody could tell the simulator."""
+    (tmp_path / "slow.py").write_text("import time\n\n\nclass Slow:\n    tick_s, cameras, joint_names = 0.01, (), ()\n\n"
+                                      "    def reset(self, seed):\n        time.sleep(600)\n")
+    begin = ("import os, sys\nfrom sim_bridges.isolated import IsolatedSimulator\n"
+             f"s = IsolatedSimulator(sys.executable, '{tmp_path}/slow.py:Slow', {{}})\nprint(s._process.pid, flush=True)\n"
+             "s.reset(0)")
+    asks = subprocess.Popen([sys.executable, "-c", begin], stdout=subprocess.PIPE, text=True)
+    pid = int(asks.stdout.readline())
+    time.sleep(0.5)
+    asks.kill()
+    asks.wait(10)
+    end = time.monotonic() + 10.0
+    while time.monotonic() < end and (stat := Path(f"/proc/{pid}/stat")).exists() and " Z " not in stat.read_text():
+        time.sleep(0.01)
+    assert not stat.exists() or " Z " in stat.read_text()

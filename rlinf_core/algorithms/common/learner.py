@@ -141,6 +141,10 @@ class Checkpointed(Learner, ABC):
                               "take away a part (averaging, reference_kl) as they were, or choose another --out")
         for name, module in self.modules.items():
             kept = module.state_dict()
+            if other := sorted(set(kept) ^ set(state["modules"][name])):
+                raise RecipeError(f"algorithm: expected a learner whose {name} has the checkpoint's parts, got one that "
+                                  f"differs in {len(other)}, as {other[0]}: another release made it. Take its policy alone "
+                                  "(simulation.initial_policy: a file of its policies/), in another --out")
             module.load_state_dict({key: like(value, kept.get(key)) for key, value in state["modules"][name].items()})
         for name, optimiser in self.optimisers.items():
             trained = [p for group in optimiser.param_groups for p in group["params"]]

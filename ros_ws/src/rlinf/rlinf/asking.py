@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 
 import rclpy
 from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
 
 from rlinf_core.errors import RlinfError
 
 
 @contextlib.contextmanager
 def asking() -> Iterator[None]:
-    """ROS for as long as it asks; an RlinfError is one line on stderr and exit code 1, Ctrl-C is exit code 130."""
-    rclpy.init()
+    """ROS for as long as it asks; an RlinfError is one line on stderr and exit code 1, Ctrl-C or SIGTERM exit code 130."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)  # rclpy's own ends ROS first: nothing could be taken back
     try:
         yield
     except RlinfError as error:

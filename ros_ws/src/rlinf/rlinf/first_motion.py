@@ -152,11 +152,11 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
     """The whole of it; 1 where something was not held."""
     watcher = Watcher(recipe, arm)
     watcher.meet()
-    before, speeds = watcher.slow_down(SLOWER)
-    print("the interlock's speeds are a tenth now: " + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
-          + (f"; so are those of every arm. Move '{arm}' with your device" if arm else ""))
     rows: list[Row] = []
     try:
+        before, speeds = watcher.slow_down(SLOWER)
+        print("the interlock's speeds are a tenth now: " + ", ".join(f"{name} {value:g}" for name, value in speeds.items())
+              + (f"; so are those of every arm. Move '{arm}' with your device" if arm else ""))
         for row in drill(watcher, speeds):
             rows.append(row)
             print(f"{'held' if row.held else 'NOT HELD':<9}{row.requirement:<5}{row.name}: bound {row.bound}, measured "
@@ -164,7 +164,7 @@ def first_motion(recipe: Recipe, arm: str, json_file: Path | None) -> int:
             if not row.held:
                 break
     except (RlinfError, KeyboardInterrupt):
-        if watcher.slowed:
+        if watcher.lowered:
             print("left before its end: the speeds stay at a tenth until the interlock is started anew", flush=True)
         raise
     finally:

@@ -64,7 +64,8 @@ class Watcher:
         for name in self.robot.estops:
             self._hear(f"estop/{name}", partial(self._on_estop, name))
         self.stands = hear_safety(self.node, [name for name in self.robot.interlocks if name], lambda _: None)
-        self.slowed: dict[str, str] | None = None  # the limits of each arm at a tenth, by their hash
+        self.lowered = False  # whether an interlock has other speeds for us
+        self.slowed: dict[str, str] = {}  # the limits of each arm at a tenth, by their hash
         self.setting, self.getting = ({name: self.node.create_client(service, each(name, f"interlock/{asks}_parameters"))
                                        for name in self.robot.interlocks}
                                       for service, asks in ((SetParameters, "set"), (GetParameters, "get")))
@@ -159,6 +160,7 @@ class Watcher:
         before = self.speeds()
         slow = {arm: {name: min(value, factor * getattr(load_limits(self.robot.interlocks[arm]), name))
                       for name, value in speeds.items()} for arm, speeds in before.items()}
+        self.lowered = True
         self.set_speeds(slow)
         told = time.monotonic() + TOLD_S
         self.spin(lambda: time.monotonic() > told, MEET_S, "what was said before")
@@ -169,13 +171,14 @@ class Watcher:
 
     def speed_up(self, before: dict[str, dict[str, float]]) -> None:
         """What they were."""
-        self.slowed = None
+        self.slowed = {}
         self.set_speeds(before)
+        self.lowered = False
 
     def _still_slow(self) -> None:
-        for arm, limits in (self.slowed or {}).items():
+        for arm, limits in self.slowed.items():
             if self.stands[arm].limits_hash != limits:
-                self.slowed = None
+                self.slowed, self.lowered = {}, False
                 raise RlinfError(f"the interlock{arm and f' of {arm}'} was started anew, or somebody set its limits: its "
                                  "speeds are a tenth no longer. Disarm (q), and begin again")
 

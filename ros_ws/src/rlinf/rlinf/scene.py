@@ -73,6 +73,7 @@ class Scene:
         answer = handle.get_result_async()
         while not await either(self.node, answer, self.patience_s):
             if not self.client.server_is_ready():
+                asked.withdraw()  # or it is there, and not seen just now
                 return None, f"{self.gone} It went in the middle of {self.name}"
             answer = handle.get_result_async()
         result = answer.result().result

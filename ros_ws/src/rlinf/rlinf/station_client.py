@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -220,6 +220,16 @@ def reset_fault(station: StationClient, cause: str) -> None:
           f"{command('arm', station.name)}, or e in `rlinf teleop`")
 
 
+def _taken_back(station: StationClient, clients: Mapping[str, Client]) -> list[str]:
+    """Ask each arm to disarm; of those that do not say that they have, what to do."""
+    asked = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
+             if client.service_is_ready()}
+    station.within(ANSWER_S, lambda: all(future.done() for future in asked.values()))
+    well = [arm for arm, future in asked.items() if future.done() and future.result().success]
+    told = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
+    return [f"{_of(arm)}{told}" for arm in clients if arm not in well]
+
+
 def arm(station: StationClient) -> None:
     """Arm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
     before = station.meet()
@@ -235,9 +245,9 @@ def arm(station: StationClient) -> None:
         unheard = False
     finally:
         if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it
-            takes_back = [client.call_async(SetBool.Request(data=False)) for client in clients.values()
-                          if client.service_is_ready()]
-            station.within(ANSWER_S, lambda: all(future.done() for future in takes_back))
+            refused += _taken_back(station, clients)
+            if refused and unheard:
+                print("; ".join(refused), file=sys.stderr)
     if refused:
         raise RlinfError("; ".join(refused))
     print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
