@@ -138,7 +138,7 @@ def test_joints_are_read_by_name_and_what_others_say_on_their_topic_is_not_their
     from rlinf.latest import Latest
 
     latest = Latest.__new__(Latest)
-    latest.channels, latest.messages, latest.stamps_ns = {}, {}, {}
+    latest.channels, latest.messages, latest.stamps_ns, latest.taken_at = {}, {}, {}, {}
     latest.joints, latest.axes = {"joint_states": ["b", "a"]}, {}
     latest._keep("joint_states", JointState(name=["a", "finger", "b"], position=[1.0, 9.0, 2.0]))
     latest._keep("joint_states", JointState(name=["finger"], position=[9.0]))
