@@ -9,7 +9,7 @@ from rlinf_msgs.msg import PolicyStatus, SafetyState, TimeStep, TrainerStatus
 from std_msgs.msg import String
 from std_srvs.srv import SetBool
 
-from rlinf import one_interlock, station_client
+from rlinf import arming, one_interlock
 from rlinf.qos import profile
 from rlinf.standstill import command
 from rlinf_core.errors import RlinfError
@@ -147,7 +147,7 @@ def test_an_arming_of_which_nobody_heard_leaves_no_arm_armed(monkeypatch, arms, 
     station.name = "station_a"
     station.node.create_client = client
     with pytest.raises(type(trouble)):
-        station_client.arm(station)
+        arming.arm(station)
     names = [f"{arm}/interlock/arm".lstrip("/") for arm in arms]
     assert asked == [*((name, True) for name in names), *((name, False) for name in names)]
 
@@ -179,4 +179,4 @@ def test_an_arm_of_which_nobody_says_that_it_was_taken_back_is_named(monkeypatch
         srv_name=name, service_is_ready=lambda: True, call_async=lambda request: Future())
     said = "arm 'right': this stands: silent:wrench; arm 'left': it may be armed: rlinf disarm"
     with pytest.raises(RlinfError, match=said):
-        station_client.arm(station)
+        arming.arm(station)

@@ -108,8 +108,10 @@ def test_what_a_python_that_is_a_script_has_started_ends_with_it(tmp_path, monke
 
 def test_it_ends_with_whoever_began_it_also_in_the_middle_of_a_long_answer(tmp_path):
     """Killed, as a supervisor kills what does not end; nobody could tell the simulator."""
-    (tmp_path / "slow.py").write_text("import time\n\n\nclass Slow:\n    tick_s, cameras, joint_names = 0.01, (), ()\n\n"
-                                      "    def reset(self, seed):\n        time.sleep(600)\n")
+    (tmp_path / "slow.py").write_text(
+        "import time\n\nimport numpy as np\n\n\nclass Slow:\n    tick_s, cameras, joint_names = 0.01, (), ()\n\n"
+        "    def tcp_pose(self):\n        return np.zeros(7)\n\n    def gripper_width(self):\n        return None\n\n"
+        "    def reset(self, seed):\n        time.sleep(600)\n")
     begin = ("import os, sys\nfrom sim_bridges.isolated import IsolatedSimulator\n"
              f"s = IsolatedSimulator(sys.executable, '{tmp_path}/slow.py:Slow', {{}})\nprint(s._process.pid, flush=True)\n"
              "s.reset(0)")

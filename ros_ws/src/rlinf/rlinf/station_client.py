@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,10 @@ from rclpy.client import Client
 from rclpy.parameter import Parameter
 from rlinf_msgs.msg import SafetyState, TimeStep
 from rlinf_msgs.srv import ResetFault
-from std_srvs.srv import SetBool, Trigger
+from std_srvs.srv import Trigger
 
+from rlinf import arming
+from rlinf.arming import of
 from rlinf.arms import each, hear_safety
 from rlinf.asking import asker, asking
 from rlinf.disarming import ANSWER_S, disarm
@@ -212,45 +213,12 @@ def reset_fault(station: StationClient, cause: str) -> None:
         answer = station.call(client, ResetFault.Request(cause=cause))
         if not answer.success:
             hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
-            raise RlinfError(f"{_of(arm)}{answer.message}{hint}")
+            raise RlinfError(f"{of(arm)}{answer.message}{hint}")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
         raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands")
     print(f"FAULT '{cause}' is cleared: the interlock is {stands(after)}. Arm it to move: "
           f"{command('arm', station.name)}, or e in `rlinf teleop`")
-
-
-def _taken_back(station: StationClient, clients: Mapping[str, Client]) -> list[str]:
-    """Ask each arm to disarm; of those that do not say that they have, what to do."""
-    asked = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
-             if client.service_is_ready()}
-    station.within(ANSWER_S, lambda: all(future.done() for future in asked.values()))
-    well = [arm for arm, future in asked.items() if future.done() and future.result().success]
-    told = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
-    return [f"{_of(arm)}{told}" for arm in clients if arm not in well]
-
-
-def arm(station: StationClient) -> None:
-    """Arm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
-    before = station.meet()
-    if not sys.stdin.isatty() and not all(
-            station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
-        raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
-    clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
-    refused, unheard = list[str](), True
-    try:
-        for name, client in clients.items():
-            answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
-            refused += [] if answer.success else [f"{_of(name)}{answer.message}"]
-        unheard = False
-    finally:
-        if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it
-            refused += _taken_back(station, clients)
-            if refused and unheard:
-                print("; ".join(refused), file=sys.stderr)
-    if refused:
-        raise RlinfError("; ".join(refused))
-    print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
 
 
 def activate(station: StationClient) -> None:
@@ -262,8 +230,8 @@ def activate(station: StationClient) -> None:
         if client.service_is_ready():
             answer = station.call(client, Trigger.Request())
             if not answer.success:
-                raise RlinfError(f"{_of(arm)}{answer.message}")
-            print(f"{_of(arm)}{answer.message}")
+                raise RlinfError(f"{of(arm)}{answer.message}")
+            print(f"{of(arm)}{answer.message}")
 
 
 def instruct(station: StationClient, words: str) -> None:
@@ -275,10 +243,6 @@ def instruct(station: StationClient, words: str) -> None:
     if not answer.successful:
         raise RlinfError(answer.reason)
     print(f"from the next time step on it is asked for: {words.strip() or 'what scene or task say'}")
-
-
-def _of(arm: str) -> str:
-    return f"arm '{arm}': " if arm else ""
 
 
 def main() -> None:
@@ -300,7 +264,7 @@ def main() -> None:
              "reset": lambda: reset_fault(station, options.cause),
              "activate": lambda: activate(station),
              "instruct": lambda: instruct(station, options.words),
-             "arm": lambda: arm(station),
+             "arm": lambda: arming.arm(station),
              "disarm": lambda: disarm(station)}[options.what]()
         finally:
             destroy(station.node)

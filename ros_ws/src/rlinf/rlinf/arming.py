@@ -1,0 +1,57 @@
+"""``rlinf arm``: all arms or none, and none of which nobody knows that it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rclpy.client import Client
+from std_srvs.srv import SetBool
+
+from rlinf.arms import each
+from rlinf.disarming import ANSWER_S
+from rlinf.stands import stands
+from rlinf.standstill import command
+from rlinf_core.errors import RlinfError
+
+if TYPE_CHECKING:
+    from rlinf.station_client import StationClient
+
+
+def of(arm: str) -> str:
+    """Whose a word is, where there are several."""
+    return f"arm '{arm}': " if arm else ""
+
+
+def _taken_back(station: StationClient, clients: Mapping[str, Client]) -> list[str]:
+    """Ask each arm to disarm; of those that do not say that they have, what to do."""
+    asked = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
+             if client.service_is_ready()}
+    station.within(ANSWER_S, lambda: all(future.done() for future in asked.values()))
+    well = [arm for arm, future in asked.items() if future.done() and future.result().success]
+    told = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
+    return [f"{of(arm)}{told}" for arm in clients if arm not in well]
+
+
+def arm(station: StationClient) -> None:
+    """Arm all arms; RlinfError says why not. A real arm is armed by a person, at a terminal."""
+    before = station.meet()
+    if not sys.stdin.isatty() and not all(
+            station.parameter(each(arm, "interlock"), "teleports") for arm in station.arms):
+        raise RlinfError("the interlock of a real arm: a person arms it, each time, at a terminal: rlinf arm, rlinf teleop")
+    clients = {arm: station.node.create_client(SetBool, each(arm, "interlock/arm")) for arm in station.arms}
+    refused, unheard = list[str](), True
+    try:
+        for name, client in clients.items():
+            answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
+            refused += [] if answer.success else [f"{of(name)}{answer.message}"]
+        unheard = False
+    finally:
+        if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it
+            refused += _taken_back(station, clients)
+            if refused and unheard:
+                print("; ".join(refused), file=sys.stderr)
+    if refused:
+        raise RlinfError("; ".join(refused))
+    print(f"{answer.message}: the interlock is {stands(station.changed(before.state))}")
