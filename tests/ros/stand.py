@@ -14,6 +14,8 @@ from rlinf.stamps import to_ns
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
 
+STUCK = 100  # states of an interlock, ten a second
+
 
 def start(peer, name, *overrides, **parameters):
     recipe = load_recipe("demo", ["station.operator.kind=keyboard", *overrides])
@@ -120,8 +122,15 @@ class Arm:
         return self.ask(self.clearing, ResetFault.Request(cause=cause))
 
     def reach(self, state, cause=""):
+        begun = len(self.states)
+
+        def there():
+            lately = [each.state for each in self.states[max(begun, len(self.states) - STUCK):]]
+            assert state == SafetyState.FAULT or lately != [SafetyState.FAULT] * STUCK, "a fault, which nobody clears"
+            return self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause)
+
         try:
-            self.peer.spin(lambda: self.states and (self.states[-1].state, self.states[-1].cause) == (state, cause))
+            self.peer.spin(there)
         except AssertionError as error:
             seen = list(dict.fromkeys((each.state, each.cause) for each in self.states[-300:]))
             raise AssertionError(f"waited for {state} {cause}; lately it was {seen}") from error
