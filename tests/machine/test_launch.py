@@ -152,7 +152,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
             ["service", "call", "/station_a/interlock/arm", "std_srvs/srv/SetBool", "{data: false}"],
             ["service", "call", "/station_a/interlock/reset_fault", "rlinf_msgs/srv/ResetFault", "{cause: nothing}"])
         assert "limits.speed" in refused and "successful" not in refused
-        assert re.search("success=True|cannot disarm: FAULT 'stale_state'", disarmed), "where this machine stood still"
+        assert "success=True" in disarmed
         assert "success=False" in reset and "message=" in reset
 
 

@@ -76,10 +76,10 @@ class Manned:
     def y(self):
         return self.targets[-1].pose.position.y
 
-    def moves_left(self, within_s=10):
+    def moves_left(self):
         self.mouse.deflect({"tx": -0.6})
         before = self.y
-        self.peer.spin(lambda: self.y > before + 0.005, within_s, lambda: f"motion: {self.states[-1]} {self.health[-1:]}")
+        self.peer.spin(lambda: self.y > before + 0.005, 10, lambda: f"motion: {self.states[-1]} {self.health[-1:]}")
 
     def stops(self, seconds=0.5):
         """It brakes, and then stands, though commands were on their way."""
@@ -112,14 +112,10 @@ def log_of(station):
 def test_while_nobody_wants_episodes_a_device_moves_the_arm_and_let_go_it_stops(manned):
     """As for `rlinf first-motion`, and to show a camera its board."""
     manned.arm()
-    for _ in range(6):
-        manned.mouse.rest()
-        manned.peer.for_s(1.5)  # at rest for so long; and once more, where the operator had not yet looked who is there
-        with contextlib.suppress(AssertionError):
-            manned.moves_left(3)
-            break
-    manned.peer.spin(lambda: manned.states[-1].source == "operator", 5, "the operator in command")
-    assert not manned.episodes
+    manned.mouse.rest()
+    manned.peer.for_s(3.0)  # a second until the operator has looked who is there, and another in which it is at rest
+    manned.moves_left()
+    assert manned.states[-1].source == "operator" and not manned.episodes
     manned.mouse.rest()
     manned.stops()
 

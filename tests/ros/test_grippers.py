@@ -194,8 +194,7 @@ def test_a_robotiq_that_closes_slowly_takes_what_it_is_told_and_nothing_holds(be
     bench.reach(ACTIVE)
     before = len(bench.states)
     bench.closes_to(0.02)  # twice as long as an order may be left
-    silent = [state.cause == SILENT for state in bench.states[before:]]
-    assert sum(silent) < len(silent) / 2, "it is heard while it closes; for a moment a busy machine may not be"
+    assert SILENT not in {state.cause for state in bench.states[before:]}
     assert "has not taken the order" not in (bench.folder / "logs/gripper.log").read_text()
     bench.ask(bench.arming, SetBool.Request(data=False))
     twin.unplug()

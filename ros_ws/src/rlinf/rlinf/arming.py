@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rclpy.client import Client
 from std_srvs.srv import SetBool
 
-from rlinf.arms import each
+from rlinf.arms import each, whose
 from rlinf.disarming import ANSWER_S
 from rlinf.stands import stands
 from rlinf.standstill import command
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from rlinf.station_client import StationClient
 
 
-def of(arm: str) -> str:
-    """Whose a word is, where there are several."""
-    return f"arm '{arm}': " if arm else ""
-
-
 def _taken_back(station: StationClient, clients: Mapping[str, Client]) -> list[str]:
     """Ask each arm to disarm; of those that do not say that they have, what to do."""
     asked = {arm: client.call_async(SetBool.Request(data=False)) for arm, client in clients.items()
@@ -31,7 +26,7 @@ def _taken_back(station: StationClient, clients: Mapping[str, Client]) -> list[s
     station.within(ANSWER_S, lambda: all(future.done() for future in asked.values()))
     well = [arm for arm, future in asked.items() if future.done() and future.result().success]
     told = f"it may be armed: {command('disarm', station.name)}, or its e-stop"
-    return [f"{of(arm)}{told}" for arm in clients if arm not in well]
+    return [f"{whose(arm)}{told}" for arm in clients if arm not in well]
 
 
 def arm(station: StationClient) -> None:
@@ -45,7 +40,7 @@ def arm(station: StationClient) -> None:
     try:
         for name, client in clients.items():
             answer = station.call(client, SetBool.Request(data=not refused))  # nor is one armed alone
-            refused += [] if answer.success else [f"{of(name)}{answer.message}"]
+            refused += [] if answer.success else [f"{whose(name)}{answer.message}"]
         unheard = False
     finally:
         if unheard or (refused and len(clients) > 1):  # all of them are armed, or none; and none of which nobody knows it

@@ -35,6 +35,11 @@ def hear(node: Node, topic: str, arms: Sequence[str], callback: Callable[[Any], 
         subscription(node, name, callback)
 
 
+def whose(arm: str) -> str:
+    """Before what is said of one of several arms."""
+    return f"arm '{arm}': " if arm else ""
+
+
 def hear_safety(node: Node, arms: Sequence[str], callback: Callable[[SafetyState], None],
                 quality: QoSProfile | None = None, at: dict[str, float] | None = None) -> dict[str, SafetyState]:
     """Tell how the interlocks stand together, whenever one says how it stands and all have been heard.

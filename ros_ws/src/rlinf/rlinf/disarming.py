@@ -9,7 +9,7 @@ from rclpy.task import Future
 from rlinf_msgs.msg import SafetyState
 from std_srvs.srv import SetBool
 
-from rlinf.arms import each
+from rlinf.arms import each, whose
 from rlinf.stands import stands
 from rlinf_core.errors import RlinfError
 
@@ -45,7 +45,7 @@ def disarm(station: StationClient) -> None:
     for arm in clients:
         said = answer(arm)
         if said is None or not said.success:
-            troubles.append(f"{f'arm {arm!r}: ' if arm else ''}{said.message if said else 'its interlock does not answer'}")
+            troubles.append(f"{whose(arm)}{said.message if said else 'its interlock does not answer'}")
     if troubles:
         others = "; what else there is was disarmed" if len(troubles) < len(clients) else ""
         raise RlinfError(f"not disarmed (stop it by its e-stop{others}): {'; '.join(troubles)}")

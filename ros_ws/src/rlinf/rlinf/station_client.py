@@ -24,8 +24,7 @@ from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import Trigger
 
 from rlinf import arming
-from rlinf.arming import of
-from rlinf.arms import each, hear_safety
+from rlinf.arms import each, hear_safety, whose
 from rlinf.asking import asker, asking
 from rlinf.disarming import ANSWER_S, disarm
 from rlinf.qos import OVERHEARD, subscription
@@ -98,8 +97,8 @@ class StationClient:
     def call(self, client: Client, request: Any) -> Any:
         """A service's answer; RlinfError where there is none."""
         if not self.within(self.patience_s, client.service_is_ready):
-            whose = client.srv_name.split("/")[-2]
-            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {whose} running?")
+            node = client.srv_name.split("/")[-2]
+            raise RlinfError(f"nobody answers '{client.srv_name}'. Is the {node} running?")
         future = client.call_async(request)
         if not self.within(ANSWER_S, future.done):
             raise RlinfError(f"no answer of '{client.srv_name}' for {ANSWER_S:.0f} s. Ask again")
@@ -213,7 +212,7 @@ def reset_fault(station: StationClient, cause: str) -> None:
         answer = station.call(client, ResetFault.Request(cause=cause))
         if not answer.success:
             hint = ". Any key in `rlinf teleop` but q holds it" if "the enable is not held" in answer.message else ""
-            raise RlinfError(f"{of(arm)}{answer.message}{hint}")
+            raise RlinfError(f"{whose(arm)}{answer.message}{hint}")
     after = station.changed(SafetyState.FAULT)
     if after.state == SafetyState.FAULT:
         raise RlinfError(f"the reset of '{cause}' was taken, and FAULT '{after.cause}' stands")
@@ -230,8 +229,8 @@ def activate(station: StationClient) -> None:
         if client.service_is_ready():
             answer = station.call(client, Trigger.Request())
             if not answer.success:
-                raise RlinfError(f"{of(arm)}{answer.message}")
-            print(f"{of(arm)}{answer.message}")
+                raise RlinfError(f"{whose(arm)}{answer.message}")
+            print(f"{whose(arm)}{answer.message}")
 
 
 def instruct(station: StationClient, words: str) -> None:
