@@ -6,7 +6,7 @@ from rlinf_core.interlock.coordinates import Coordinates, invalid, pose_of
 from rlinf_core.interlock.limits import Limits
 from rlinf_core.interlock.state import State
 from rlinf_core.interlock.tick import STOPPED, UNSEEN, Tick
-from rlinf_core.interlock.tracking import seen_at_rest
+from rlinf_core.interlock.tracking import looked_at_anew, seen_at_rest
 from rlinf_core.interlock.types import NS, OPERATOR, Chunk, Event, Inputs, Mode, Output
 from rlinf_core.interlock.watch import HANDING_BACK, OF_THE_POLICY, enabled, follows_nothing, others, unready
 
@@ -93,7 +93,9 @@ class _Stages(Tick):
         self.recovering = self.recovering or (self.inputs.recover and robot_fault != "") or self.is_lost
         if arm is None or not self.trajectory.still or not seen_at_rest(self.limits, self.track):
             return
-        if self.trajectory.beside(arm) and (self.recovering or follows_nothing(robot_fault)):
+        looks = self.recovering or looked_at_anew(self.limits, self.track)  # noise moves it ten times a second at most
+        beside = self.trajectory.beside(arm) or (looks and self.trajectory.beside_a_little(arm))
+        if beside and (self.recovering or follows_nothing(robot_fault)):
             self.reseed(arm, "recover" if self.recovering else "robot")
         self.recovering = False
 

@@ -61,6 +61,11 @@ def update_track(limits: Limits, track: Track, sample: Coordinates | None, age_n
     return replace(track, sampled_ns=sampled_ns, jumped=True, rest=rest, rested=rested, believed=False)
 
 
+def looked_at_anew(limits: Limits, track: Track) -> bool:
+    """Every ``SETTLE_S`` of an arm that is seen at rest."""
+    return track.rested % _ticks(limits) == 0
+
+
 def placed(limits: Limits, sample: Coordinates, now_ns: int) -> Track:
     """The track of an arm that was put somewhere without moving there, as simulators do."""
     return Track(sample, now_ns, False, sample, _ticks(limits), True)

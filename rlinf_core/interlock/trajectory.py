@@ -14,6 +14,7 @@ from rlinf_core.interlock.types import NS, Applied, Chunk, Window
 
 REALIGN_M, REALIGN_RAD = 0.01, 0.05  # beyond this the set-point goes back to where the arm is before it moves again
 ALIGNED = 1e-9                       # [m], [rad]
+SAME_M, SAME_RAD = 0.0002, 0.0005    # nearer than this to where the arm rests, it is there
 DRAW_BACK = 5.0                      # [1/s] of what a set-point is too far from the arm, while it is asked to go further
 ADRIFT = 1.5                         # divergences from the arm at which a resting set-point has lost it
 
@@ -76,10 +77,14 @@ class Trajectory:
         return bool(self.motions) and self.still and (self.goal is None or self.arrived()) \
             and _beyond(self.tracking_error(arm), [ADRIFT * largest for largest in self.divergences()])
 
-    def beside(self, arm: Coordinates) -> bool:
-        """Whether it is not where an arm rests, by more than measuring has it."""
-        rests = (REST_RAD,) if self.limits.control_mode == "joint_delta" else (REST_M, REST_RAD)
-        return bool(self.motions) and _beyond(self.tracking_error(arm), rests)
+    def beside(self, arm: Coordinates, far: tuple[float, float] = (REST_M, REST_RAD)) -> bool:
+        """Whether it is not where an arm rests, by more than ``far`` [m, rad]: than measuring has it."""
+        return bool(self.motions) and _beyond(
+            self.tracking_error(arm), far[1:] if self.limits.control_mode == "joint_delta" else far)
+
+    def beside_a_little(self, arm: Coordinates) -> bool:
+        """The same, but for what no arm would be seen to move by."""
+        return self.beside(arm, (SAME_M, SAME_RAD))
 
     # The way back to the arm (traps 3 and 4)
     def misaligned(self, arm: Coordinates | None) -> bool:

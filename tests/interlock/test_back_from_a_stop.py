@@ -150,12 +150,40 @@ def test_a_clock_that_is_set_back_does_not_keep_the_policy_out():
     assert rig.state.mode is Mode.ACTIVE
 
 
-def test_a_set_point_that_measuring_alone_tells_from_the_arm_stays():
+@pytest.mark.parametrize("by, put_there", [(0.0019, True), (0.00021, True), (0.00019, False)])
+def test_a_set_point_a_little_beside_a_stopped_arm_is_put_there_or_the_arm_would_move_when_it_follows(by, put_there):
     rig = moving()
     until(rig, lambda: rig.state.still)
-    rig.pose = (rig.output.target[0] + 0.0019, *rig.output.target[1:])
+    at = rig.output.target
+    rig.pose = (at[0] + by, *at[1:])
     ticks(rig, 40, robot_fault="reflex")
-    assert reseeded(rig) == [] and rig.output.target[0] == pytest.approx(rig.pose[0] - 0.0019)
+    assert rig.output.target == (rig.pose if put_there else at) and reseeded(rig) == []
+
+
+def test_a_noisy_arm_that_is_stopped_moves_its_set_point_ten_times_a_second_and_not_at_each_tick():
+    rig = moving()
+    until(rig, lambda: rig.state.still)
+    x, *others = rig.output.target
+    put = 0
+    for number in range(200):
+        rig.pose = (x + (0.0004 if number % 3 else -0.0004), *others)
+        rig.tick(robot_fault="reflex")
+        put += len(reseeded(rig))
+    assert 1 < put <= 20
+
+
+@pytest.mark.parametrize("by", [0.009, 0.0006])
+def test_joints_that_lag_behind_when_their_robot_stops_are_their_set_point_before_it_follows_again(by):
+    rig = Rig(joint_limits(), joints=JOINTS).arm()
+    stream(rig, (0.03,) * 7, 3)
+    rig.follow = False
+    until(rig, lambda: rig.state.still, robot_fault="protective_stop")
+    rig.joints = tuple(angle - by for angle in rig.output.joints)
+    ticks(rig, 25, robot_fault="protective_stop")
+    assert rig.output.joints == rig.joints
+    ticks(rig, 25, robot_fault="recovering")
+    rig.tick(reset_fault="robot:protective_stop")
+    assert rig.state.mode is Mode.DISARMED and rig.output.joints == rig.joints, "a reset moves nothing"
 
 
 # S21: nothing is armed, and the arm is somewhere else

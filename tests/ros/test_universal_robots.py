@@ -21,6 +21,7 @@ from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
 
 from rlinf.qos import OVERHEARD, profile
+from rlinf.stamps import to_ns
 from tests.ros.conftest import peer_in
 from tests.ros.stand import Arm, listen, start
 
@@ -114,11 +115,13 @@ def station(tmp_path_factory):
 
 def test_it_moves_by_its_own_controller_and_the_tool_goes_with_the_joints(station):
     station.moves()
-    said = dict(zip(station.joints[-1].name, station.joints[-1].position, strict=True))
+    poses = {to_ns(each.header.stamp): each for each in station.poses}
+    joints = next(each for each in reversed(station.joints) if to_ns(each.header.stamp) in poses)  # of one moment
+    said, pose = dict(zip(joints.name, joints.position, strict=True)), poses[to_ns(joints.header.stamp)]
     expected = tool_pose(np.array([said[name] for name in station.targets[-1].name]))
-    p = station.poses[-1].pose.position
-    assert station.poses[-1].header.frame_id == "base"
-    assert math.dist((p.x, p.y, p.z), expected[:3]) < 0.01
+    p = pose.pose.position
+    assert pose.header.frame_id == "base"
+    assert math.dist((p.x, p.y, p.z), expected[:3]) < 1e-6
     assert math.dist(expected[:3], tool_pose(np.array(HOME))[:3]) > 0.005
 
 
