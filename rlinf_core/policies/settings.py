@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from rlinf_core.settings.base import Count, Positive, Settings, Widths, with_default
+from rlinf_core.settings.base import Count, Place, Positive, Settings, Widths, with_default
 
 
 class Lora(Settings):
@@ -33,7 +33,7 @@ class PolicySettings(Settings):
     channels: Annotated[tuple[Count, ...], Field(max_length=8)] = Field(
         (16, 32, 32), description="output channels of a cnn's convolutions, each with stride 2, or of those of keypoints, "
         "the first with stride 2")
-    image_weights: str = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
+    image_weights: Place = Field("", description="of a resnet, which are then frozen; empty to train it from scratch")
     sentence_features: int = Field(
         0, ge=0, description="features kept of the instruction, which then also say how pictures are looked at (FiLM); 0 "
         "for a policy that is told nothing. Of a small one: vision-language-action models, and values beside them, read it "
@@ -66,7 +66,7 @@ class PolicySettings(Settings):
 class PretrainedSettings(PolicySettings):
     """Of policies made of published networks, whose keys about encoders and trunks are of no use."""
 
-    checkpoint: str = Field("", description="a folder as Hugging Face has it: config.json, *.safetensors and "
+    checkpoint: Place = Field("", description="a folder as Hugging Face has it: config.json, *.safetensors and "
                             "tokenizer.json of such a model. Empty to begin with random weights")
     network: dict[str, Any] = Field(
         {}, description="without a checkpoint: what differs from the smallest network, by the keys of the model's "
@@ -103,7 +103,7 @@ class FlowSettings(PretrainedSettings):
         "every step from noise to action, how much noise enters where it explores; () for none")
     tokens: int = Field(48, gt=0, le=1024, description="room for the instruction; what is longer is cut off")
     frozen: bool = Field(False, description="the vision-language model stays as it is; the action expert alone is trained")
-    statistics: str = Field(
+    statistics: Place = Field(
         "", description="a file with the statistics of the checkpoint's data set (openpi's or Dexbotic's norm_stats.json, "
         "LeRobot's ...normalizer_processor.safetensors or stats.json), by which its state is normalised and whose units "
         "its actions have; empty where both are learned anew")

@@ -8,7 +8,7 @@ from rlinf_core.algorithms import algorithm, algorithms
 from rlinf_core.algorithms.common.settings import DEMONSTRATIONS, EXPERT, REPLAY, ROLLOUTS, AlgorithmSettings
 from rlinf_core.errors import RecipeError, nearest
 from rlinf_core.paths import expanded
-from rlinf_core.recipes.schema import Randomise, Recipe
+from rlinf_core.recipes.schema import Online, Randomise, Recipe
 from sim_bridges.simulator import batched
 
 SIMULATORS, STATIONS, RECORDINGS = "simulators", "stations", "recordings"
@@ -81,6 +81,8 @@ def check_source(recipe: Recipe) -> None:
     if recipe.placement.ingest and source != STATIONS:
         raise RecipeError(f"placement.ingest: expected 0 on {source}, to which no station sends anything, got "
                           f"{recipe.placement.ingest}")
+    if algorithm.learns_from == ROLLOUTS:
+        _check_no_replay(recipe)
     if source == STATIONS and algorithm.learns_from == ROLLOUTS and getattr(policy, "token_log_probs", False):
         raise RecipeError("policy.token_log_probs: expected false on stations, whose recordings hold a log-probability of "
                           "a chunk, or of each of its actions, got true. In simulators it may be")
@@ -96,6 +98,18 @@ def check_source(recipe: Recipe) -> None:
     if size % group:
         raise RecipeError(f"simulation.environments: expected a multiple of algorithm.group = {group} for each worker, got "
                           f"{size}")
+
+
+def _check_no_replay(recipe: Recipe) -> None:
+    """A learner that takes each rollout once has nothing to draw from by stations, and says itself what is too old."""
+    said, usual, name = recipe.online, Online(), recipe.algorithm.name
+    for key in ("max_samples_per_insert", "min_samples_per_insert", "max_staleness", "max_staleness_of"):
+        if (got := getattr(said, key)) != (expected := getattr(usual, key)):
+            instead = ": algorithm.max_staleness, in updates, says there what is too old" \
+                if "staleness" in key and recipe.algorithm.accepts_stale else ""
+            raise RecipeError(f"online.{key}: expected {expected} for {name}, which keeps no replay, got {got}{instead}")
+    if recipe.replay.fair:
+        raise RecipeError(f"replay.fair: expected false for {name}, which keeps no replay, got true")
 
 
 def _check_embodiments(recipe: Recipe) -> None:

@@ -5,9 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from copy import copy
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+)
 from pydantic_core import PydanticCustomError, core_schema
 
 from rlinf_core.errors import RecipeError
@@ -17,6 +26,16 @@ Name = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_]*$")]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 Widths = Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+def _at_home(place: str) -> str:
+    try:
+        return str(Path(place).expanduser()) if place.startswith("~") else place
+    except RuntimeError as error:
+        raise ValueError("expected a path, in which ~name is the home of a user of this machine") from error
+
+
+Place = Annotated[str, AfterValidator(_at_home)]  # of a file or folder, where ~ is the user's home
 
 
 class Settings(BaseModel):

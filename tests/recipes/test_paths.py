@@ -37,6 +37,15 @@ def test_of_a_recipe(key, use):
         use(load_recipe("demo", [f"{key}='{NOBODYS}'", "station.web.port=8080"]))
 
 
+@pytest.mark.parametrize("key, kind", [("checkpoint", "openvla"), ("statistics", "pi0"), ("image_weights", "gaussian")])
+def test_of_a_policy(key, kind, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    policy = load_recipe("sim_sft", [f"policy={{kind: {kind}, {key}: '~/vla'}}"]).policy
+    assert getattr(policy, key) == str(tmp_path / "vla")
+    with pytest.raises(RecipeError, match=f"'policy.{key}': expected a path, in which ~name is .* machine, got str"):
+        load_recipe("sim_sft", [f"policy={{kind: {kind}, {key}: '{NOBODYS}'}}"])
+
+
 def test_of_a_part_in_a_file_of_ones_own():
     with pytest.raises(RecipeError, match=f"'station.operator.kind': {TOLD}"):
         load_recipe("demo", [f"station.operator={{kind: '{NOBODYS}.py:Mine'}}"])

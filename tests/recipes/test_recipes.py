@@ -197,3 +197,16 @@ def test_a_time_step_of_a_simulator_is_whole_ticks(tmp_path, lockstep, hz, said)
         return
     with pytest.raises(RecipeError, match=f"control_hz: robot 'franka_sim' is a simulator that ticks every 0.01 s.*{said}"):
         check_recipe(recipe)
+
+
+@pytest.mark.parametrize("recipe, override, said", [
+    ("demo", "replay.fair=true", "replay.fair: expected false for async_ppo, which keeps no replay, got true"),
+    ("demo", "online.max_staleness=3", "online.max_staleness: expected 50 for .* got 3: algorithm.max_staleness"),
+    ("demo", "online.max_staleness_of={far: 3}", "online.max_staleness_of: expected {} for async_ppo"),
+    ("sim_ppo", "online.min_samples_per_insert=3", "online.min_samples_per_insert: expected 0.0 for ppo, which keeps no"),
+    ("sim_ppo", "online.max_samples_per_insert=3", "online.max_samples_per_insert: expected 0.0 for ppo, .* got 3.0$")])
+def test_a_learner_of_rollouts_draws_from_no_replay(recipe, override, said):
+    one = ["algorithm={name: async_ppo}", "policy={kind: gaussian}"] if recipe == "demo" else []
+    check_recipe(load_recipe(recipe, one))
+    with pytest.raises(RecipeError, match=said):
+        check_recipe(load_recipe(recipe, [*one, override]))
