@@ -30,7 +30,7 @@ class State:
     track: Track = field(default_factory=Track)
     lost: int = 0                       # ticks in a row without a state
     adrift: int = 0                     # ticks in a row in which the set-point has rested far from the arm
-    gripper_silent: bool = False        # whether its width was not heard, or since then not where it is
+    gripper_silent: bool = False        # whether its width was not heard, or it is in fault, or since then not where it is
     recovering: bool = False            # whether the robot is brought back or was lost, and its arm not yet seen at rest
     ended_ns: int = NEVER_NS            # when the last episode ended
 

@@ -13,6 +13,7 @@ from rlinf_core.interlock.watch import OTHER, RECOVERING, count_contacts, obstac
 LATE_TICKS = 1.0   # later than this the robot side has stood at the last target
 STALLED_S = 0.1    # later than this it is a hold, and what had come meanwhile commands nothing
 GRIPPER = "gripper/state"  # an input that may be silent
+HAND = "gripper"           # begins a robot's fault that is its hand's
 STOPPED = (Mode.DISARMED, Mode.FAULT)
 UNSEEN = ("stale_state", "state_frame")  # faults that stand as long as the arm is not seen
 
@@ -44,8 +45,10 @@ class Tick:
         if self.track.believed and not self.trajectory.motions:
             self.trajectory.rest_at(self.track.at or ())
         self.lost = 0 if self.track.believed else state.lost + 1
-        back = anew and state.gripper_silent and GRIPPER not in inputs.silent
-        self.gripper_silent = GRIPPER in inputs.silent or (back and self.sample is None)  # until it is known where it is
+        lost = GRIPPER in inputs.silent or inputs.robot_fault.startswith(HAND) \
+            or (state.gripper_silent and inputs.robot_fault == RECOVERING)  # a person may be at the fingers
+        back = anew and state.gripper_silent and not lost
+        self.gripper_silent = lost or (back and self.sample is None)  # until it is known where it is
         if back and self.sample is not None:
             self.trajectory.leave_gripper_at(self.sample[-1])  # one that begins anew would go to where it was wanted
             self.event("reseeded", "gripper")

@@ -196,6 +196,22 @@ def test_s22_a_gripper_that_begins_anew_while_nothing_may_move_is_wanted_where_i
     evidence("S22", f"{mode.name}: a gripper that begins anew stays where it is", "no order")
 
 
+def test_s22_a_hand_in_fault_is_told_nothing_and_is_wanted_where_a_person_has_left_it():
+    rig = Rig(limits(gripper_width=0.08), gripper=0.08).arm()
+    stream(rig, (0.0, 0.0, 0.0, -0.02), 6)
+    wanted = rig.output.gripper
+    assert wanted < 0.07 and not rig.state.gripper_silent
+    rig.follow, rig.gripper = False, 0.07
+    rig.tick(robot_fault="gripper (no answer to grasp 0.040 for 1 s)")
+    assert rig.state.mode is Mode.FAULT and rig.state.gripper_silent
+    for fault in ("gripper (no answer to grasp 0.040 for 1 s)", "recovering"):
+        rig.gripper -= 0.01  # the object is taken out
+        rig.tick(robot_fault=fault)
+        assert rig.state.gripper_silent and rig.output.gripper == pytest.approx(wanted, abs=0.01)
+    rig.tick()
+    assert not rig.state.gripper_silent and rig.output.gripper == rig.gripper
+
+
 # S24: by measured time
 @pytest.mark.parametrize("late_s", [0.011, 0.05, 1.5])
 def test_s24_after_a_stall_motion_begins_from_rest(late_s, evidence):

@@ -238,6 +238,9 @@ def test_the_hand_follows_and_is_a_fault_where_it_does_not_answer(station):
     station.inject("")
     station.open = 0.0
     station.peer.spin(lambda: station.clear(cause).success, what=lambda: f"the reset: {station.fault()}")
+    left = width(station)
+    station.peer.for_s(1.5)
+    assert abs(width(station) - left) < 0.0015 and station.states[-1].state == DISARMED, "a reset moves no finger"
     station.moves()
     assert events and "recover" not in {event.cause for event in events}, "the arm has followed all along"
 
@@ -255,7 +258,11 @@ def test_a_hand_that_refuses_to_open_is_told_again_and_is_a_fault_until_it_does(
     station.inject("")
     station.peer.for_s(2.5)
     assert width(station) < 0.04 and station.states[-1].state == FAULT, "a person may be at the fingers"
+    station.open = 0.0
     station.peer.spin(lambda: station.clear(cause).success, what=lambda: f"the reset: {station.fault()}")
+    station.peer.for_s(1.5)
+    assert width(station) < 0.04 and station.states[-1].state == DISARMED, "nor does a reset move them"
+    station.open = 0.02
     station.arm()
     station.peer.spin(lambda: width(station) > 0.05, what=lambda: f"the hand, after it, at {width(station)}")
     station.open = 0.0
