@@ -8,7 +8,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import Parameter, ParameterValue
 from rcl_interfaces.srv import SetParameters
-from rlinf_msgs.msg import ActionChunk
+from rlinf_msgs.msg import ActionChunk, SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 from std_srvs.srv import SetBool, Trigger
@@ -213,7 +213,8 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
     there = SimpleNamespace(server_is_ready=lambda: True, send_goal_async=lambda goal: sent.append(goal.command.position)
                             or SimpleNamespace(add_done_callback=lambda _: None))
     monkeypatch.setattr(gripper_command, "ActionClient", lambda *_: there)
-    monkeypatch.setattr(orders, "subscription", lambda *_: None)
+    for each in (orders, gripper_command):
+        monkeypatch.setattr(each, "subscription", lambda *_: None)
     commands = gripper_command.Commands(None, Gripper(kind="gripper_command", joint="knuckle", open_at=0.08))
 
     def want(width):
@@ -232,11 +233,26 @@ def test_a_gripper_that_comes_back_elsewhere_is_told_anew_where_it_is_wanted(mon
     assert sent == [0.0]
     want(0.0)
     assert sent == [0.0, 0.0]
-    commands.since, commands.sent = commands.since - commands.timeout_s, True
-    commands.look()
+
+    def silence():
+        commands.since, commands.sent = commands.since - commands.timeout_s, True
+        commands.look()
+
+    silence()
     assert commands.fault.startswith("gripper (no answer to move 0.000")
-    commands.begin()  # whom it was told to is gone
-    assert not commands.fault and not commands.waiting
+    commands._on_safety(SafetyState(state=SafetyState.HOLD))
+    silence()
+    commands.look()
+    assert sent == [0.0] * 3, "armed, it is told again"
+    silence()
+    commands._on_safety(SafetyState(state=SafetyState.DISARMED))
+    assert not commands.fault and not commands.waiting, "a person may be at the fingers"
+    want(0.0)
+    silence()
+    assert commands.fault and len(sent) == 5
+    commands.armed_at -= 1.0
+    silence()
+    assert not commands.waiting and len(sent) == 5, "nor where the interlock is not heard"
 
 
 def test_each_arm_has_a_gripper_of_its_own_below_its_name(tmp_path):

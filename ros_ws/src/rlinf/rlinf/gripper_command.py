@@ -1,7 +1,8 @@
 """GripperCommand: tells a gripper's controller, by its action, how wide the interlock wants it (docs/bring_your_robot.md).
 
 An order that is not answered, or is refused, silences ``gripper/state``: the interlock holds until it is. It is given again
-and again, as the interlock's word stands.
+and again, as the interlock's word stands. Where that is disarmed, in fault or not heard, a person may be at the fingers: it
+is forgotten.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from control_msgs.action import GripperCommand
 from control_msgs.msg import GripperCommand as Command
 from rclpy.action import ActionClient
 from rclpy.node import Node
+from rlinf_msgs.msg import SafetyState
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64
 
 from rlinf.diagnostics import ERROR, OK, Diagnostics, Health
 from rlinf.orders import STATE, Orders
-from rlinf.qos import overheard, publisher
+from rlinf.qos import overheard, publisher, subscription
 from rlinf.spinning import ControlNode, run
 from rlinf_core.grippers.gripper_command import Gripper
 
 TICK_S = 0.02
 SILENT_S = SETTLED_S = 0.5  # as S3 has it
+SAFETY_S = 0.5  # the interlock says how it stands several times in that
+MAY_MOVE = (SafetyState.ARMED, SafetyState.ACTIVE, SafetyState.HOLD)
 WAITING = 10    # messages of other joints on the same topic
 
 
@@ -32,7 +36,8 @@ class Commands(Orders):
 
     def __init__(self, node: Node, settings: Gripper) -> None:
         super().__init__(node, settings.width, settings.timeout_s)
-        self.settings, self.action = settings, ActionClient(node, GripperCommand, settings.action)
+        self.settings, self.action, self.armed_at = settings, ActionClient(node, GripperCommand, settings.action), 0.0
+        subscription(node, "safety", self._on_safety)
         self.begin()
 
     def begin(self) -> None:
@@ -44,8 +49,16 @@ class Commands(Orders):
         if time.monotonic() - self.begun > SETTLED_S:
             super()._on_command(command)
 
+    def _on_safety(self, safety: SafetyState) -> None:
+        if safety.state in MAY_MOVE:
+            self.armed_at = time.monotonic()
+        elif self.fault:
+            self.begin()
+
     def look(self) -> None:
-        if self.waiting and self.fault and self.late and self.wanted is not None:
+        if self.waiting and self.fault and time.monotonic() - self.armed_at > SAFETY_S:
+            self.begin()
+        elif self.waiting and self.fault and self.late and self.wanted is not None:
             self.ordered = self.verb(self.wanted), self.wanted
             self.give()
         super().look()
