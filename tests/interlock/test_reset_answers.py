@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
-from rlinf import interlock_requests
+from rlinf import interlock_requests, interlock_services
 from rlinf.interlock_channel import ROBOTS_OWN
 from rlinf.interlock_requests import INACTIVE, Requests
 from rlinf_core.interlock import Inputs, Mode
@@ -219,3 +219,22 @@ def test_s26_who_is_being_armed_is_not_deactivated_in_the_same_breath():
     node.requests.answer()
     assert dict(node.replies)[0] == "" and "not deactivated: it is ARMED" in dict(node.replies)[1]
     assert node.wanted == {"arm": True}
+
+
+@pytest.mark.parametrize("turns, asked_at, done", [
+    ([], 10.0, True), ([(10.0, 12.5)], 12.51, True), ([(10.0, 13.2)], 13.21, False), ([(10.0, 13.2)], 13.3, True),
+    ([(10.0, 11.6), (11.62, 13.2)], 13.21, False), ([(10.0, 11.6), (11.7, 13.2)], 13.21, True),
+    ([(5.0, 9.0), (9.0, 9.02)], 9.03, False)])
+def test_an_arming_that_may_have_waited_behind_resets_is_refused_and_a_disarming_never(turns, asked_at, done, monkeypatch):
+    now, asked = [0.0], []
+    monkeypatch.setattr(interlock_services, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    front = SimpleNamespace(arm=lambda value: asked.append(value) or "")
+    services = SimpleNamespace(busy_since=0.0, busy_until=0.0, front=front)
+    services._waited = lambda: interlock_services.Services._waited(services)
+    for began, now[0] in turns:
+        interlock_services.Services.turned(services, began)
+    now[0] = asked_at
+    for value in (True, False):
+        answer = interlock_services.Services._on_arm(services, SimpleNamespace(data=value), SimpleNamespace())
+        assert answer.success is (done or not value) and ("Ask again" in answer.message) is not answer.success
+    assert asked == [True, False][not done:]

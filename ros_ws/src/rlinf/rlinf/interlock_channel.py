@@ -9,6 +9,7 @@ import socket
 from typing import Any
 
 MAX_BYTES = 60_000
+TAKEN_S = 3.0   # what is not done so long after it was asked for is refused; the desk waits longer
 ROBOTS_OWN = "robot's own; "  # begins the answer to a reset that nothing but the robot's own fault forbids
 Message = dict[str, Any]
 

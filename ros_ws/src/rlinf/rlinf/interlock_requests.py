@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from std_msgs.msg import String
 
-from rlinf.interlock_channel import ROBOTS_OWN
+from rlinf.interlock_channel import ROBOTS_OWN, TAKEN_S
 from rlinf.interlock_inputs import needs
 from rlinf_core.errors import RecipeError
 from rlinf_core.interlock import Inputs, Mode, adopt, enabled, loosened, standing_faults, unready, with_values
@@ -30,7 +30,6 @@ SILENT = {"wrench": "contact_force, contact_torque and contact_fault need it; wh
 
 LAST_TICKS = 10  # at rest, before it ends: the last target is said more than once
 INACTIVE = "the node is inactive (rlinf lifecycle interlock activate)"
-TAKEN_S = 3.0    # what is not done so long after it was asked for is refused; the desk waits longer
 
 
 class Granted(NamedTuple):

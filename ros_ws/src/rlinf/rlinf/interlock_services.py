@@ -18,14 +18,17 @@ from rclpy.signals import SignalHandlerOptions
 from rlinf_msgs.srv import ResetFault
 from std_srvs.srv import SetBool
 
-from rlinf.interlock_channel import ROBOTS_OWN
+from rlinf.interlock_channel import ROBOTS_OWN, TAKEN_S
 from rlinf.interlock_desk import MAX_PARAMETERS, Front, describe, finite
 from rlinf.parameters import descriptor as described
 from rlinf.workarounds import end_soon
 from rlinf_core.interlock.limits import TABLE
 
 ARRIVES_S = 1.0  # the answer to a shutdown, on a busy machine
+AT_ONCE_S = 0.05  # what is taken so soon after another request may have come while that was answered
 HEARD_S, RECOVERS_S = 1.0, 5.0  # until a robot says that it recovers; what it may take; then whoever resets asks again
+WAITED = (f"refused: it came while others were answered for more than {TAKEN_S:g} s, perhaps a reset, and nobody may count "
+          "on it any more. Ask again")
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
@@ -35,6 +38,7 @@ class Services(LifecycleNode):
     def __init__(self, front: Front) -> None:
         super().__init__("interlock_desk", parameter_overrides=[Parameter("start_type_description_service", value=False)])
         self.front, self.starting, self.ending = front, True, False
+        self.busy_since = self.busy_until = 0.0  # with one request after the other
         hello = front.hello or {}
         settings, limits = hello["settings"], hello["limits"]
         for name, value in settings.items():
@@ -51,8 +55,19 @@ class Services(LifecycleNode):
             self.trigger_activate()
         self.starting = False
 
+    def turned(self, began: float) -> None:
+        """The executor has looked for requests, since then; they may have taken it long."""
+        now = time.monotonic()
+        if now - began > AT_ONCE_S:
+            self.busy_since = self.busy_since if began - self.busy_until < AT_ONCE_S else began
+            self.busy_until = now
+
+    def _waited(self) -> bool:
+        """Whether a request may have waited for so long, while others were answered, that nobody counts on it any more."""
+        return self.busy_until - self.busy_since > TAKEN_S and time.monotonic() - self.busy_until < AT_ONCE_S
+
     def _on_arm(self, request: SetBool.Request, response: SetBool.Response) -> SetBool.Response:
-        reason = self.front.arm(request.data)
+        reason = WAITED if request.data and self._waited() else self.front.arm(request.data)
         word = "arm" if request.data else "disarm"
         response.success, response.message = not reason, f"cannot {word}: {reason}" if reason else f"{word}ing"
         return response
@@ -149,12 +164,14 @@ def serve(front: Front) -> None:
     logger = node.get_logger()
     with contextlib.suppress(ExternalShutdownException):
         while front.channel.open:
+            began = time.monotonic()
             try:
                 executor.spin_once(timeout_sec=0.02)
             except ExternalShutdownException:
                 raise
             except Exception as error:  # whatever was asked, the next one is answered
                 logger.error(f"a request failed: {type(error).__name__}: {error}")
+            node.turned(began)
             front.listen()
             while front.lines:
                 level, text = front.lines.popleft()
