@@ -40,17 +40,19 @@ def sees(policy: NetworkPolicy, before: Path | None) -> bool:
 
 
 def inherit(learner: Learner, folder: Path, name: str) -> None:
-    """Let the learner go on from that of another run, with updates of its own; RecipeError if it was not of the algorithm
-    ``name``.
+    """Let the learner go on from that of another run, with updates and noise of its own, and a reference that is the policy
+    it begins with; RecipeError if it was not of the algorithm ``name``.
     """
     found = checkpoint.checkpoints(folder / "checkpoints")
     state = checkpoint.load(found[-1])["learner"] if found else {"modules": {}}
-    own = learner.state_dict()["modules"]
+    mine = learner.state_dict()
+    own = mine["modules"]
     if state["modules"].keys() != own.keys():
         raise RecipeError(f"simulation.initial_policy: expected in {folder / 'checkpoints'} a learner with "
                           f"{', '.join(own)}, got {', '.join(state['modules']) or 'none'}. Name a run "
                           f"of {name}, or a policy file to take the policy alone")
-    learner.load_state_dict(state | {"updates": 0})  # a schedule begins anew, too
+    modules = state["modules"] | ({"reference": state["modules"]["policy"]} if "reference" in own else {})
+    learner.load_state_dict(state | {"modules": modules, "updates": 0, "generator": mine["generator"]})  # a schedule, too
 
 
 def first_policy(recipe: Recipe, spec: StationSpec, before: Path | None) -> NetworkPolicy:

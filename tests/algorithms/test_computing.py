@@ -157,6 +157,17 @@ def test_networks_are_the_outermost_modules_that_are_called_each_once():
     assert [*networks(seeing)] == [seeing.actor, seeing.encoder, seeing.critics, *seeing.target]
 
 
+def test_what_counts_batches_is_not_computed_once_more():
+    plain, other = pair("crossq", Computing(recompute=True), renorm_warmup=1)
+    random = np.random.default_rng(0)
+    for _ in range(3):
+        batch = batch_of("crossq", random)
+        assert other.update(batch) == pytest.approx(plain.update(batch))
+    for (name, value), again in zip(plain.state_dict()["modules"]["critics"].items(),
+                                    other.state_dict()["modules"]["critics"].values(), strict=True):
+        assert torch.allclose(value, again), name
+
+
 def test_without_either_nothing_is_touched():
     learner = alone("sac")
     compute(learner, Computing())

@@ -1,9 +1,12 @@
 """By what DAPO samples on, and what the PPO family's metrics say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from rlinf_core.distributed.group import LearnerGroup
 from rlinf_core.errors import RecipeError
 from tests.algorithms.test_on_policy_updates import rollout_of, setting
 
@@ -16,7 +19,21 @@ def test_dapo_looks_for_groups_that_teach_by_what_it_learns_from():
         rollout.step_rewards, rollout.mask = torch.zeros(len(rollout.mask), 8, 1), torch.ones(len(rollout.mask), 8)
         rollout.step_rewards[0], rollout.mask[2:, ::2] = 1.0, 0.0
         assert learner.wants_more(rollout, 1) is more
+        group = SimpleNamespace(learner=type(learner), config=learner.config)
+        assert LearnerGroup.wants_more(group, rollout, 1) is more, "so does a group, whose learners are elsewhere"
         assert bool(learner.prepare(rollout)["weights"].any()) is not more
+
+
+@pytest.mark.parametrize("name", ["ppo", "async_ppo", "grpo", "reinforce"])
+@pytest.mark.parametrize("minibatches", [1, 8, 1000])
+def test_few_chunks_are_learned_from_too_however_many_minibatches_there_are_to_be(name, minibatches):
+    learner, collector = setting(name, epochs=1, minibatches=minibatches, learning_rate=0.01)
+    rollout = rollout_of(learner, collector)
+    kept = torch.nonzero(rollout.mask.flatten()).squeeze(-1)
+    rollout.mask.view(-1)[kept[5:]] = 0.0
+    before = [each.clone() for each in learner.policy.parameters()]
+    assert learner.update(rollout)["loss"] == pytest.approx(0.0, abs=10.0)
+    assert any(not torch.equal(old, new) for old, new in zip(before, learner.policy.parameters(), strict=True))
 
 
 def test_what_was_never_played_dilutes_no_metric_and_what_was_not_clipped_is_not_called_so():

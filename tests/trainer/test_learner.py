@@ -12,6 +12,7 @@ from rlinf_core.interlock import load_limits
 from rlinf_core.recipes import load_recipe
 from rlinf_core.recipes.station import station_robot
 from rlinf_core.rollouts.simulated import simulated_station
+from rlinf_core.trainer import checkpoint
 from rlinf_core.trainer.learner import first_policy, inherit, learner_for
 from rlinf_core.trainer.train import train
 from sim_bridges.randomised import Randomised
@@ -50,6 +51,22 @@ def test_a_learner_goes_on_from_that_of_another_run(before):
     assert learner.updates == 0, "it counts its own, and a schedule begins anew"
     for one, other in zip(learner.actor.state_dict().values(), policy.state_dict().values(), strict=True):
         assert torch.equal(one, other), "the newest policy of that run is its learner's"
+
+
+def test_it_draws_by_a_seed_of_its_own_and_its_reference_is_what_it_begins_with(before, monkeypatch):
+    learner = learner_of("seed=7", *SAC)
+    own = learner.generator.get_state()
+    inherit(learner, before, "sac")
+    assert torch.equal(learner.generator.get_state(), own)
+    one, other = (learner_of(f"seed={seed}", "algorithm={name: reinforce}", "policy.kind=gaussian") for seed in (1, 2))
+    for weight in one.policy.parameters():
+        weight.data += 1.0  # it has learned something
+    monkeypatch.setattr(checkpoint, "checkpoints", lambda _: ["its newest"])
+    monkeypatch.setattr(checkpoint, "load", lambda _: {"learner": one.state_dict()})
+    inherit(other, before, "reinforce")
+    for got, policy, first in zip(other.reference.parameters(), one.policy.parameters(), one.reference.parameters(),
+                                  strict=True):
+        assert torch.equal(got, policy) and not torch.equal(got, first)
 
 
 def test_a_learner_of_another_algorithm_is_refused_with_the_parts_of_both(before, tmp_path):

@@ -59,7 +59,9 @@ def compute(learner: Checkpointed, computing: Computing) -> None:
 
 def _layers(learner: Checkpointed) -> Iterator[nn.Module]:
     for module in learner.modules.values():
-        yield from layers(module)
+        for layer in layers(module):
+            if all(getattr(part, "recomputable", True) for part in layer.modules()):
+                yield layer
 
 
 def networks(learner: Checkpointed) -> Iterator[nn.Module]:

@@ -35,7 +35,7 @@ class Learner(Protocol):
         """Learn from a batch or from a rollout, whichever its settings say; returns metrics."""
 
     def wants_more(self, rollout: Rollout, rollouts: int) -> bool:
-        """Whether to play on before learning from what so many rollouts brought."""
+        """Whether to play on before learning from what so many rollouts brought, by ``config`` alone."""
         ...
 
     def fit_normalisation(self, vectors: np.ndarray) -> None:

@@ -161,11 +161,12 @@ class OnPolicy(Checkpointed):
         flat = {name: values.flatten(0, 1) for name, values in data.items()}
         kept = torch.nonzero(flat["weights"]).squeeze(-1)
         totals: dict[str, float] = {}
-        count = 0
+        count, least = 0, max(2, world_size())  # rows of a minibatch: none for one of the processes is too few
+        pieces = max(1, min(self.config.minibatches, len(kept) // least))
         for _ in range(self.config.epochs):
             order = kept[torch.randperm(len(kept), generator=self.generator, device=self.device)]
-            for index in order.chunk(self.config.minibatches):
-                if len(index) < max(2, world_size()):  # none for one of the processes
+            for index in order.chunk(pieces):
+                if len(index) < least:
                     continue
                 own = shard(index)
                 metrics = self.step({name: values[own] for name, values in flat.items()})

@@ -21,6 +21,7 @@ class BatchRenorm(nn.Module):
     """Batch normalisation that leans on its running statistics, per critic: (E, B, F) (Ioffe 2017, arXiv 1702.03275)."""
 
     R_MAX, D_MAX = 3.0, 5.0
+    recomputable = False  # it would count a batch twice
     mean: Tensor
     std: Tensor
     steps: Tensor
