@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from rlinf_core.errors import REFUSED, RlinfError
-from rlinf_core.interrupts import end_with_parent
+from rlinf_core.interrupts import end_with_parent, held_back
 from rlinf_core.launching.graph import ONCE, SHUTDOWN, STOP_S, Process
 from rlinf_core.ros import ros_environment
 
@@ -40,6 +40,7 @@ class Child:
     restarts: list[float] = field(default_factory=list)
     why: str = ""   # it said it could not go on the last time
     alike: int = 0  # times in a row that it said so before
+    said_before: int = 0  # bytes of its log that are not this process's
 
 
 class Supervisor:
@@ -61,7 +62,8 @@ class Supervisor:
         """Start one process of a station; RlinfError where one of this name runs."""
         if process.name in self.children and self.children[process.name].popen.poll() is None:
             raise RlinfError(f"{process.name} runs already, under this supervisor: end it first")
-        child = self.children[process.name] = Child(process, self._spawn(process), time.monotonic())
+        before = self._logged(process.name)
+        child = self.children[process.name] = Child(process, self._spawn(process), time.monotonic(), said_before=before)
         return child
 
     def run(self, name: str, command: list[str], restart: str) -> Child:
@@ -83,7 +85,8 @@ class Supervisor:
         name, how = child.process.name, ending(code)
         log = self.run_dir / "logs" / f"{name}.log"
         if code == REFUSED:
-            raise RlinfError(f"{name} cannot go on: {_refusal(log)}\nIts log: {log}")
+            raise RlinfError(f"{name} cannot go on: {_refusal(log, child.said_before) or _last_words(log)}\n"
+                             f"Its log: {log}")
         if child.process.restart == SHUTDOWN:
             raise RlinfError(f"{name} ended ({how}), and the station cannot go on without it: the robot side stops by its "
                              f"own timeout. {_last_words(log)}")
@@ -92,10 +95,11 @@ class Supervisor:
         if len(child.restarts) > MAX_RESTARTS:
             raise RlinfError(f"{name} ended {len(child.restarts)} times within {RESTART_WINDOW_S:.0f} s (last: {how}). "
                              f"{_last_words(log)}")
-        why = _refusal(log)[:300] if code == 1 and "\nrlinf: " in f"\n{log.read_text(errors='replace')}" else ""
+        why = _refusal(log, child.said_before)[:300] if code == 1 else ""
         child.alike = child.alike + 1 if why and why == child.why and now - child.started < LONG_S else 0
         if child.alike >= MAX_RESTARTS:
             raise RlinfError(f"{name} ended {child.alike + 1} times for one reason: {why}\nIts log: {log}")
+        child.said_before = self._logged(name)
         child.popen, child.started, child.why = self._spawn(child.process), now, why
         return f"{name} ended ({how}) and was started again{f': {why}' if why else ''}"
 
@@ -110,7 +114,12 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        with held_back():  # asked to end once more, it goes on to end in this order
+            self.stop()
+
+    def _logged(self, name: str) -> int:
+        log = self.run_dir / "logs" / f"{name}.log"
+        return log.stat().st_size if log.exists() else 0
 
     def _spawn(self, process: Process) -> subprocess.Popen:
         command = process.parameters.get("command") or command_line(process, self.run_dir / "params")
@@ -151,9 +160,10 @@ def _last_words(log: Path) -> str:
     return f"Its last words: {lines[-1][:300]!r}. See {log}" if lines else f"See {log}"
 
 
-def _refusal(log: Path) -> str:
-    """The last error that a command has said in its log; it may have several lines."""
-    return f"\n{log.read_text(errors='replace')}".rpartition("\nrlinf: ")[2].strip()
+def _refusal(log: Path, since: int) -> str:
+    """The last error that a command has said in its log from that byte on, which may have several lines; empty for none."""
+    said = log.read_bytes()[since:].decode(errors="replace")
+    return f"\n{said}".rpartition("\nrlinf: ")[2].strip() if "\nrlinf: " in f"\n{said}" else ""
 
 
 class _Quoting(yaml.SafeDumper):

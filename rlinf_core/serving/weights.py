@@ -121,20 +121,20 @@ class Weights:
         file = _stamped(newest_policy(self.path))
         if self.through or (file == self._tried and time.monotonic() < self._again_at):
             return False
-        self._tried, self._again_at, served = file, math.inf, self.newest
+        self._tried, self._again_at, served = file, time.monotonic() + AGAIN_S, self.newest
         try:
             version = self._load(file)
             if version.policy.spec.hash != served.policy.spec.hash:
                 raise SpecError(f"{file[0]}: expected a policy of the task that is served:\n"
                                 f"{version.policy.spec.difference(served.policy.spec)}")
         except RlinfError as error:
-            if isinstance(error, PolicyFileError):  # what it lacks may come, what it is does not change
-                self._again_at = time.monotonic() + AGAIN_S
+            if not isinstance(error, PolicyFileError):  # what it lacks may come, and memory; what it is does not change
+                self._again_at = math.inf
             if str(error) != self._said:
                 say(f"version {served.number} is served on: {error}")
             self._said = str(error)
             return False
-        self.newest, self._said = version, ""
+        self.newest, self._said, self._again_at = version, "", math.inf
         say(f"version {version.number} is served now ({file[0].name}); episodes that have begun end with theirs")
         return True
 

@@ -4,11 +4,13 @@ import time
 from collections import deque
 from queue import Queue
 from threading import RLock
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rlinf_msgs.msg import ActionChunk, PolicyStatus, SafetyState, TimeStep
 
+from rlinf import remote_policy
 from rlinf.policy import PolicyNode
 from rlinf.qos import profile
 from rlinf.remote_policy import RemotePolicyNode
@@ -197,3 +199,14 @@ def test_a_time_step_that_comes_a_millisecond_late_is_the_next_one_all_the_same(
         node.chunking.cut()
         node.chunking.merge(np.arange(8.0)[:, None], node._number(first), 0)
         assert node.chunking.left(node._number(second))[0] == 1.0
+
+
+def test_whatever_a_server_says_of_itself_the_next_try_comes_and_the_reason_is_told(monkeypatch):
+    """Else nobody would ask it ever again, and the node would live on."""
+    said = []
+    node = RemotePolicyNode.__new__(RemotePolicyNode)
+    node.settings, node._say = {"address": "ws://there:1", "timeout_s": 1.0}, said.append
+    node.stopping = SimpleNamespace(is_set=lambda: len(said) > 1, wait=lambda _: None)
+    monkeypatch.setattr(remote_policy, "PolicyClient", lambda *_: SimpleNamespace(metadata={"rlinf": "a text"}, close=list))
+    node._work()
+    assert len(said) == 2 and said[0].startswith("AttributeError: ") and "Tried again every" in said[0]

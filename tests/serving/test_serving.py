@@ -275,3 +275,9 @@ def test_a_file_that_could_not_be_loaded_is_tried_again_after_a_while_and_said_o
     assert lacking.call_count == 2 and len(said) == 1
     assert [weights.look(said.append) for now[0] in (13.0, 30.0, 60.0)] == [False, True, False]
     assert weights.newest.number == 4
+    save_policy(policy_of(spec, 0), tmp_path / policy_name(5))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(serving_weights, "load_policy", MagicMock(side_effect=MemoryError("no room on the GPU")))
+        with pytest.raises(MemoryError):
+            weights.look(said.append)
+    assert [weights.look(said.append) for now[0] in (61.0, 71.0)] == [False, True], "there may be room later"

@@ -90,8 +90,9 @@ class RemotePolicyNode(PolicyNode):
                     self._ask(client)
                     if not client.open:
                         raise ServingError(f"policy server {client.address}: the connection was closed")
-            except (RlinfError, OSError, KeyError, TypeError, ValueError) as error:
-                self._say(f"{error}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is over")
+            except Exception as error:  # whatever a server may have said, this thread is the only one that asks it
+                said = error if isinstance(error, RlinfError | OSError) else f"{type(error).__name__}: {error}"
+                self._say(f"{said}. Tried again every {RETRY_S:g} s; the arm holds once its chunk is over")
             finally:
                 self.connected = self.busy = False
                 if client is not None:

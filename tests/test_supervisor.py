@@ -1,0 +1,58 @@
+"""How a station's processes are ended by whoever is impatient, and why they ended the last time."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from rlinf_core.launching.graph import RESPAWN, SHUTDOWN, Process
+from rlinf_core.launching.supervisor import Supervisor
+
+SLOW = """
+import signal, sys, time
+def end(*_):
+    time.sleep(float(sys.argv[1]))
+    open(sys.argv[2], "a").write(sys.argv[3])
+    sys.exit()
+signal.signal(signal.SIGINT, end)
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def interruptible():
+    """As at a terminal: what runs in the background ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_asked_to_end_once_more_it_ends_in_its_order_all_the_same(tmp_path, interruptible):
+    ended = tmp_path / "ended"
+    with pytest.raises(KeyboardInterrupt), Supervisor(tmp_path, 90) as supervisor:
+        for name, restart, seconds in (("interlock", SHUTDOWN, "0.2"), ("recorder", RESPAWN, "1.0")):
+            supervisor.run(name, [sys.executable, "-c", SLOW, seconds, str(ended), name], restart)
+        end = time.monotonic() + 30
+        while not all((tmp_path / f"logs/{name}.log").read_text() for name in supervisor.children):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert ended.read_text() == "recorderinterlock", "what moves the arm comes to rest last, and by itself"
+    assert [child.popen.returncode for child in supervisor.children.values()] == [0, 0]
+
+
+def test_what_a_process_said_the_last_time_is_no_reason_for_how_it_ends_now(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/uplink.log").write_text("rlinf: the trainer of yesterday\n")
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(Process("uplink", "", "", "", "", {"command": [sys.executable, "-c", "raise SystemExit(1)"]}))
+        end = time.monotonic() + 30
+        while not supervisor.events:
+            assert time.monotonic() < end
+            supervisor.poll()
+            time.sleep(0.05)
+    assert supervisor.events[0] == "uplink ended (exit code 1) and was started again"
