@@ -10,7 +10,7 @@ from rlinf_core.trainer.learner import first_policy
 from tests.algorithms.point import SPEC, Points
 
 
-@pytest.mark.parametrize("processes, sizes", [(1, [3, 3, 2]), (2, [3, 3, 2]), (3, [3, 3])])
+@pytest.mark.parametrize("processes, sizes", [(1, [3, 3, 2]), (2, [3, 3, 2]), (3, [4, 4])])
 def test_no_process_is_left_without_a_row(monkeypatch, processes, sizes):
     recipe = load_recipe("sim_ppo", ["policy.hidden=[8]", "algorithm.minibatches=3", "algorithm.epochs=1"])
     policy, taken = first_policy(recipe, SPEC, None), []

@@ -284,10 +284,3 @@ def test_where_too_much_waits_what_is_left_out_is_told_and_the_end_of_an_episode
     full[0] = False
     recorder._put("applied", Message("t", "k", 8, b"x"))
     assert not recorder.losing
-
-
-def test_the_black_box_has_the_last_half_minute(tmp_path):
-    box = BlackBox(tmp_path)
-    for second in range(41):
-        box.add(Message("t", "k", second * NS, b"x"))
-    assert [message.at_ns // NS for message in box._ring] == list(range(10, 41))

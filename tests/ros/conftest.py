@@ -117,6 +117,14 @@ def peer_in(folder, domain):
         peer.close()
 
 
+@pytest.fixture(autouse=True)
+def of_a_test_before(request):
+    """A fault that it left behind is none of the next one's, which shares its station."""
+    for name in {"station", "bench"}.intersection(request.fixturenames):
+        if ends_faults := getattr(request.getfixturevalue(name), "ends_faults", None):
+            ends_faults()
+
+
 @pytest.hookimpl(trylast=True)  # after pytest's own, who keeps it
 def pytest_configure(config):
     Peer.terminal = config.stash.get(fault_handler_stderr_fd_key, Peer.terminal)

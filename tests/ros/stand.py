@@ -121,6 +121,18 @@ class Arm:
     def clear(self, cause):
         return self.ask(self.clearing, ResetFault.Request(cause=cause))
 
+    def inject(self, what):
+        """What goes wrong, where a twin stands in."""
+
+    def ends_faults(self):
+        """What a test has left behind, where the machine stood still within it, is no matter of the next one's."""
+        if self.states and self.states[-1].state == SafetyState.FAULT:
+            self.held = self.enabled = True
+            self.inject("")
+            self.peer.spin(lambda: self.states[-1].state != SafetyState.FAULT or (
+                self.clear(self.states[-1].cause).success and self.peer.for_s(0.3)), 60,
+                lambda: f"the reset of {self.states[-1].cause}: {self.answered}")
+
     def reach(self, state, cause=""):
         begun = len(self.states)
 

@@ -8,11 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import rclpy
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import PoseStamped, WrenchStamped
 from sensor_msgs.msg import JointState
-from std_msgs.msg import Header
+from std_msgs.msg import Header, String
 
 from rlinf import station_doctor
+from rlinf.qos import profile
 from rlinf.station_doctor import findings
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robot import load_robot
@@ -41,6 +42,7 @@ def doctor(peer, *overrides):
 @pytest.mark.domain(123)
 def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
     Driver(peer)
+    nodes = []
     goal = peer.node.create_publisher(PoseStamped, "goal_pose", 10)
     peer.every(0.05, lambda: goal.publish(PoseStamped(header=_now(peer))))
     found = doctor(peer)
@@ -50,10 +52,24 @@ def test_what_a_driver_lacks_is_said_by_topic_with_what_to_write(peer):
     assert found.keys() >= {"current_pose", "joint_states", "wrench", "goal_pose", "target_joints"}
     assert found["task/success"][0] == "nobody publishes /station_a/task/success"
 
+    for name in ("driver_inputs", "recorder_inputs"):  # of a station that runs, they hear it and move nothing
+        beside = rclpy.create_node(name, namespace="/station_a", context=peer.context)
+        beside.create_subscription(PoseStamped, "target_pose", lambda _: None, 10)
+        beside.create_publisher(WrenchStamped, "wrench", 10)
+        nodes.append(beside)
+    fault = peer.node.create_publisher(String, "robot/fault", profile("robot/fault"))
+    peer.every(0.1, lambda: fault.publish(String(data="idle (no controller moves the arm)")))
     found = doctor(peer, "station.robot=franka_fr3", "station.task=reach")  # it looks below the station's name
+    assert found["robot/fault"][0].startswith("idle (") and "rlinf fault reset" in found["robot/fault"][1]
     assert "topics: {current_pose: /tcp_pose_broadcaster/pose}" in found["current_pose"][1]
     assert found["target_pose"][0] == "0 listen on /station_a/target_pose"
     assert "nobody would follow" in found["target_pose"][1]
+
+    assert "expected one publisher" in found["wrench"][1]
+    nodes.pop().destroy_node()
+    found = doctor(peer, "station.robot=franka_fr3", "station.task=reach")
+    assert found["wrench"][0] == "/station_a/driver_inputs is there for /station_a/wrench, and says nothing"
+    nodes.pop().destroy_node()
 
     command = [sys.executable, "-m", "rlinf_core.cli.main", "doctor", "station", "demo", "--set", *UR5E]
     with ThreadPoolExecutor(1) as beside:

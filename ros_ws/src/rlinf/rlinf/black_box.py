@@ -12,13 +12,16 @@ from rlinf_core.interface import BLACK_BOX
 
 SECONDS = 30.0
 BYTES = 64 << 20
+GB = 5.0  # of all faults together: the oldest give way
 
 
 class BlackBox:
     """A ring of serialized messages; ``write`` makes a rosbag2 folder of it, one per fault, in ``root/closed``."""
 
     def __init__(self, root: Path, seconds: float = SECONDS, max_bytes: int = BYTES) -> None:
-        self.spool, self._ring, self._faults = Spool(root, kind=BLACK_BOX), Ring(max_bytes, seconds=seconds), 0
+        self.spool, self._faults = Spool(root, kind=BLACK_BOX, max_gb=GB), 0
+        self._ring = Ring(max_bytes, seconds=seconds)
+        self.spool.recover()  # what an earlier recorder was writing
 
     def add(self, message: Message) -> None:
         """Keep one message."""
@@ -26,6 +29,7 @@ class BlackBox:
 
     def write(self, cause: str) -> Path:
         """Write what is kept; SpoolError if the disk does not take it."""
+        self.spool.forget("closed", "broken", needed=BYTES)
         writer = self.spool.open_episode(self._name(cause))
         try:
             for message in self._ring:

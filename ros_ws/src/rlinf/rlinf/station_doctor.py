@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import rclpy
 from rclpy.node import Node
 from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import JointState
+from std_msgs.msg import String
 
 from rlinf.arms import each
 from rlinf.asking import asker, asking
@@ -36,6 +38,7 @@ from rlinf_core.recipes import Recipe, load_recipe, station_robot, station_task
 
 LISTEN_S, LATE_S, ENOUGH = 4.0, 0.05, 0.7  # of the rate that is asked for
 PING_MS = 1.0  # of a controller at 1 kHz
+OURS = ("driver", "recorder")  # nodes of the station that hear a target and move no arm
 STAMPED = ("PoseStamped", "TwistStamped", "WrenchStamped", "JointState", "Image")
 
 
@@ -82,9 +85,15 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     of = {name: every.get(arm_of(name), next(iter(every.values()))) for name in sorted(wanted | seen)}
     heard = [Heard(node, name, robot.topics.get(name, f"{root}/{name}"), name in robot.tool_axes, limits.joint_names)
              for name, limits in of.items()]
+    faults: dict[str, list[str]] = {each(arm, "robot/fault"): [] for arm in every}
+    for name, said in faults.items():
+        subscription(node, name, partial(_note, said))
     until = time.monotonic() + LISTEN_S
     while time.monotonic() < until:
         spin()
+    for name, fault in ((name, said[-1]) for name, said in faults.items() if said):
+        yield Finding(name, fault or "none", fault and "end what stands there, at the robot where it is the robot's own; "
+                      "then: rlinf fault reset (docs/real_robot.md)")
     for one in heard:
         found = _finding(node, one, of[one.name], task.spec.control_hz)
         if found.fix and one.name.startswith("camera/") and (camera := robot.devices.get(one.name.split("/")[1])):
@@ -99,6 +108,10 @@ def findings(node: Node, recipe: Recipe, spin: Callable[[], Any]) -> Iterator[Fi
     profiles = os.environ.get("FASTDDS_DEFAULT_PROFILES_FILE", "none")
     yield Finding("DDS profile", f"{profiles}; a driver of images needs it in its own shell, too")
     yield _kernel()
+
+
+def _note(said: list[str], fault: String) -> None:
+    said.append(fault.data)
 
 
 def _device(camera: DeviceCamera) -> str:
@@ -147,6 +160,10 @@ def _finding(node: Node, heard: Heard, limits: Limits, control_hz: float) -> Fin
         lacks = sorted(set(heard.joints) - set(heard.passed_over))
         return Finding(heard.name, f"{heard.full}: {', '.join(heard.passed_over)}",
                        f"joint_names of the limits: it lacks {', '.join(lacks)}")
+    if not heard.times:
+        who = ", ".join(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in publishers)
+        return Finding(heard.name, f"{who} is there for {heard.full}, and says nothing", "what it hears of "
+                       "is silent: is that started, in its namespace, the device on and activated? /diagnostics says more")
     if heard.hz < ENOUGH * least:
         return Finding(heard.name, said, f"expected {least:.0f} Hz: raise the driver's rate")
     return _content(heard, limits, said)
@@ -182,7 +199,8 @@ def _listeners(node: Node, recipe: Recipe, every: dict[str, Limits]) -> Iterator
         own = "target_joints" if limits.control_mode == "joint_delta" else "target_pose"
         name = each(arm, own)
         full = robot.controller.topic if robot.controller else robot.topics.get(name, f"{root}/{name}")
-        count = node.count_subscribers(full)
+        count = sum(info.node_name.removesuffix("_inputs") not in OURS
+                    for info in node.get_subscriptions_info_by_topic(full))
         yield Finding(name, f"{count} listen on {full}", "" if count else "nobody would follow: start the controller, or "
                       "name what it listens to in robot.yaml (topics, controller)")
 
