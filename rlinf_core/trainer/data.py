@@ -92,9 +92,10 @@ class ReplayData(Data):
         for own in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(own)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        if self.config.half_demonstrations:
-            for part in runs(corrected, self._reach):  # nothing of what made a person take over
-                self._keep(self.demonstrations, trajectory.part(part), counts=corrected[part])
+        if self.config.half_demonstrations:  # nothing of what made a person take over, nor of what came after
+            counts, _ = starts(corrected, self.policy.config.executed, 0)
+            for part in runs(counts, self._reach):
+                self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])
         played = trajectory.version >= 0 or "operator" not in trajectory.sources  # else a person drove all of it
         if trajectory.station and played and not self.governor.is_fresh(trajectory.version, newest, trajectory.station):
             return "stale"

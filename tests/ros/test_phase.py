@@ -129,9 +129,9 @@ class Clock:
         self.due = self.now + self.period_ns / 1e9
 
 
-def answered(monkeypatch, late, delays, hz=20):
+def answered(monkeypatch, late, delays, hz=20, stalls=()):
     """How long each input waited for a tick [s], where it comes so much after its time [s]; when the ticks were; how many
-    inputs were hidden by the next one."""
+    inputs were hidden by the next one. From the inputs of ``stalls`` on the process stands still for so long [s]."""
     clock, waiting, waits, ticks, hidden = Clock(monkeypatch), [], [], [], []
 
     def tick():
@@ -141,12 +141,14 @@ def answered(monkeypatch, late, delays, hz=20):
         waiting.clear()
 
     timer = PhaseLockedTimer(clock, 1 / hz, tick, hurry=0.05, early=0.25, late=late)
+    stalls, again = dict(stalls), 0.0
     for number, delay in enumerate(delays):
         at = 0.013 + number / hz + delay
         while clock.due < at:
-            clock.now = clock.due
+            clock.now = max(clock.due, again)
             clock.callback()
-        clock.now = at
+        again = max(again, at + stalls.get(number, 0.0))
+        clock.now = max(at, again)
         waiting.append(at)
         timer.arrived()
     return np.array(waits), np.array(ticks), len(hidden)
@@ -171,6 +173,14 @@ def test_at_100_hz_none_is_hidden_by_the_next_though_some_are_late_by_a_third_of
     assert hidden <= 1 and waits[100:].max() < 0.001
     assert np.diff(ticks).min() > 0.005 and np.diff(ticks).mean() == pytest.approx(0.01, abs=1e-5)
     assert answered(monkeypatch, 0.08, delays, hz=100)[2] > 30, "it is not the jitter that is too small"
+
+
+@pytest.mark.parametrize("hz, stall_s", [(100, 0.0082), (100, 0.0051), (100, 0.034), (20, 0.03)])
+def test_a_process_that_stood_still_answers_the_inputs_after_it_in_time(monkeypatch, hz, stall_s):
+    waits, ticks, _ = answered(monkeypatch, patience(1 / hz), np.zeros(600), hz=hz, stalls=[(200, stall_s), (400, stall_s)])
+    waits = waits[50:]
+    assert waits.max() == pytest.approx(stall_s) and np.sum(waits > 0.001) <= 2 * np.ceil(stall_s * hz)
+    assert np.diff(ticks[-100:]) == pytest.approx(1 / hz), "one by one"
 
 
 def test_a_late_input_is_waited_for_by_4_ms_within_a_share_of_the_period():

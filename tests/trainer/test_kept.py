@@ -43,6 +43,17 @@ def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_de
     assert gated.order()["expert_fraction"] == pytest.approx(gated.config.expert_fraction(16)), "of whole episodes"
 
 
+@pytest.mark.parametrize("chunk, begins", [
+    (1, {7, 8, 9, 30}), (2, {7, 8}), (3, {7}), (4, set())])
+def test_a_correction_is_a_demonstration_where_all_that_is_played_of_a_chunk_is_the_persons(chunk, begins):
+    recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]", f"policy.horizon={chunk}", "algorithm.batch_size=400"])
+    data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
+    data.insert(episode(0, 5, mode=DEMONSTRATION), 0)
+    data.insert(episode(1, 7, 8, 9, 30), 0)
+    shown = {int(step) for number, step in data.batch()["vectors"][200:] if number == 1}
+    assert shown == begins
+
+
 def test_where_there_is_nothing_to_learn_from_stations_go_on_until_there_is(gated):
     for number in range(9):
         assert gated.insert(episode(number), 0) == "online"

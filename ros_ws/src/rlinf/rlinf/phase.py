@@ -17,7 +17,7 @@ MARGIN = 1.5            # standard deviations of the arrivals that an input shou
 SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
 AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
 SOONEST = 0.97          # of a period, between two ticks
-LATE = 0.1              # of a period: a tick later than that moves all that come after it; after less, they catch up
+LATE = 0.1              # of a period: where it may not hurry, a later tick moves all after it; after less, they catch up
 PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
 LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
 TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
@@ -26,9 +26,10 @@ TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to 
 class PhaseLock:
     """When the next tick is due: every ``period_s``, moved a little per period until the input comes just before the tick.
 
-    Its mean rate is never above nominal by more than ``hurry``, and no tick comes sooner than SOONEST after another. Where
-    it may not hurry, the way to an earlier phase leads through all later ones, and inputs that come meanwhile wait half a
-    period: it goes there once those that came before have waited as long in vain.
+    Its mean rate is never above nominal by more than ``hurry``. Where it may hurry, a tick that was late leaves the phase
+    as it is: the inputs after it are in time. Where it may not, no tick comes sooner than SOONEST after another, and the
+    way to an earlier phase leads through all later ones, while inputs wait half a period: it goes there once those that
+    came before have waited as long in vain.
 
     Args:
         period_s: nominal period [s].
@@ -46,7 +47,8 @@ class PhaseLock:
     def ticked(self, now: float, arrivals: list[float]) -> float:
         """When to wake for the next one [s], after a tick at that time and inputs that had arrived since the last."""
         if now > self.due_s + self.late * self.period_s + TOO_SOON_S:
-            self.due_s = now
+            missed = math.floor((now - self.due_s) / self.period_s) * self.period_s
+            self.due_s = self.due_s + missed if self.hurry else now
         if self._to_go_s == 0.0:
             self._ticks += 1
             self._waits += [(self.due_s - arrival) % self.period_s for arrival in arrivals]
@@ -57,7 +59,8 @@ class PhaseLock:
         extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
         self._to_go_s -= extra
         self.due_s += self.period_s + extra
-        self.wake_s = max(self.due_s, now + SOONEST * (self.period_s + min(extra, 0.0)))
+        soonest = 0.0 if self.hurry else SOONEST * (self.period_s + min(extra, 0.0))
+        self.wake_s = max(self.due_s, now + soonest)
         return self.wake_s
 
     def _worth(self, to_go_s: float) -> float:
