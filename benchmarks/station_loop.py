@@ -111,7 +111,7 @@ def train_policy(task_path: Path, path: Path, horizon: int) -> None:
     save_policy(actor, path)
 
 
-def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int) -> dict[str, float]:
+def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int, backend: str) -> dict[str, float]:
     import rclpy
     from rclpy.action import ActionClient
     from rlinf_msgs.action import ResetScene, RunEpisodes
@@ -129,13 +129,14 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     train_policy(task, policy, horizon)
     recipe = load_recipe("demo", [f"station.robot={quoted(write_robot(folder, tick_s))}", f"station.task={quoted(task)}",
                                   "station.lockstep=false", f"station.domain_id={DOMAIN}",
+                                  f"station.policy.backend={backend}",
                                   f"station.observe_cameras=[{','.join(CAMERAS)}]", f"station.image_size={list(SIZE)}"])
-    run_dir = folder / f"station_{hz}hz"
+    run_dir, plays = folder / f"station_{hz}hz", "environment" if backend == "composed" else "policy"
     run_dir.mkdir()
     node = rclpy.create_node("robot_side", namespace=f"/{recipe.station.name}")
     executor = rclpy.executors.SingleThreadedExecutor()
     executor.add_node(node)
-    robot, safety, status = RobotSide(node, hz), [SafetyState()], [PolicyStatus()]
+    robot, safety, status = RobotSide(node, hz), [SafetyState()], [PolicyStatus(version=-1)]
     node.create_subscription(SafetyState, "safety", lambda m: safety.__setitem__(0, m), profile("safety"))
     node.create_subscription(PolicyStatus, "policy/status", lambda m: status.__setitem__(0, m), profile("policy/status"))
 
@@ -157,7 +158,7 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     with Supervisor(run_dir, DOMAIN) as supervisor:
         for process in station_processes(recipe, run_dir):
             if process.name in ("interlock", "environment", "policy", "recorder"):
-                process.parameters.update({"policy_file": str(policy)} if process.name == "policy" else {})
+                process.parameters.update({"policy_file": str(policy)} if process.name == plays else {})
                 supervisor.start(process)
         wait(lambda: runner.server_is_ready() and arming.service_is_ready() and status[0].version >= 0, 60, "the station")
         asked = [arming.call_async(SetBool.Request(data=True))]
@@ -253,6 +254,7 @@ def main() -> None:
     parser.add_argument("--hz", type=int, nargs="+", default=[20, 100], help="control rates")
     parser.add_argument("--tick", type=float, default=0.01, help="period of the interlock [s]")
     parser.add_argument("--horizon", type=int, default=1, help="actions of a chunk, of which one is played")
+    parser.add_argument("--backend", choices=["local", "composed"], default="local", help="station.policy.backend")
     parser.add_argument("--episodes", type=int, default=20, help="lockstep episodes")
     parser.add_argument("--json", type=Path, help="write one flat object there")
     options = parser.parse_args()
@@ -271,7 +273,7 @@ def main() -> None:
         print(f"{'':24}{'p50':>9}{'p99':>12}{'missed':>8}{'late':>6}{'dropped':>9}{'inference':>11}{'ratio':>7}")
         for hz in options.hz:  # half of each floor before and half after: the machine's mood changes
             before = {name: round_trips(hz, options.seconds / 2, name) for name in FLOORS}
-            ours = real_time(folder, hz, options.seconds, options.tick, options.horizon)
+            ours = real_time(folder, hz, options.seconds, options.tick, options.horizon, options.backend)
             result |= {f"{key}_{hz}hz": value for key, value in ours.items()}
             print(f"{hz:>4} Hz {'the station':<16}{ours['p50_ms']:9.2f} ms{ours['p99_ms']:9.2f} ms{ours['missed']:5d}"
                   f"{ours['late']:6d}{ours['dropped']:9d}{ours['inference_p50_ms']:8.2f} ms", flush=True)

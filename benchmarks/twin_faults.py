@@ -95,8 +95,7 @@ class Bench:
         self.clearing = self.node.create_client(ResetFault, "interlock/reset_fault")
         self.runner = ActionClient(self.node, RunEpisodes, "run_episodes")
         self.supervisor = Supervisor(folder, DOMAIN)
-        self.processes = [each for each in station_processes(recipe, folder)
-                          if each.name not in ("uplink", "operator", "policy")]
+        self.processes = station_processes(recipe, folder, without=("uplink", "operator", "policy"))
 
     def _answer(self, step: Any) -> None:
         """As an operator does."""

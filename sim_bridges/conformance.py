@@ -249,9 +249,8 @@ def _through_the_station(recipe: Recipe, scenes: range) -> list[tuple[bool, int]
         run_dir = Path(folder)
         prepare(recipe, run_dir)
         with Supervisor(run_dir, recipe.station.domain) as supervisor:
-            for process in station_processes(recipe, run_dir):
-                if process.name not in ("policy", "uplink"):
-                    supervisor.start(process)
+            for process in station_processes(recipe, run_dir, without=("policy", "uplink")):
+                supervisor.start(process)
             director = supervisor.start(director_process(recipe, run_dir))
             trouble = _until_ended(director.popen, supervisor, run_dir)
         events = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]

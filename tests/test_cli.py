@@ -104,19 +104,12 @@ def test_an_interlock_that_refuses_to_start_is_quoted(command, capsys, tmp_path,
     """Its own words are the reason; what others said in the meantime is in their logs."""
     (tmp_path / "refusing.py").write_text("raise SystemExit('interlock: station_a is commanded already, by process 17')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(demo, "station_processes", lambda recipe, folder: [
+    monkeypatch.setattr(demo, "station_processes", lambda recipe, folder, without=(): [
         Process("interlock", "rlinf", "interlock", "refusing", "/station_a", {}, (), SHUTDOWN)])
     assert main([command, "demo", "--out", str(tmp_path / "run"), "--set", "station.domain_id=57"]) == 1
     error = capsys.readouterr().err
     assert "interlock ended (exit code 1), and the station cannot go on without it" in error
     assert "Its last words: 'interlock: station_a is commanded already, by process 17'" in error
-
-
-def test_where_demonstrations_alone_are_recorded_no_policy_is_started(tmp_path):
-    processes = demo.station_processes(load_recipe("demo"), tmp_path)
-    assert demo._played(processes, 0) == processes
-    assert [each for each in processes if each not in demo._played(processes, 3)] == [
-        each for each in processes if each.name == "policy"]
 
 
 @pytest.mark.parametrize("last, code, told", [("stopped", 130, "stopped before its end; everything recorded is in"),

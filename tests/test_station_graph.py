@@ -21,7 +21,7 @@ from rlinf_core.launching.supervisor import MAX_RESTARTS, Supervisor, only_stati
 from rlinf_core.recipes import load_recipe
 from rlinf_core.robot import load_robot
 
-KEYBOARD = "station.operator.kind=keyboard"
+KEYBOARD, COMPOSED = "station.operator.kind=keyboard", "station.policy.backend=composed"
 
 
 def graph(tmp_path, *overrides):
@@ -35,6 +35,16 @@ def test_simulated_and_real_stations_run_the_same_nodes(tmp_path):
     assert real.keys() - simulated.keys() == {"driver"}
     assert {name: process.module for name, process in real.items() if name != "driver"}.items() <= {
         name: process.module for name, process in simulated.items()}.items()
+
+
+def test_a_policy_may_be_composed_with_the_environment_and_is_left_out_like_any_other(tmp_path):
+    own, composed = graph(tmp_path), graph(tmp_path, COMPOSED, "seed=7")
+    assert own.keys() - composed.keys() == {"policy"} and not composed.keys() - own.keys()
+    assert composed["environment"].parameters == own["environment"].parameters | own["policy"].parameters | {
+        "seed": 7, "composed": True}
+    for said in ([], [COMPOSED]):
+        few = {each.name: each for each in station_processes(load_recipe("demo", said), tmp_path, ("policy", "uplink"))}
+        assert few == {name: own[name] for name in own.keys() - {"policy", "uplink"}}, "and the environment loads no torch"
 
 
 def test_a_twins_station_is_the_real_ones_and_the_twin(tmp_path):

@@ -146,7 +146,8 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
                        f"rlinf up, station.policy.backend {station.policy.backend}")
         check_policy_device(recipe)
     with _alone(recipe, run_dir) as supervisor:
-        for process in _played(station_processes(recipe, run_dir), episodes):
+        silent = ("policy",) if episodes else ()
+        for process in station_processes(recipe, run_dir, without=silent):
             supervisor.start(process)
         print(f"station '{station.name}' is up: {', '.join(supervisor.children)} (ROS_DOMAIN_ID "
               f"{station.domain}, logs in {run_dir / 'logs'}). Ctrl-C stops it", flush=True)
@@ -160,11 +161,6 @@ def up(name: str, overrides: list[str], run_dir: Path, web: int | None = None, e
                     print(event, flush=True)
                 time.sleep(0.25)
     return 0
-
-
-def _played(processes: list[Process], episodes: int) -> list[Process]:
-    """Those of a station; where it is through after some demonstrations, but its policy, which would say nothing."""
-    return [each for each in processes if each.name != "policy" or not episodes]
 
 
 def _some(supervisor: Supervisor, recipe: Recipe, run_dir: Path, json_file: Path | None) -> int:

@@ -38,7 +38,7 @@ def collecting_processes(recipe: Recipe, run_dir: Path, before: Takes, terminal:
     person = recipe.station.operator.kind != SCRIPTED
     write_plan(recipe, run_dir, episodes=recipe.collect.episodes - before.succeeded, only=False, ends=True, person=person,
                **({} if before.next_seed is None else {"first_seed": before.next_seed}))
-    own = [each for each in station_processes(recipe, run_dir) if each.name not in NOT_NEEDED]
+    own = station_processes(recipe, run_dir, NOT_NEEDED)
     if person and terminal and not recipe.station.web.port:
         own.append(replace(operator_process(recipe, run_dir), terminal=True))
     return [*own, director_process(recipe, run_dir)]

@@ -65,8 +65,8 @@ class Process:
     stop_s: float = STOP_S
 
 
-def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
-    """Every process of the recipe's station, the robot side first.
+def station_processes(recipe: Recipe, run_dir: Path, without: tuple[str, ...] = ()) -> list[Process]:
+    """Every process of the recipe's station but those ``without`` which it is started, the robot side first.
 
     There is none for the robot side of an external driver, but for a node beside it, and none for a person, who brings a
     terminal and a device, unless it is the operator's page.
@@ -97,15 +97,19 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
     if robot.controller:
         processes.append(_node(recipe, "controller", "rlinf.controller", SHUTDOWN, limits_file=str(robot.limits),
                                **robot.controller.model_dump()))
+    policy = _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
+                   lockstep=lockstep, **cameras, **_remote(recipe))
+    environment = _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
+                        lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
+                        homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **cameras)
+    if composed := station.policy.backend == "composed" and "policy" not in without:
+        environment.parameters.update(policy.parameters | {"composed": True})
     processes += [
         *_cameras(recipe, robot),
         *_grippers(recipe, robot),
         *(_interlock(recipe, robot, spec.action, arm) for arm in robot.interlocks),
-        _node(recipe, "environment", "rlinf.environment", task_file=task, station=station.name,
-              lockstep=lockstep, person=station.operator.kind != SCRIPTED, external=robot.driver != SIMULATOR,
-              homes=bool(home(recipe)), joints=_joints(robot), axes=_axes(robot), **cameras),
-        _node(recipe, "policy", "rlinf.policy", task_file=task, seed=recipe.seed, device=station.device,
-              lockstep=lockstep, **cameras, **_remote(recipe)),
+        environment,
+        *([] if composed else [policy]),
         *([operator_process(recipe, run_dir)] if station.operator.kind == SCRIPTED or web.port else []),
         _node(recipe, "recorder", "rlinf.recorder", station=station.name, spool=spool, spool_gb=station.spool_gb,
               session_gb=station.session_gb, estops=list(robot.estops) or [""],
@@ -119,7 +123,7 @@ def station_processes(recipe: Recipe, run_dir: Path) -> list[Process]:
               limits_hash="+".join(load_limits(path).hash for _, path in sorted(robot.interlocks.items()))),
         *([_page(recipe, robot, run_dir)] if web.port else []),
     ]
-    return processes
+    return [each for each in processes if each.name not in without]
 
 
 def check_operator(recipe: Recipe) -> None:

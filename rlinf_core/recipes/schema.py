@@ -32,9 +32,10 @@ POLICY = Discriminated("kind", lambda kind: policy_kind(kind).Config, kinds, "ta
 class StationPolicy(Settings):
     """Who answers a station's observations."""
 
-    backend: Literal["local", "remote"] = Field(
-        "local", description="local, in the policy node; or remote: a server answers (rlinf serve, openpi's), and the node "
-        "never waits for it")
+    backend: Literal["local", "composed", "remote"] = Field(
+        "local", description="local, in a process of its own; composed, in the environment's, which hands its time steps "
+        "over: sooner, for networks that answer within a few ms; or remote: a server answers (rlinf serve, openpi's), and "
+        "the node never waits for it")
     address: str = Field("", pattern=r"^(wss?://[^\s/]+)?$", description="of a remote one: ws://host:port")
     chunking: Literal["synchronous", "receding_horizon", "temporal_ensembling", "real_time"] = Field(
         "receding_horizon", description="of a remote one: what is played while an answer is on its way, and of it then "
@@ -51,7 +52,7 @@ class StationPolicy(Settings):
     def _has_an_address(self) -> StationPolicy:
         if (self.backend == "remote") != bool(self.address):
             raise ValueError("address: expected ws://host:port where station.policy.backend is remote, and "
-                             f"nothing where it is local; got backend {self.backend}, address '{self.address}'")
+                             f"nothing elsewhere; got backend {self.backend}, address '{self.address}'")
         return self
 
 

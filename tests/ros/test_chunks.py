@@ -1,5 +1,6 @@
 """A chunk means the same in simulation and on a station: whole stations over ROS, beside the vectorised environment."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.ros.test_nodes import step_of
 pytestmark = [pytest.mark.ros, pytest.mark.lockstep, pytest.mark.timeout(300)]
 REACH = ("station.operator.kind=scripted", "station.task=reach")
 SCENES = range(1_000_000, 1_000_004)
+NODES = ("sim_bridge", "interlock", "environment", "operator", "recorder")
 SMALL = tanh_gaussian.Config(hidden=(32,), horizon=8)
 
 
@@ -84,15 +86,15 @@ class Watched:
         return steps
 
 
-@pytest.fixture(scope="module")
-def station(tmp_path_factory):
-    """All but the uplink, started once; ``play`` has a policy's scenes played there."""
-    with peer_in(tmp_path_factory.mktemp("station"), 151) as peer:
+@contextlib.contextmanager
+def standing(folder, domain, nodes, *overrides):
+    """A station of these nodes, started once; yields what has a policy's scenes played there."""
+    with peer_in(folder, domain) as peer:
         statuses = listen(peer, PolicyStatus, "policy/status")
         chunks = listen(peer, ActionChunk, "policy/action", witnessed)
         updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
-        for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
-            start(peer, name, *REACH)
+        for name in nodes:
+            start(peer, name, *REACH, *overrides)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(lambda: statuses and updates.get_subscription_count() and runner.server_is_ready(), 60, "the station")
 
@@ -106,6 +108,12 @@ def station(tmp_path_factory):
             assert {recording.policy_version for recording in recordings} == {version}
             return recordings, [chunk for chunk in chunks if chunk.policy_version == version]
 
+        yield played
+
+
+@pytest.fixture(scope="module")
+def station(tmp_path_factory):
+    with standing(tmp_path_factory.mktemp("station"), 151, (*NODES, "policy")) as played:
         yield played
 
 
@@ -123,7 +131,17 @@ def recorded(peer, runner, mode, scenes, beside=lambda: None):
 @pytest.mark.parametrize("execute", [1, 4, 8])
 def test_a_station_plays_the_same_chunks_to_the_last_bit_as_the_vectorised_environment(execute, env, cloned, station):
     """Actions, observations, rewards and success of whole episodes, with chunks of eight of which some are played."""
-    policy, watched, decisions = with_execute(cloned, execute), Watched(env), []
+    assert_alike(env, with_execute(cloned, execute), station)
+
+
+def test_so_does_a_policy_that_is_composed_with_the_environment(env, cloned, tmp_path):
+    with standing(tmp_path, 139, NODES, "station.policy.backend=composed") as station:
+        assert_alike(env, with_execute(cloned, 4), station)
+
+
+def assert_alike(env, policy, station):
+    execute = policy.config.execute
+    watched, decisions = Watched(env), []
 
     def decide(observation):
         decisions.append(len(observation))
@@ -154,7 +172,7 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
     expected, = play(vector, lambda _: single(vector.expert()), 1, [SCENES[0]])
     vector.close()
     assert (expected.failure, expected.success, expected.value) == (True, False, 0.0)
-    for name in ("sim_bridge", "interlock", "environment", "operator", "recorder"):
+    for name in NODES:
         start(peer, name, *REACH[:1], *strict)
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
     peer.spin(runner.server_is_ready, 60, "the station")

@@ -4,7 +4,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-DOMAIN = re.compile(r"domain(?:\(|=|_id=)(\d+)|peer_in\(.*, (\d+)\)|\(\"\w+\", (\d{2,3})\)|DOMAIN, MARK = (\d+)")
+DOMAIN = re.compile(r"domain(?:\(|=|_id=)(\d+)|standing\(.*?, (\d+), "
+                    r"|peer_in\(.*, (\d+)\)|\(\"\w+\", (\d{2,3})\)|DOMAIN, MARK = (\d+)")
 
 
 def test_no_ros_domain_is_used_by_two_files_which_may_run_at_the_same_time():

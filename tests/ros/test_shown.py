@@ -40,9 +40,8 @@ def episode(tmp_path_factory):
     recipe = load_recipe("demo", [f"station.robot={robot}", "station.observe_cameras=[wrist]", "station.task=reach",
                                   "station.real_time_factor=0.3"])  # of a topic the recorder keeps five time steps
     with peer_in(folder, 117) as peer:
-        for process in station_processes(recipe, folder):
-            if process.name not in ("policy", "uplink"):
-                peer.supervisor.start(process)
+        for process in station_processes(recipe, folder, without=("policy", "uplink")):
+            peer.supervisor.start(process)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
         peer.spin(runner.server_is_ready, 60, "the environment")
         sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration"))

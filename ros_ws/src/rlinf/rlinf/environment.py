@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
+from collections.abc import Callable
 
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
@@ -26,7 +28,7 @@ from rlinf.qos import publisher, subscription
 from rlinf.rehearsal import Rehearsal
 from rlinf.scene import Scene, sleep
 from rlinf.scene_by_hand import ScenesByHand
-from rlinf.spinning import ControlNode, run
+from rlinf.spinning import ControlNode, given, run
 from rlinf.stamps import NS, set_stamp, to_ns
 from rlinf.standstill import standstill
 from rlinf.trainer_status import holds_back
@@ -37,8 +39,7 @@ from rlinf_core.interface import of_arms
 from rlinf_core.rewards.step import StepResult, step_result
 from rlinf_core.task import load_task, observe
 
-MODES = ("demonstration", "train", "evaluate")
-HELD_S = 2.0
+MODES, HELD_S = ("demonstration", "train", "evaluate"), 2.0
 
 
 class Environment(ControlNode):
@@ -68,7 +69,7 @@ class Environment(ControlNode):
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
-        self.steps = publisher(self, "timestep")
+        self.publish_step: Callable[[TimeStep], None] = publisher(self, "timestep").publish
         self.events = publisher(self, "episode")
         subscription(self, "episode", self._on_event)
         self.poses = of_arms("current_pose", arms := arms_of(self))
@@ -253,7 +254,7 @@ class Environment(ControlNode):
                            instruction=self.asked_for.words or self.scene.instruction or self.task.spec.instruction)
         set_stamp(message.header.stamp, stamp_ns)
         fill_observation(message, self.task.spec, observation)
-        self.steps.publish(message)
+        self.publish_step(message)
         if not self.lockstep:
             self.rehearsal.before(self.timer.until_next())
         self.total, self.stepped_ns = self.total + result.reward, stamp_ns
@@ -291,7 +292,8 @@ class Environment(ControlNode):
 
 def main() -> None:
     """Entry point."""
-    run(Environment, priority=20)
+    make = importlib.import_module("rlinf.composed").Composed if given("composed") else Environment  # that loads torch
+    run(make, priority=20)
 
 
 if __name__ == "__main__":

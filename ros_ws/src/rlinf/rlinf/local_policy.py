@@ -6,6 +6,7 @@ All episodes of one request to evaluate are played by the version that played th
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from rlinf_msgs.msg import ActionChunk, PolicyUpdate, TimeStep
@@ -27,13 +28,13 @@ QUICK_MS = 3.0  # what takes longer is no matter of caches, and would be in its 
 class LocalPolicyNode(PolicyNode):
     """Explores in ``train`` episodes, acts deterministically in ``evaluate``."""
 
-    def __init__(self) -> None:
+    def __init__(self, **how: Any) -> None:
         torch.set_num_threads(1)
         self.policy: Policy
         self.newest: tuple[Policy, TimeStep]
         self.waiting: PolicyUpdate | None = None
         self.evaluating = ""
-        super().__init__()
+        super().__init__(**how)
         self.seed = self.declare_parameter("seed", 0).value
         self.device = device_of(self.declare_parameter("device", "auto").value)
         self.rehearsal = None if self.lockstep else Rehearsal(self, self._again)

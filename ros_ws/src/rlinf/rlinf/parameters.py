@@ -18,6 +18,7 @@ MEANINGS: dict[str, str] = {
     "beside": "settings of a second device, as JSON",
     "camera": "its name in robot.yaml",
     "cameras": "those whose images are used, by name",
+    "composed": "the policy is in the environment's process",
     "credentials": "folder of a station that is enrolled; empty on this machine",
     "device": "where the policy computes: auto, cpu, cuda",
     "distance": "`distance` must be heard",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import uuid
 from abc import abstractmethod
 from collections import deque
+from typing import Any
 
 import numpy as np
 from rlinf_msgs.msg import PolicyStatus, PolicyUpdate, SafetyState, TimeStep
@@ -26,8 +27,8 @@ from rlinf_core.task import load_task
 class PolicyNode(ControlNode):
     """Silent in ``demonstration`` episodes, and until it is ``ready``."""
 
-    def __init__(self) -> None:
-        super().__init__("policy")
+    def __init__(self, **how: Any) -> None:
+        super().__init__("policy", **how)
         cameras = [name for name in self.declare_parameter("cameras", [""]).value if name]
         size = tuple(self.declare_parameter("image_size", [64, 64]).value)
         task = load_task(self.declare_parameter("task_file", "").value).with_images(dict.fromkeys(cameras, size))
@@ -43,10 +44,13 @@ class PolicyNode(ControlNode):
         self.statuses = publisher(self, "policy/status")
         subscription(self, "policy/update", self._on_update)
         hear_safety(self, arms_of(self), self._on_safety)
-        subscription(self, "timestep", self._on_timestep)
+        self._listen()
         self.create_timer(2.0, self._publish_status)
         self.diagnostics = Diagnostics(self, self._health)
         self._publish_status()
+
+    def _listen(self) -> None:
+        subscription(self, "timestep", self._on_timestep)
 
     def _health(self) -> Health:
         said = self.status

@@ -98,8 +98,8 @@ class ControlNode(StationNode):
     Its parameters can be asked for; the events executor spends nothing on services that nobody calls.
     """
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, parameter_overrides=[Parameter("start_type_description_service", value=False)])
+    def __init__(self, name: str, **how: Any) -> None:
+        super().__init__(name, parameter_overrides=[Parameter("start_type_description_service", value=False)], **how)
 
 
 @runtime_checkable
@@ -108,6 +108,13 @@ class Ending(Protocol):
 
     def finish(self) -> bool:
         """Whether it has: asked again and again, while messages come and go, until it has or FINISH_S have passed."""
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """A node with others in its process, which spin and end with it."""
+
+    guests: list[Node]
 
 
 @runtime_checkable
@@ -176,7 +183,8 @@ def _answer(how: Any) -> None:
 
 def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
     executor = single_threaded()
-    executor.add_node(node)
+    for each in _of_process(node):
+        executor.add_node(each)
     hearing = DiscoveryWatchdog(node, given("arms") or ()) if listens else None
     giving_up = node if isinstance(node, GivingUp) else None
     gc.freeze()  # what a node is made of stays; collections look only at what came later
@@ -190,15 +198,20 @@ def _spin(node: Node, listens: bool, asked: Callable[[], bool]) -> None:
         deadline = time.monotonic() + FINISH_S
         while isinstance(node, Ending) and not node.finish() and time.monotonic() < deadline:
             executor.spin_once(timeout_sec=0.02)
-        for publisher in node.publishers:  # what was said last must still arrive
-            publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))
+        for publisher in [publisher for each in _of_process(node) for publisher in each.publishers]:
+            publisher.wait_for_all_acked(Duration(seconds=ARRIVES_S))  # what was said last must still arrive
     destroy(node)
+
+
+def _of_process(node: Node) -> list[Node]:
+    return [node, *(node.guests if isinstance(node, Hosting) else [])]
 
 
 def destroy(node: Node) -> None:
     """The last act of a process, which has then ended soon; with exit code 1 where an exception is on its way."""
     end_soon(int(sys.exc_info()[0] is not None))
-    node.destroy_node()
+    for each in _of_process(node):
+        each.destroy_node()
 
 
 def given(name: str) -> Any:

@@ -1,0 +1,46 @@
+"""Environment and policy in one process (what it plays: test_chunks)."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from rlinf_msgs.msg import PolicyStatus
+
+from rlinf.composed import EVERY_S, Composed
+from rlinf_core.launching.graph import station_processes
+from rlinf_core.recipes import load_recipe
+from tests.ros.stand import listen
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.mark.domain(144)
+def test_each_node_has_its_name_as_ros2_launch_starts_them(peer):
+    """Which says the name of the one that it knows of."""
+    recipe = load_recipe("demo", ["station.policy.backend=composed"])
+    environment = {each.name: each for each in station_processes(recipe, peer.supervisor.run_dir)}["environment"]
+    statuses = listen(peer, PolicyStatus, "policy/status")
+    peer.supervisor.start(replace(environment, remappings=(*environment.remappings, ("__node", "environment"))))
+    peer.spin(lambda: statuses, what="the policy")
+    names = {"environment", "policy"}
+    peer.spin(lambda: names <= set(peer.node.get_node_names()), what=lambda: f"{names}, of {peer.node.get_node_names()}")
+    assert peer.node.count_subscribers("timestep") == 0, "it is handed over"
+    assert [each.node_name for each in peer.node.get_publishers_info_by_topic("policy/action")] == ["policy"]
+
+
+@pytest.mark.parametrize("took_ms, lockstep, warns", [(24, False, False), (26, False, True), (26, True, False)])
+def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(took_ms, lockstep, warns, monkeypatch):
+    said, sent, now = [], [], [5.0]
+    monkeypatch.setattr("rlinf.composed.time.monotonic", lambda: now[0])
+
+    def answer(step):
+        assert not sent, "it is answered first"
+        now[0] += 0.001 * took_ms
+
+    node = SimpleNamespace(policy=SimpleNamespace(answer=answer), period_ns=50_000_000, lockstep=lockstep,
+                           say_step=sent.append, get_logger=lambda: SimpleNamespace(
+                               warning=lambda text, throttle_duration_sec: said.append((text, throttle_duration_sec))))
+    Composed._hand_over(node, "step")
+    assert sent == ["step"] and bool(said) == warns
+    if warns:
+        assert said[0][0].startswith("the policy took 26 of the 50 ms between two time steps") and said[0][1] == EVERY_S
