@@ -33,9 +33,8 @@ class StationPolicy(Settings):
     """Who answers a station's observations."""
 
     backend: Literal["local", "composed", "remote"] = Field(
-        "local", description="local, in a process of its own; composed, in the environment's, which hands its time steps "
-        "over: sooner, for networks that answer within a few ms; or remote: a server answers (rlinf serve, openpi's), and "
-        "the node never waits for it")
+        "local", description="local, in a process of its own; composed, in the environment's: sooner, for networks that "
+        "answer within a few ms; or remote: a server answers (rlinf serve, openpi's), and the node never waits for it")
     address: str = Field("", pattern=r"^(wss?://[^\s/]+)?$", description="of a remote one: ws://host:port")
     chunking: Literal["synchronous", "receding_horizon", "temporal_ensembling", "real_time"] = Field(
         "receding_horizon", description="of a remote one: what is played while an answer is on its way, and of it then "

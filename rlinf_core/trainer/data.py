@@ -92,7 +92,7 @@ class ReplayData(Data):
         for own in trajectory.until_taken_over() if fails else [trajectory]:
             self._played(own)
         corrected = np.array([source == "operator" for source in trajectory.sources], bool)
-        if self.config.half_demonstrations and corrected.any():  # nothing of what made a person take over, nor of what came after
+        if self.config.half_demonstrations and corrected.any():  # nothing of what came before or after
             counts, _ = starts(corrected, self.policy.config.executed, 0)
             for part in runs(counts, self._reach):
                 self._keep(self.demonstrations, trajectory.part(part), counts=counts[part])

@@ -132,9 +132,8 @@ class DrilledStation:
                              {"routes": routes}),
                      Process("people", "rlinf", "drill_people", "rlinf.drill_people", namespace,
                              {"arms": list(self.robot.arms) or [""]})]
-        plays = {"policy_file": str(policy)}
-        extra: dict[str, dict[str, Any]] = {"policy": plays, "environment": plays,  # which it may be composed with
-                                            "sim_bridge": {"priority": 25}}  # as a robot's own controller has
+        extra: dict[str, dict[str, Any]] = dict.fromkeys(("policy", "environment"), {"policy_file": str(policy)})
+        extra["sim_bridge"] = {"priority": 25}  # as a robot's own controller has
         for process in station_processes(self.recipe, self.run_dir):
             if process.executable in NODES:
                 processes.append(replace(process, restart=RESPAWN, remappings=self._through(process),
