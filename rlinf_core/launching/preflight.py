@@ -90,7 +90,7 @@ def _check_policy(path: Path) -> None:
 
 def check_policy_device(recipe: Recipe) -> None:
     """Of a station whose policy is started here, unless a server answers for it."""
-    if recipe.station.policy.backend == "local":
+    if recipe.station.policy.backend != "remote":
         check_device("station.device", recipe.station.device)
 
 
