@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from rlinf_msgs.msg import PolicyStatus
+from rlinf_msgs.msg import PolicyStatus, TimeStep
 
 from rlinf.composed import EVERY_S, Composed
 from rlinf_core.launching.graph import station_processes
@@ -28,19 +28,22 @@ def test_each_node_has_its_name_as_ros2_launch_starts_them(peer):
     assert [each.node_name for each in peer.node.get_publishers_info_by_topic("policy/action")] == ["policy"]
 
 
-@pytest.mark.parametrize("took_ms, lockstep, warns", [(24, False, False), (26, False, True), (26, True, False)])
-def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(took_ms, lockstep, warns, monkeypatch):
+@pytest.mark.parametrize("took_ms, lockstep, kind, warns", [
+    (24, False, TimeStep.MID, False), (26, False, TimeStep.MID, True), (26, True, TimeStep.MID, False),
+    (26, False, TimeStep.FIRST, False), (26, False, TimeStep.LAST, False)])
+def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(took_ms, lockstep, kind, warns, monkeypatch):
+    """But not of the time in which it takes newer weights, for which the last time step does not wait either."""
     said, sent, now = [], [], [5.0]
     monkeypatch.setattr("rlinf.composed.time.monotonic", lambda: now[0])
 
     def answer(step):
-        assert not sent, "it is answered first"
+        assert bool(sent) == (kind == TimeStep.LAST), "it is answered first"
         now[0] += 0.001 * took_ms
 
     node = SimpleNamespace(policy=SimpleNamespace(answer=answer), period_ns=50_000_000, lockstep=lockstep,
                            say_step=sent.append, get_logger=lambda: SimpleNamespace(
                                warning=lambda text, throttle_duration_sec: said.append((text, throttle_duration_sec))))
-    Composed._hand_over(node, "step")
-    assert sent == ["step"] and bool(said) == warns
+    Composed._hand_over(node, step := TimeStep(step_type=kind))
+    assert sent == [step] and bool(said) == warns
     if warns:
         assert said[0][0].startswith("the policy took 26 of the 50 ms between two time steps") and said[0][1] == EVERY_S

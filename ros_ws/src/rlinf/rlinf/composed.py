@@ -45,11 +45,15 @@ class Composed(Environment):
         self.say_step, self.publish_step = self.publish_step, self._hand_over
 
     def _hand_over(self, step: TimeStep) -> None:
+        if step.step_type == TimeStep.LAST:  # there is nothing to answer, and newer weights may be loaded now
+            self.say_step(step)
+            self.policy.answer(step)
+            return
         begun = time.monotonic()
         self.policy.answer(step)
         took_s, period_s = time.monotonic() - begun, self.period_ns / NS
         self.say_step(step)
-        if not self.lockstep and took_s > SHARE * period_s:
+        if step.step_type == TimeStep.MID and not self.lockstep and took_s > SHARE * period_s:
             self.get_logger().warning(
                 f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two time steps, in which its "
                 "environment hears nothing. Give it a process of its own: station.policy.backend=local",
