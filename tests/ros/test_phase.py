@@ -129,9 +129,10 @@ class Clock:
         self.due = self.now + self.period_ns / 1e9
 
 
-def answered(monkeypatch, late, delays, hz=20, stalls=()):
+def answered(monkeypatch, late, delays, hz=20, stalls=(), timer_first=False):
     """How long each input waited for a tick [s], where it comes so much after its time [s]; when the ticks were; how many
-    inputs were hidden by the next one. From the inputs of ``stalls`` on the process stands still for so long [s]."""
+    inputs were hidden by the next one. From the inputs of ``stalls`` on the process stands still for so long [s]; then it
+    is handed the input first, or the timer."""
     clock, waiting, waits, ticks, hidden = Clock(monkeypatch), [], [], [], []
 
     def tick():
@@ -149,6 +150,8 @@ def answered(monkeypatch, late, delays, hz=20, stalls=()):
             clock.callback()
         again = max(again, at + stalls.get(number, 0.0))
         clock.now = max(at, again)
+        if timer_first and clock.due <= clock.now:
+            clock.callback()
         waiting.append(at)
         timer.arrived()
     return np.array(waits), np.array(ticks), len(hidden)
@@ -181,6 +184,14 @@ def test_a_process_that_stood_still_answers_the_inputs_after_it_in_time(monkeypa
     waits = waits[50:]
     assert waits.max() == pytest.approx(stall_s) and np.sum(waits > 0.001) <= 2 * np.ceil(stall_s * hz)
     assert np.diff(ticks[-100:]) == pytest.approx(1 / hz), "one by one"
+
+
+@pytest.mark.parametrize("hz, stall_s", [(100, 0.0085), (100, 0.0051), (20, 0.03)])
+def test_an_input_that_came_while_the_process_stood_still_is_taken_before_its_tick(monkeypatch, hz, stall_s):
+    said = {"hz": hz, "stalls": [(200, stall_s), (400, stall_s)]}
+    _, ticks, _ = answered(monkeypatch, patience(1 / hz), np.zeros(600), **said)
+    waits, first, _ = answered(monkeypatch, patience(1 / hz), np.zeros(600), **said, timer_first=True)
+    assert len(first) == len(ticks) and waits[50:].max() == pytest.approx(stall_s), "it waits for no other tick"
 
 
 def test_a_late_input_is_waited_for_by_4_ms_within_a_share_of_the_period():

@@ -125,7 +125,7 @@ class PhaseLockedTimer:
             self._wake(self.lock.wake_s)
             return
         missing = self._expected and not self._arrivals and not self._done_early
-        if missing and not self._waits and self.late_s and now < self.lock.due_s + self.late_s:
+        if missing and not self._waits and self.late_s:  # it may have come while this process stood still: it is next then
             self._waits = True
             self._wake(self.lock.due_s + self.late_s)
             return
