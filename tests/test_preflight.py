@@ -141,6 +141,12 @@ def test_a_director_is_not_asked_for_the_stations_credentials(tmp_path):
         prepare(recipe, tmp_path)
 
 
+@pytest.mark.parametrize("backend", ["local", "composed"])
+def test_a_policy_that_plays_here_needs_its_device(backend):
+    with pytest.raises(RecipeError, match="station.device: expected .*cuda:99"):
+        check_policy_device(load_recipe("demo", ["station.device=cuda:99", f"station.policy.backend={backend}"]))
+
+
 def test_a_policy_that_a_server_answers_for_needs_no_device():
     remote = load_recipe("demo", ["station.device=cuda", "station.policy={backend: remote, address: 'ws://a:1'}"])
     check_policy_device(remote)

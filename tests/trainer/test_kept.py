@@ -44,12 +44,13 @@ def test_of_what_a_person_has_corrected_that_alone_takes_room_beside_what_was_de
 
 
 @pytest.mark.parametrize("chunk, begins", [
-    (1, {7, 8, 9, 30}), (2, {7, 8}), (3, {7}), (4, set())])
+    (1, {7, 8, 9, 30, 38, 39}), (2, {7, 8, 38, 39}), (3, {7, 38, 39}), (4, {38, 39})])
 def test_a_correction_is_a_demonstration_where_all_that_is_played_of_a_chunk_is_the_persons(chunk, begins):
+    """Or all to the episode's end."""
     recipe = load_recipe("sim_rlpd", ["policy.hidden=[8]", f"policy.horizon={chunk}", "algorithm.batch_size=400"])
     data = data_for(recipe, first_policy(recipe, SPEC, None), governor_for(recipe, STEPS))
     data.insert(episode(0, 5, mode=DEMONSTRATION), 0)
-    data.insert(episode(1, 7, 8, 9, 30), 0)
+    data.insert(episode(1, 7, 8, 9, 30, 38, 39), 0)
     shown = {int(step) for number, step in data.batch()["vectors"][200:] if number == 1}
     assert shown == begins
 
