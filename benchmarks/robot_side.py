@@ -135,6 +135,11 @@ def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
     return np.array(times)
 
 
+def percentiles(times: np.ndarray) -> dict[str, float]:
+    """The median and the 99th percentile of seconds, in milliseconds."""
+    return {"p50_ms": 1e3 * float(np.percentile(times, 50)), "p99_ms": 1e3 * float(np.percentile(times, 99))}
+
+
 def other_side(name: str) -> None:
     """One process of a floor: it answers what has come with a message that it has ready, and computes nothing."""
     import rclpy

@@ -47,6 +47,7 @@ from benchmarks.robot_side import (  # noqa: E402
     RobotSide,
     as_a_driver,
     as_everybody,
+    percentiles,
     round_trips,
 )
 
@@ -131,12 +132,13 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
                                   "station.lockstep=false", f"station.domain_id={DOMAIN}",
                                   f"station.policy.backend={backend}",
                                   f"station.observe_cameras=[{','.join(CAMERAS)}]", f"station.image_size={list(SIZE)}"])
-    run_dir, plays = folder / f"station_{hz}hz", "environment" if backend == "composed" else "policy"
-    run_dir.mkdir()
-    node = rclpy.create_node("robot_side", namespace=f"/{recipe.station.name}")
-    executor = rclpy.executors.SingleThreadedExecutor()
-    executor.add_node(node)
-    robot, safety, status = RobotSide(node, hz), [SafetyState()], [PolicyStatus(version=-1)]
+    (run_dir := folder / f"station_{hz}hz").mkdir()
+    plays = "environment" if backend == "composed" else "policy"
+    nodes = robot_node, node = [rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")]
+    executors = executor, asking = [rclpy.executors.SingleThreadedExecutor() for _ in nodes]
+    executor.add_node(robot_node)  # commands are heard by a node as in the floors, and by nothing else
+    asking.add_node(node)
+    robot, safety, status, quiet = RobotSide(robot_node, hz), [SafetyState()], [PolicyStatus(version=-1)], [0.0]
     node.create_subscription(SafetyState, "safety", lambda m: safety.__setitem__(0, m), profile("safety"))
     node.create_subscription(PolicyStatus, "policy/status", lambda m: status.__setitem__(0, m), profile("policy/status"))
 
@@ -151,6 +153,8 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
         end = time.monotonic() + limit_s
         while not ready():
             executor.spin_once(timeout_sec=0.05)
+            if not 0.0 < time.monotonic() - quiet[0] < seconds:
+                asking.spin_once(timeout_sec=0.0)
             if time.monotonic() > end:
                 raise SystemExit(f"waited {limit_s:.0f} s for {what}; logs in {run_dir / 'logs'}")
 
@@ -170,16 +174,18 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
 
         wait(armed, 10, "the interlock to be armed")
         robot.published.clear()
+        quiet[0] = time.monotonic() + WARM_UP_S
         runner.send_goal_async(RunEpisodes.Goal(count=1, mode="evaluate"))
         ended = []
         node.create_subscription(EpisodeEvent, "episode", lambda m: m.kind == EpisodeEvent.ENDED and ended.append(1), 10)
         wait(lambda: ended, seconds + WARM_UP_S + 30, "the episode to end")
-        robot.until = time.monotonic()
+        robot.until = quiet[0] + seconds
         inference_ms, dropped = status[0].inference_p50_ms, safety[0].dropped
     as_a_driver()
     del resetter
-    executor.shutdown()
-    node.destroy_node()
+    for each, of in zip(executors, nodes, strict=True):
+        each.shutdown()
+        of.destroy_node()
     times, missed = robot.latencies(hz, tick_s)
     if len(times) < 0.5 * seconds * hz:
         raise SystemExit(f"only {len(times)} of {seconds * hz:.0f} observations were answered; logs in {run_dir / 'logs'}")
@@ -242,10 +248,6 @@ def lockstep(folder: Path, episodes: int) -> dict[str, float]:
         simulator.channels()
     bare = steps / (time.monotonic() - started)
     return {"lockstep_steps_per_s": rate, "bare_simulator_steps_per_s": bare, "lockstep_ratio": rate / bare}
-
-
-def percentiles(times: np.ndarray) -> dict[str, float]:
-    return {"p50_ms": 1e3 * float(np.percentile(times, 50)), "p99_ms": 1e3 * float(np.percentile(times, 99))}
 
 
 def main() -> None:

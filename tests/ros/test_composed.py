@@ -7,6 +7,7 @@ import pytest
 from rlinf_msgs.msg import PolicyStatus, TimeStep
 
 from rlinf.composed import EVERY_S, Composed
+from rlinf.environment import Environment
 from rlinf_core.launching.graph import station_processes
 from rlinf_core.recipes import load_recipe
 from tests.ros.stand import listen
@@ -36,14 +37,15 @@ def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(took_ms, lo
     said, sent, now = [], [], [5.0]
     monkeypatch.setattr("rlinf.composed.time.monotonic", lambda: now[0])
 
-    def answer(step):
-        assert bool(sent) == (kind == TimeStep.LAST), "it is answered first"
+    def answer(step, observation):
+        assert bool(sent) == (kind == TimeStep.LAST) and observation == {"x": 1}, "it is answered first"
         now[0] += 0.001 * took_ms
 
-    node = SimpleNamespace(policy=SimpleNamespace(answer=answer), period_ns=50_000_000, lockstep=lockstep,
-                           say_step=sent.append, get_logger=lambda: SimpleNamespace(
-                               warning=lambda text, throttle_duration_sec: said.append((text, throttle_duration_sec))))
-    Composed._hand_over(node, step := TimeStep(step_type=kind))
-    assert sent == [step] and bool(said) == warns
+    monkeypatch.setattr(Environment, "_say", lambda self, *what: sent.append(what))
+    log = SimpleNamespace(warning=lambda text, throttle_duration_sec: said.append((text, throttle_duration_sec)))
+    node = object.__new__(Composed)
+    vars(node).update(policy=SimpleNamespace(answer=answer), period_ns=5 * 10**7, lockstep=lockstep, get_logger=lambda: log)
+    node._say(step := TimeStep(step_type=kind), {"x": 1})
+    assert sent == [(step, {"x": 1})] and bool(said) == warns
     if warns:
         assert said[0][0].startswith("the policy took 26 of the 50 ms between two time steps") and said[0][1] == EVERY_S

@@ -1,4 +1,4 @@
-"""Environment and policy composed into one process: a time step is handed over, and answered, before it is published.
+"""Environment and policy composed into one process: a time step is handed over, and answered, before it is even packed.
 
 For networks that answer within a few milliseconds: a time step with images takes as long on its way to another process.
 While the policy computes, the environment hears nothing.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 from rclpy.node import Node
 from rlinf_msgs.msg import TimeStep
 
@@ -29,9 +30,14 @@ class Guest(LocalPolicyNode):
     def _listen(self) -> None:
         """To nobody: time steps are handed over."""
 
-    def answer(self, step: TimeStep) -> None:
-        """What it does with a time step."""
+    def answer(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+        """What it does with a time step, into which its observation need not be packed yet."""
+        self.observation = observation
         self._on_timestep(step)
+
+    def observed(self, step: TimeStep) -> dict[str, np.ndarray]:
+        """In the newest time step."""
+        return self.observation
 
 
 class Composed(Environment):
@@ -42,17 +48,16 @@ class Composed(Environment):
         self.declare_parameter("composed", True)
         self.policy = Guest()
         self.guests: list[Node] = [self.policy]
-        self.say_step, self.publish_step = self.publish_step, self._hand_over
 
-    def _hand_over(self, step: TimeStep) -> None:
+    def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
         if step.step_type == TimeStep.LAST:  # there is nothing to answer, and newer weights may be loaded now
-            self.say_step(step)
-            self.policy.answer(step)
+            super()._say(step, observation)
+            self.policy.answer(step, observation)
             return
         begun = time.monotonic()
-        self.policy.answer(step)
+        self.policy.answer(step, observation)
         took_s, period_s = time.monotonic() - begun, self.period_ns / NS
-        self.say_step(step)
+        super()._say(step, observation)
         if step.step_type == TimeStep.MID and not self.lockstep and took_s > SHARE * period_s:
             self.get_logger().warning(
                 f"the policy took {1e3 * took_s:.0f} of the {1e3 * period_s:.0f} ms between two time steps, in which its "

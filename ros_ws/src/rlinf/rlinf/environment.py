@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from collections.abc import Callable
 
+import numpy as np
 from builtin_interfaces.msg import Time
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
@@ -60,17 +60,15 @@ class Environment(ControlNode):
         seen = None if self.lockstep else lambda: self.timer.arrived()
         joints, axes = (json.loads(self.declare_parameter(name, "{}").value) for name in ("joints", "axes"))
         self.inputs = Latest(self, self.task.channels, self.lockstep, seen, joints, axes)
-        self.episode_id, self.step_index, self.due_ns, self.clock_ns, self.held_until = "", -1, 0, 0, 0.0
-        self.stepped_ns = 0  # the stamp of the last time step
+        self.running, self.mode, self.episode_id, self.step_index, self.judged = False, "", "", -1, StepResult()
+        self.due_ns, self.clock_ns, self.stepped_ns, self.held_until = 0, 0, 0, 0.0  # stepped: the last time step's stamp
         self.done, self.closed, self.policy_tracker = Future(), dict[str, Future](), PolicyTracker()
-        self.running, self.mode, self.judged = False, "", StepResult()  # the last time step
         self.trainer = self.untold = TrainerStatus(accepting=True)  # as where no uplink is
         self.safety, self.still, self.still_at, self.progress_at = SafetyState(), "", 0.0, time.monotonic()
         self._make_interfaces()
 
     def _make_interfaces(self) -> None:
-        self.publish_step: Callable[[TimeStep], None] = publisher(self, "timestep").publish
-        self.events = publisher(self, "episode")
+        self.steps, self.events = publisher(self, "timestep"), publisher(self, "episode")
         subscription(self, "episode", self._on_event)
         self.poses = of_arms("current_pose", arms := arms_of(self))
         hear(self, "applied", arms, self._on_applied)
@@ -163,8 +161,7 @@ class Environment(ControlNode):
                         result.success, result.message = False, several + trouble
                         break
                     continue
-                failures = 0
-                result.episodes += 1
+                failures, result.episodes = 0, result.episodes + 1
                 result.successes += self.outcome.success
                 result.episode_ids.append(self.episode_id)
                 handle.publish_feedback(RunEpisodes.Feedback(episode=result.episodes, successes=result.successes))
@@ -253,8 +250,7 @@ class Environment(ControlNode):
                            failure=result.failure, episode_id=self.episode_id, step_index=index,
                            instruction=self.asked_for.words or self.scene.instruction or self.task.spec.instruction)
         set_stamp(message.header.stamp, stamp_ns)
-        fill_observation(message, self.task.spec, observation)
-        self.publish_step(message)
+        self._say(message, observation)
         if not self.lockstep:
             self.rehearsal.before(self.timer.until_next())
         self.total, self.stepped_ns = self.total + result.reward, stamp_ns
@@ -263,6 +259,10 @@ class Environment(ControlNode):
             self.outcome = result
             self._tell(EpisodeEvent.ENDED, steps=index)
             self._finish("")
+
+    def _say(self, step: TimeStep, observation: dict[str, np.ndarray]) -> None:
+        fill_observation(step, self.task.spec, observation)
+        self.steps.publish(step)
 
     def _again(self) -> TimeStep:
         fill_observation(message := TimeStep(), self.task.spec, observe(self.task.spec, self.inputs.channels))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import numpy as np
 import torch
 from rlinf_msgs.msg import ActionChunk, PolicyUpdate, TimeStep
 
@@ -97,8 +98,12 @@ class LocalPolicyNode(PolicyNode):
     def _again(self) -> ActionChunk:
         return self._plan(*self.newest, explore=False)
 
+    def observed(self, step: TimeStep) -> dict[str, np.ndarray]:
+        """What stands in a time step."""
+        return observation_of(step, self.spec)
+
     def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
-        observation = Observation.of_one(self.spec, observation_of(step, self.spec), policy.device, step.instruction)
+        observation = Observation.of_one(self.spec, self.observed(step), policy.device, step.instruction)
         decided = policy.act(observation, explore=explore, generator=self.generator)
         chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
                              seq=0, version=self.status.version, observation_stamp=step.header.stamp,

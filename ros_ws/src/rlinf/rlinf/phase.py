@@ -4,72 +4,87 @@ from __future__ import annotations
 
 import cmath
 import math
-import statistics
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 
 from rclpy.node import Node
 
-SAMPLES = 16            # arrivals that are looked at before the phase is moved
+SAMPLES = 16            # inputs after which another phase may be chosen
+KEPT = 64               # inputs that it is chosen by
+PAUSE_S = 2.0           # without an input: what was before counts no more
 STRETCH = 0.05          # of a period, by which one period may be longer than the others
-MIN_WAIT_S = 0.0001     # how long before its tick an input should be there, if it comes without jitter
-MARGIN = 1.5            # standard deviations of the arrivals that an input should be there before its tick
-SLACK_S = 0.0003        # a wait this much longer than wanted is left alone
+MIN_WAIT_S = 0.0001     # how long before its tick an input should be there
+SLACK_S = 0.0002        # a mean wait that would be less by so little is left alone
 AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
+RHYTHM = 0.3            # of 1: how steadily inputs must come for one phase to be better than another
 SOONEST = 0.97          # of a period, between two ticks
-LATE = 0.1              # of a period: where it may not hurry, a later tick moves all after it; after less, they catch up
+MADE_UP_S = 0.002       # where it may not hurry, for a tick that was later the way back leads around; but that way is ...
+SHORTER = 0.375         # ... the shorter one, with SOONEST and STRETCH, for what was late by so much of a period
+SLOWEST = 0.1           # of a period, by which a timer is asked to wake sooner, at most
 PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
 LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
 TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
 
 
 class PhaseLock:
-    """When the next tick is due: every ``period_s``, moved a little per period until the input comes just before the tick.
+    """When the next tick is due: every ``period_s``, moved a little per period to where inputs wait the least for theirs.
 
-    Its mean rate is never above nominal by more than ``hurry``. Where it may hurry, a tick that was late leaves the phase
-    as it is: the inputs after it are in time. Where it may not, no tick comes sooner than SOONEST after another, and the
-    way to an earlier phase leads through all later ones, while inputs wait half a period: it goes there once those that
-    came before have waited as long in vain.
+    Its mean rate is never above nominal by more than ``hurry``. A tick that was late leaves the phase as it is: the inputs
+    after it are in time. Where it may not hurry, no tick comes sooner than SOONEST after another, and the way to an earlier
+    phase leads through all later ones, while inputs wait half a period: it goes there once those that came before have
+    waited as long in vain, or where it was before a tick that was very late.
 
     Args:
         period_s: nominal period [s].
         hurry: of a period, by which one period may be shorter while the phase moves.
         now: monotonic time [s].
-        late: of a period, by which a tick may wait for its input: those after it catch up, as with LATE.
+
+    Attributes:
+        due_s: when the next tick is due, monotonic [s]; ``soonest_s``, when it may come.
     """
 
-    def __init__(self, period_s: float, hurry: float, now: float, late: float = 0.0) -> None:
-        self.period_s, self.hurry, self.late = period_s, hurry, max(LATE, late)
-        self.due_s = self.wake_s = now + period_s
-        self._waits: list[float] = []
-        self._ticks, self._to_go_s, self._in_vain_s = 0, 0.0, 0.0
+    def __init__(self, period_s: float, hurry: float, now: float) -> None:
+        self.period_s, self.hurry = period_s, hurry
+        self.due_s = self.soonest_s = now + period_s
+        self._inputs: deque[float] = deque(maxlen=KEPT)  # when the newest came
+        self._new, self._to_go_s, self._in_vain_s = 0, 0.0, 0.0
 
-    def ticked(self, now: float, arrivals: list[float]) -> float:
-        """When to wake for the next one [s], after a tick at that time and inputs that had arrived since the last."""
-        if now > self.due_s + self.late * self.period_s + TOO_SOON_S:
-            missed = math.floor((now - self.due_s) / self.period_s) * self.period_s
-            self.due_s = self.due_s + missed if self.hurry else now
-        if self._to_go_s == 0.0:
-            self._ticks += 1
-            self._waits += [(self.due_s - arrival) % self.period_s for arrival in arrivals]
-            if len(self._waits) >= SAMPLES:
-                self._to_go_s = self._worth(shift(self._waits, self.period_s, self.hurry))
-                self._ticks = 0
-                self._waits.clear()
+    def ticked(self, now: float) -> float:
+        """When to wake for the next one [s], after a tick at that time."""
+        self.due_s += max(math.floor((now - self.due_s + TOO_SOON_S) / self.period_s), 0) * self.period_s
+        late = max(now - self.due_s, 0.0)
+        gone = min(late, max(self._to_go_s, 0.0))  # of the way to a later phase
+        self.due_s, self._to_go_s, late = self.due_s + gone, self._to_go_s - gone, late - gone
+        if not self.hurry and late > min(MADE_UP_S, SHORTER * self.period_s):
+            self.due_s, self._to_go_s = now, self.period_s - late
         extra = min(max(self._to_go_s, -self.hurry * self.period_s), STRETCH * self.period_s)
         self._to_go_s -= extra
         self.due_s += self.period_s + extra
-        soonest = 0.0 if self.hurry else SOONEST * (self.period_s + min(extra, 0.0))
-        self.wake_s = max(self.due_s, now + soonest)
-        return self.wake_s
+        self.soonest_s = now + (0.0 if self.hurry else SOONEST * self.period_s)
+        return max(self.due_s, self.soonest_s)
 
-    def _worth(self, to_go_s: float) -> float:
-        """Nothing, as long as the way around costs more than it has cost so far to stay."""
-        if to_go_s <= 0.5 * self.period_s:
+    def came(self, inputs: Collection[float]) -> None:
+        """Inputs, at those times [s]; then, if it is time to, choose another phase for the ticks to come."""
+        for at in inputs:
+            if self._inputs and at - self._inputs[-1] > PAUSE_S:
+                self._inputs.clear()
+                self._new, self._in_vain_s = 0, 0.0
+            self._inputs.append(at)
+            self._new += 1
+        if self._to_go_s == 0.0 and self._new >= SAMPLES:
+            self._to_go_s = self._worth(*better([(self.due_s - at) % self.period_s for at in self._inputs],
+                                                self.period_s, self.hurry))
+            self._new = 0
+
+    def _worth(self, gain_s: float, to_go_s: float) -> float:
+        """Nothing, as long as the way costs more than it has cost so far to stay."""
+        if gain_s <= (SLACK_S if self.hurry else AROUND * self.period_s):
             self._in_vain_s = 0.0
-            return to_go_s
-        self._in_vain_s += len(self._waits) * (self.period_s - to_go_s)
-        meanwhile = len(self._waits) / self._ticks * to_go_s / (STRETCH * self.period_s)
+            return 0.0
+        self._in_vain_s += self._new * gain_s
+        every_s = (self._inputs[-1] - self._inputs[0]) / (len(self._inputs) - 1)
+        meanwhile = max(to_go_s, 0.0) / STRETCH / max(every_s, self.period_s / SAMPLES)
         if self._in_vain_s < meanwhile * self.period_s:
             return 0.0
         self._in_vain_s = 0.0
@@ -80,7 +95,8 @@ class PhaseLockedTimer:
     """Calls back at every tick of a ``PhaseLock``, so that fresh input does not lie waiting.
 
     A control loop of two unsynchronised timers waits half a period on average at each of them. Call ``arrived`` when the
-    awaited input has arrived.
+    awaited input has arrived. A timer wakes a little late, and is asked to as much sooner, so that ticks come when they are
+    due: what is late by as much each time could not be made up for.
 
     Args:
         node: owns the timer.
@@ -94,11 +110,12 @@ class PhaseLockedTimer:
 
     def __init__(self, node: Node, period_s: float, callback: Callable[[], None], hurry: float, early: float,
                  late: float = 0.0) -> None:
-        self.lock = PhaseLock(period_s, hurry, time.monotonic(), late)
+        self.lock = PhaseLock(period_s, hurry, time.monotonic())
         self.early_s, self.late_s = early * period_s, late * period_s
         self._callback = callback
         self._arrivals: list[float] = []
         self._done_early = self._expected = self._waits = False
+        self._wake_s, self._slow_s = self.lock.due_s, deque[float](maxlen=SAMPLES)
         self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
 
     def stop(self, node: Node) -> None:
@@ -121,8 +138,13 @@ class PhaseLockedTimer:
         if self._stopped:
             return
         now = time.monotonic()
-        if now < self.lock.wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
-            self._wake(self.lock.wake_s)
+        if now < self._wake_s - TOO_SOON_S:  # it was on its way when the timer was set anew
+            self._set()
+            return
+        self._slow_s.append(min(max(now - self._wake_s, 0.0), SLOWEST * self.lock.period_s))
+        if now < self.lock.soonest_s - TOO_SOON_S:  # it has woken as quickly as seldom
+            self._wake_s = self.lock.soonest_s
+            self._set()
             return
         missing = self._expected and not self._arrivals and not self._done_early
         if missing and not self._waits and self.late_s:  # it may have come while this process stood still: it is next then
@@ -133,14 +155,20 @@ class PhaseLockedTimer:
 
     def _tick(self, now: float) -> None:
         self._waits, self._expected = False, bool(self._arrivals)
-        self._wake(self.lock.ticked(now, self._arrivals))
-        self._arrivals.clear()
+        self._wake(self.lock.ticked(now))
         if not self._done_early:
             self._callback()
         self._done_early = False
+        self.lock.came(self._arrivals)  # what the command does not wait for
+        self._arrivals.clear()
 
     def _wake(self, at: float) -> None:
-        self.timer.timer_period_ns = max(round((at - time.monotonic()) * 1e9), 1)
+        usual_s = sorted(self._slow_s)[len(self._slow_s) // 4] if self._slow_s else 0.0
+        self._wake_s = at - usual_s
+        self._set()
+
+    def _set(self) -> None:
+        self.timer.timer_period_ns = max(round((self._wake_s - time.monotonic()) * 1e9), 1)
         self.timer.reset()
 
 
@@ -149,27 +177,15 @@ def patience(period_s: float) -> float:
     return max(LEAST, min(MOST, PATIENCE_S / period_s))
 
 
-def shift(waits: list[float], period_s: float, hurry: float) -> float:
-    """By how much the ticks should move [s], later if positive, for inputs that waited so long for theirs [s].
+def better(waits: Collection[float], period_s: float, hurry: float) -> tuple[float, float]:
+    """How much less inputs would wait on average [s], had the ticks been later by the second [s], earlier if negative.
 
-    The waits live on a circle of one period: their mean direction is where the input comes, its length says how steadily.
+    Of all phases, one just behind an input is best: with ticks earlier by the wait of the kth shortest of n, all wait less
+    by as much, and the k - 1 that then miss their tick wait longer by a period.
     """
     direction = sum(cmath.exp(2j * math.pi * wait / period_s) for wait in waits) / len(waits)
-    if abs(direction) < 0.3:
-        return 0.0
-    mean = cmath.phase(direction) / (2.0 * math.pi) * period_s
-    around = [_wrapped(wait - mean, period_s) for wait in waits]  # medians: one late input in eight moves nothing
-    middle = statistics.median(around)
-    spread = 1.48 * statistics.median(abs(wait - middle) for wait in around)
-    mean = (mean + middle) % period_s
-    wanted = min(MIN_WAIT_S + MARGIN * spread, 0.25 * period_s)
-    excess = _wrapped(mean - wanted, period_s)
-    if -0.5 * wanted <= excess <= (SLACK_S if hurry else AROUND * period_s):
-        return 0.0
-    sooner_by_hurrying = excess * STRETCH < (period_s - excess) * hurry
-    return -excess if excess < 0.0 or sooner_by_hurrying else period_s - excess
-
-
-def _wrapped(wait: float, period_s: float) -> float:
-    """On the circle of one period, in [-period / 2, period / 2)."""
-    return (wait + 0.5 * period_s) % period_s - 0.5 * period_s
+    if abs(direction) < RHYTHM:
+        return 0.0, 0.0
+    in_vain = sorted((wait - MIN_WAIT_S) % period_s for wait in waits)  # what comes later than it should may well miss it
+    gain, sooner = max((wait - missed / len(in_vain) * period_s, wait) for missed, wait in enumerate(in_vain))
+    return gain, -sooner if sooner * STRETCH < (period_s - sooner) * hurry else period_s - sooner
