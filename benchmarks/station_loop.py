@@ -182,7 +182,8 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
         robot.until = quiet[0] + seconds
         inference_ms, dropped = status[0].inference_p50_ms, safety[0].dropped
     as_a_driver()
-    del resetter
+    resetter.destroy()
+    runner.destroy()
     for each, of in zip(executors, nodes, strict=True):
         each.shutdown()
         of.destroy_node()
