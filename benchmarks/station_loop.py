@@ -30,6 +30,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -57,8 +58,6 @@ KEYS = {"spin": "pingpong", "events": "pingpong_events", "relay": "relay"}  # of
 
 def write_task(folder: Path, hz: int, seconds: float) -> Path:
     """The demo's task at another rate, with actions whose size does not depend on it."""
-    import yaml
-
     task = yaml.safe_load((ROOT / "configs/tasks/peg_insertion.yaml").read_text())
     task |= {"control_hz": float(hz), "max_steps": round(seconds * hz)}
     for dimension in task["action"]["dimensions"].values():
@@ -70,8 +69,6 @@ def write_task(folder: Path, hz: int, seconds: float) -> Path:
 
 def write_robot(folder: Path, tick_s: float) -> Path:
     """The demo's robot with another period of its interlock."""
-    import yaml
-
     at = ROOT / "sim_bridges/franka_mujoco/franka_sim"
     robot = folder / "robot"
     robot.mkdir(exist_ok=True)

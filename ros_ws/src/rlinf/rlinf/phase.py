@@ -19,8 +19,8 @@ SLACK_S = 0.0002        # a mean wait that would be less by so little is left al
 AROUND = 0.02           # of a period: the same where the way to less leads around the whole of it
 RHYTHM = 0.3            # of 1: how steadily inputs must come for one phase to be better than another
 SOONEST = 0.97          # of a period, between two ticks
-MADE_UP_S = 0.002       # where it may not hurry, for a tick that was later the way back leads around; but that way is ...
-SHORTER = 0.375         # ... the shorter one, with SOONEST and STRETCH, for what was late by so much of a period
+MADE_UP_S = 0.002       # by ticks that come a little sooner, where it may not hurry: stamps run ahead by as much meanwhile
+SHORTER = 0.375         # of a period: what was later finds its phase sooner by longer periods, with SOONEST and STRETCH
 SLOWEST = 0.1           # of a period, by which a timer is asked to wake sooner, at most
 PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
 LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
@@ -142,7 +142,7 @@ class PhaseLockedTimer:
             self._set()
             return
         self._slow_s.append(min(max(now - self._wake_s, 0.0), SLOWEST * self.lock.period_s))
-        if now < self.lock.soonest_s - TOO_SOON_S:  # it has woken as quickly as seldom
+        if now < self.lock.soonest_s - TOO_SOON_S:  # it woke sooner than it usually does
             self._wake_s = self.lock.soonest_s
             self._set()
             return
