@@ -105,8 +105,10 @@ def round_trips(hz: int, seconds: float, floor: str) -> np.ndarray:
     """
     import rclpy
 
+    from rlinf.workarounds import single_threaded
+
     node = rclpy.create_node("ping", namespace="/pingpong")
-    executor = rclpy.executors.SingleThreadedExecutor()
+    executor = single_threaded()
     executor.add_node(node)
     robot = RobotSide(node, hz)
     others = [subprocess.Popen([sys.executable, __file__, name]) for name in FLOORS[floor]]

@@ -117,6 +117,7 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     from std_srvs.srv import SetBool
 
     from rlinf.qos import profile
+    from rlinf.workarounds import single_threaded
     from rlinf_core.launching.graph import station_processes
     from rlinf_core.launching.supervisor import Supervisor
     from rlinf_core.recipes import load_recipe
@@ -132,7 +133,7 @@ def real_time(folder: Path, hz: int, seconds: float, tick_s: float, horizon: int
     (run_dir := folder / f"station_{hz}hz").mkdir()
     plays = "environment" if backend == "composed" else "policy"
     nodes = robot_node, node = [rclpy.create_node(name, namespace=f"/{recipe.station.name}") for name in ("robot", "asks")]
-    executors = executor, asking = [rclpy.executors.SingleThreadedExecutor() for _ in nodes]
+    executors = executor, asking = [single_threaded() for _ in nodes]
     executor.add_node(robot_node)  # commands are heard by a node as in the floors, and by nothing else
     asking.add_node(node)
     robot, safety, status, quiet = RobotSide(robot_node, hz), [SafetyState()], [PolicyStatus(version=-1)], [0.0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from rlinf_core.errors import RlinfError, nearest
@@ -196,6 +197,7 @@ def arm_of(name: str) -> str:
     return above if name not in _BY_NAME and below in _BY_NAME and _BY_NAME[below].per_arm else ""
 
 
+@lru_cache(1024)
 def topic(name: str) -> Topic:
     """The row of a topic as a station names it, for any camera, e-stop or arm; RlinfError with the nearest known one."""
     for key in (name, *_patterns(name), *([name.partition("/")[2]] if arm_of(name) else [])):

@@ -79,7 +79,7 @@ class Limits:
     control_mode: str = field(default="tcp_delta", metadata={
         "unit": "", "range": MODES, "meaning": "what actions move: the tool or the joints", "tighter": FIXED, "size": 1})
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Twelve hex digits over every value in force."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]

@@ -22,6 +22,7 @@ from rlinf_core.interlock.types import OPERATOR
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
+LOOK_NS = 7_500_000         # for who else speaks: at every tick of 100 Hz, at every second one of 200
 
 
 class RealTime:
@@ -30,7 +31,7 @@ class RealTime:
     def __init__(self, node: Node, inputs: Inputs, period_s: float, tick: Tick) -> None:
         self.inputs, self.period_ns, self.tick = inputs, round(period_s * NS), tick
         self.offset_ns = time.time_ns() - time.monotonic_ns()
-        self.last_ns = self.stamp_ns = time.monotonic_ns()
+        self.last_ns = self.stamp_ns = self.looked_ns = time.monotonic_ns()
         self.late_ms: deque[float] = deque(maxlen=1000)
         self.clock_stepped = False
         self.phase = PhaseLockedTimer(node, period_s, self._on_timer, hurry=0.0, early=0.0)
@@ -45,7 +46,9 @@ class RealTime:
         for at in [at for topic in ROLES for at in self.inputs.listeners[topic].arrived]:
             self.phase.arrived(at / NS)
         self.tick(self.stamp_ns + self.offset_ns, self.inputs.age_ns(self.inputs.state_topic), max(late, 0) / NS)
-        self.inputs.look_around()  # for the next tick: the command does not wait for it
+        if now - self.looked_ns > LOOK_NS:
+            self.looked_ns = now
+            self.inputs.look_around()  # for the next tick: the command does not wait for it
 
     def _follow_clock(self, now: int) -> None:
         """Stamps are of this machine's clock. One that is set moves nothing: it holds until armed anew (S4)."""
