@@ -107,10 +107,12 @@ def clock(monkeypatch):
     monkeypatch.setattr(interlock_clock, "time", SimpleNamespace(monotonic_ns=lambda: now.monotonic,
                                                                  time_ns=lambda: now.calendar))
     clock = RealTime.__new__(RealTime)
-    clock.inputs = SimpleNamespace(pull=lambda: None, look_around=lambda: None, age_ns=lambda topic: 0, state_topic="x",
-                                   listeners={topic: SimpleNamespace(arrived=[]) for topic in interlock_inputs.ROLES})
+    looks = []
+    clock.inputs = SimpleNamespace(pull=lambda: None, look_around=lambda: looks.append(1), looks=looks, state_topic="x",
+                                   listeners={topic: SimpleNamespace(arrived=[]) for topic in interlock_inputs.ROLES},
+                                   age_ns=lambda topic: 0)
     clock.period_ns, clock.offset_ns, clock.clock_stepped = NS // 100, now.calendar - now.monotonic, False
-    clock.last_ns = clock.stamp_ns = now.monotonic
+    clock.last_ns = clock.stamp_ns = clock.looked_ns = now.monotonic
     clock.late_ms, clock.phase, clock.tick = deque(), SimpleNamespace(), lambda *said: told.append(said)
 
     def after(seconds, set_by=0.0):
@@ -120,6 +122,14 @@ def clock(monkeypatch):
         return told[-1]
 
     return clock, after
+
+
+@pytest.mark.parametrize("period_s, looks", [(0.01, 20), (0.0097, 20), (0.005, 10), (0.002, 5), (0.1, 20)])
+def test_s23_it_looks_who_else_speaks_at_every_tick_or_within_10_ms(clock, period_s, looks):
+    real, after = clock
+    for _ in range(20):
+        after(period_s)
+    assert len(real.inputs.looks) == looks
 
 
 def test_s24_how_late_a_tick_is_is_told_to_the_core_and_stamps_are_a_tick_apart_at_least(clock):

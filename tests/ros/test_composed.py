@@ -42,10 +42,16 @@ def test_a_policy_that_keeps_the_environment_from_hearing_is_told_so(took_ms, lo
         now[0] += 0.001 * took_ms
 
     monkeypatch.setattr(Environment, "_say", lambda self, *what: sent.append(what))
-    log = SimpleNamespace(warning=lambda text, throttle_duration_sec: said.append((text, throttle_duration_sec)))
+    log = SimpleNamespace(warning=said.append)
     node = object.__new__(Composed)
-    vars(node).update(policy=SimpleNamespace(answer=answer), period_ns=5 * 10**7, lockstep=lockstep, get_logger=lambda: log)
+    vars(node).update(policy=SimpleNamespace(answer=answer), period_ns=5 * 10**7, lockstep=lockstep, get_logger=lambda: log,
+                      told_at=float("-inf"))
     node._say(step := TimeStep(step_type=kind), {"x": 1})
-    assert sent == [(step, {"x": 1})] and bool(said) == warns
+    assert sent == [(step, {"x": 1})] and len(said) == warns
     if warns:
-        assert said[0][0].startswith("the policy took 26 of the 50 ms between two time steps") and said[0][1] == EVERY_S
+        assert said[0].startswith("the policy took 26 of the 50 ms between two time steps")
+        for at, times in ((now[0] + 0.9 * EVERY_S, 1), (6.0 + EVERY_S, 2)):
+            now[0] = at
+            sent.clear()
+            node._say(step, {"x": 1})
+            assert len(said) == times, "now and then"

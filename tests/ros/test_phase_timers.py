@@ -64,6 +64,51 @@ def test_a_timer_is_asked_to_wake_sooner_by_a_tenth_of_its_period_at_most(monkey
     assert timer.lock.due_s - clock.due == pytest.approx(0.001)
 
 
+def test_an_input_that_comes_sooner_than_its_tick_may_waits_no_longer_than_it_must(monkeypatch):
+    clock, ticks = Clock(monkeypatch), []
+    timer = PhaseLockedTimer(clock, 0.01, lambda: ticks.append(clock.now), hurry=0.05, early=0.25)
+
+    def until(end):
+        while clock.due <= end:
+            clock.now = clock.due
+            clock.callback()
+        clock.now = end
+
+    for end in (0.0055, 0.006):  # and another one before it is taken
+        until(end)
+        timer.arrived()
+    until(0.012)
+    assert ticks == pytest.approx([0.0075], abs=1e-4), "once, a quarter of a period before its time"
+    until(0.019)
+    assert len(ticks) == 1
+    timer.arrived()
+    assert ticks[1:] == [0.019], "at once, where it may"
+    until(0.0405)
+    assert ticks[2:] == pytest.approx([0.03, 0.04], abs=1e-4), "without an input as ever"
+    timer.arrived()
+    until(0.0495)
+    assert len(ticks) == 4, "it is late for the tick before, and none of the next one's"
+    until(0.0505)
+    assert ticks[4:] == pytest.approx([0.05], abs=1e-4)
+
+
+def test_so_it_does_where_it_wakes_sooner_than_it_was_asked_to(monkeypatch):
+    """As it is asked to wake sooner, by its usual lateness: it goes back to sleep."""
+    clock, ticks, wakes = Clock(monkeypatch), [], []
+    timer = PhaseLockedTimer(clock, 0.01, lambda: ticks.append(clock.now), hurry=0.05, early=0.25)
+    for number in range(60):
+        if number == 50:
+            clock.now = timer.lock.due_s - 0.004
+            timer.arrived()
+            opens = timer.lock.due_s - timer.early_s
+        clock.now = clock.due + (0.0004 if number < 50 else 0.0)
+        wakes.append(clock.now)
+        clock.callback()
+        if number >= 50 and ticks[-1] == clock.now:
+            break
+    assert ticks[-1] == pytest.approx(opens, abs=2e-5 + 1e-9) and number < 55 and wakes[-2] < opens - 2e-4
+
+
 def answered(monkeypatch, late, delays, hz=20, stalls=(), timer_first=False):
     """How long each input waited for a tick [s], where it comes so much after its time [s]; when the ticks were; how many
     inputs were hidden by the next one. From the inputs of ``stalls`` on the process stands still for so long [s]; then it

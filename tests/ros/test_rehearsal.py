@@ -8,7 +8,7 @@ rclpy = pytest.importorskip("rclpy")
 
 from rlinf_msgs.msg import TimeStep  # noqa: E402
 
-from rlinf.rehearsal import BEFORE_S, Rehearsal  # noqa: E402
+from rlinf.rehearsal import BEFORE_S, SELDOM_S, Rehearsal  # noqa: E402
 from rlinf_core.errors import SpecError  # noqa: E402
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -47,12 +47,16 @@ def test_it_is_made_once_and_before_it_is_due(spun):
     assert len(made) == 1 and made[0] >= due - BEFORE_S - 0.001
 
 
-def test_what_is_due_at_once_is_not_rehearsed(spun):
+def test_what_is_due_at_once_or_made_fifty_times_a_second_is_not_rehearsed(spun):
     node, spin = spun
     made = []
-    Rehearsal(node, lambda: made.append(1) or TimeStep()).before(2.0 * BEFORE_S)
+    rehearsal = Rehearsal(node, lambda: made.append(1) or TimeStep())
+    rehearsal.before(SELDOM_S)
     spin(0.3)
     assert made == []
+    rehearsal.before(SELDOM_S + 0.001)
+    spin(10.0, until=lambda: made)
+    assert made == [1]
 
 
 @pytest.mark.parametrize("error", [SpecError, KeyError, ValueError])
@@ -66,6 +70,6 @@ def test_what_cannot_be_made_by_now_ends_nothing(spun, error):
 
     rehearsal = Rehearsal(node, make)
     for times in (1, 2):
-        rehearsal.before(0.02)
+        rehearsal.before(0.03)
         spin(10.0, until=lambda: len(made) == times)  # noqa: B023
     assert len(made) == 2

@@ -103,7 +103,7 @@ class LocalPolicyNode(PolicyNode):
         return observation_of(step, self.spec)
 
     def _plan(self, policy: Policy, step: TimeStep, explore: bool) -> ActionChunk:
-        observation = Observation.of_one(self.spec, self.observed(step), policy.device, step.instruction)
+        observation = Observation.of_one(self.spec, self.observed(step), self.device, step.instruction)
         decided = policy.act(observation, explore=explore, generator=self.generator)
         chunk = action_chunk(self.spec, decided.actions[0].numpy(force=True), source="policy", session=self.session,
                              seq=0, version=self.status.version, observation_stamp=step.header.stamp,

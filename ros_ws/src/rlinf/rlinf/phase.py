@@ -22,6 +22,7 @@ SOONEST = 0.97          # of a period, between two ticks
 MADE_UP_S = 0.002       # by ticks that come a little sooner, where it may not hurry: stamps run ahead by as much meanwhile
 SHORTER = 0.375         # of a period: what was later finds its phase sooner by longer periods, with SOONEST and STRETCH
 SLOWEST = 0.1           # of a period, by which a timer is asked to wake sooner, at most
+NEXT = 0.5              # of a period before its tick: what comes sooner than that is late for the one before
 PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
 LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
 TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
@@ -114,7 +115,7 @@ class PhaseLockedTimer:
         self.early_s, self.late_s = early * period_s, late * period_s
         self._callback = callback
         self._arrivals: list[float] = []
-        self._done_early = self._expected = self._waits = False
+        self._done_early = self._expected = self._waits = self._opens = False
         self._wake_s, self._slow_s = self.lock.due_s, deque[float](maxlen=SAMPLES)
         self.timer, self._stopped = node.create_timer(period_s, self._on_timer), False
 
@@ -126,13 +127,24 @@ class PhaseLockedTimer:
     def arrived(self, at: float | None = None) -> None:
         """The awaited input is here, or was at that monotonic time [s]."""
         self._arrivals.append(time.monotonic() if at is None else at)
-        if at is None and not self._done_early and self.lock.due_s - time.monotonic() <= self.early_s:
-            self._done_early = True
-            self._callback()
+        if at is None and not self._done_early and not self._opens:
+            self._come_early(time.monotonic())
 
     def until_next(self) -> float:
         """How long it is to the next tick [s]; called from within one, early or not, to the one after it."""
         return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
+
+    def _come_early(self, now: float) -> None:
+        """An input is there: its tick comes now, or as soon as it may; not for one that is late for the tick before."""
+        if self.lock.due_s - now <= self.early_s:
+            self._early()
+        elif self.lock.due_s - now <= NEXT * self.lock.period_s:
+            self._opens = True
+            self._wake(self.lock.due_s - self.early_s)
+
+    def _early(self) -> None:
+        self._done_early = True
+        self._callback()
 
     def _on_timer(self) -> None:
         if self._stopped:
@@ -142,9 +154,15 @@ class PhaseLockedTimer:
             self._set()
             return
         self._slow_s.append(min(max(now - self._wake_s, 0.0), SLOWEST * self.lock.period_s))
-        if now < self.lock.soonest_s - TOO_SOON_S:  # it woke sooner than it usually does
-            self._wake_s = self.lock.soonest_s
+        soonest_s = self.lock.due_s - self.early_s if self._opens else self.lock.soonest_s
+        if now < soonest_s - TOO_SOON_S:  # it woke sooner than it usually does
+            self._wake_s = soonest_s
             self._set()
+            return
+        if self._opens:
+            self._opens = False
+            self._wake(self.lock.due_s)
+            self._early()
             return
         missing = self._expected and not self._arrivals and not self._done_early
         if missing and not self._waits and self.late_s:  # it may have come while this process stood still: it is next then

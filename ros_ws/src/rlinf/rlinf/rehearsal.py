@@ -13,6 +13,7 @@ from rlinf.stamps import NS
 from rlinf_core.errors import RlinfError
 
 BEFORE_S = 0.004    # what has been rehearsed is then still in the caches, and over before the real thing comes
+SELDOM_S = 0.02     # what is done more often is still in the caches from the time before
 
 
 class Rehearsal:
@@ -31,7 +32,7 @@ class Rehearsal:
 
     def before(self, seconds: float) -> None:
         """The next one is due so long from now [s]."""
-        if seconds > 2.0 * BEFORE_S:
+        if seconds > SELDOM_S:
             self._timer.timer_period_ns = round((seconds - BEFORE_S) * NS)
             self._timer.reset()
 
