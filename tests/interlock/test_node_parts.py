@@ -124,8 +124,8 @@ def clock(monkeypatch):
     return clock, after
 
 
-@pytest.mark.parametrize("period_s, looks", [(0.01, 20), (0.0097, 20), (0.005, 10), (0.002, 5), (0.1, 20)])
-def test_s23_it_looks_who_else_speaks_at_every_tick_or_within_10_ms(clock, period_s, looks):
+@pytest.mark.parametrize("period_s, looks", [(0.1, 20), (0.01, 20), (0.0097, 20), (0.007, 10), (0.005, 10), (0.002, 5)])
+def test_s23_it_looks_who_else_speaks_at_every_tick_or_once_in_15_ms(clock, period_s, looks):
     real, after = clock
     for _ in range(20):
         after(period_s)

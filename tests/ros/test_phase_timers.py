@@ -64,32 +64,64 @@ def test_a_timer_is_asked_to_wake_sooner_by_a_tenth_of_its_period_at_most(monkey
     assert timer.lock.due_s - clock.due == pytest.approx(0.001)
 
 
+class Taken:
+    """A timer of 100 Hz that may be early by a quarter of a period; when it called back, up to which time."""
+
+    def __init__(self, monkeypatch, late=0.0):
+        self.clock, self.ticks = Clock(monkeypatch), []
+        self.timer = PhaseLockedTimer(self.clock, 0.01, lambda: self.ticks.append(self.clock.now), hurry=0.05, early=0.25,
+                                      late=late)
+
+    def until(self, end):
+        while self.clock.due <= end:
+            self.clock.now = self.clock.due
+            self.clock.callback()
+        self.clock.now = end
+
+    def comes(self, at):
+        self.until(at)
+        self.timer.arrived()
+
+    @property
+    def ms(self):
+        return [round(1e3 * at, 1) for at in self.ticks]
+
+
 def test_an_input_that_comes_sooner_than_its_tick_may_waits_no_longer_than_it_must(monkeypatch):
-    clock, ticks = Clock(monkeypatch), []
-    timer = PhaseLockedTimer(clock, 0.01, lambda: ticks.append(clock.now), hurry=0.05, early=0.25)
+    taken = Taken(monkeypatch)
+    for at in (0.0099, 0.0155, 0.016):  # and another one before it is taken
+        taken.comes(at)
+    taken.until(0.022)
+    assert taken.ms == [9.9, 17.5], "once, a quarter of a period before its time"
+    taken.comes(0.029)
+    assert taken.ms[2:] == [29.0], "at once, where it may"
+    taken.until(0.0405)
+    assert taken.ms[3:] == [40.0], "without an input as ever"
 
-    def until(end):
-        while clock.due <= end:
-            clock.now = clock.due
-            clock.callback()
-        clock.now = end
 
-    for end in (0.0055, 0.006):  # and another one before it is taken
-        until(end)
-        timer.arrived()
-    until(0.012)
-    assert ticks == pytest.approx([0.0075], abs=1e-4), "once, a quarter of a period before its time"
-    until(0.019)
-    assert len(ticks) == 1
-    timer.arrived()
-    assert ticks[1:] == [0.019], "at once, where it may"
-    until(0.0405)
-    assert ticks[2:] == pytest.approx([0.03, 0.04], abs=1e-4), "without an input as ever"
-    timer.arrived()
-    until(0.0495)
-    assert len(ticks) == 4, "it is late for the tick before, and none of the next one's"
-    until(0.0505)
-    assert ticks[4:] == pytest.approx([0.05], abs=1e-4)
+def test_nothing_is_early_for_an_input_that_may_be_late_for_the_tick_before(monkeypatch):
+    """The one that the tick is for would then come just after it, and so would all that follow."""
+    taken = Taken(monkeypatch)
+    for at in (0.0099, 0.0199, 0.0205, 0.0301):
+        taken.comes(at)
+    assert taken.ms == [9.9, 19.9, 30.0], "two for the same tick"
+    late = Taken(monkeypatch, late=0.35)
+    for at in (0.0099, 0.0199):
+        late.comes(at)
+    late.comes(0.0360)  # of the tick of 30 ms, which has not waited for it any longer
+    late.comes(0.0399)
+    late.until(0.0449)
+    assert late.ms == [9.9, 19.9, 33.5, 39.9], "and the next one is in time"
+
+
+def test_an_early_tick_that_wakes_when_all_is_late_is_the_tick_that_is_due(monkeypatch):
+    taken = Taken(monkeypatch)
+    for at in (0.0099, 0.0199, 0.0260):
+        taken.comes(at)
+    taken.clock.now = 0.038  # it stood still from then on, and what came meanwhile is handed over behind the timer
+    taken.clock.callback()
+    taken.timer.arrived()
+    assert taken.ms == [9.9, 19.9, 38.0, 38.0] and taken.timer.lock.due_s == pytest.approx(0.04)
 
 
 def test_so_it_does_where_it_wakes_sooner_than_it_was_asked_to(monkeypatch):
@@ -97,6 +129,8 @@ def test_so_it_does_where_it_wakes_sooner_than_it_was_asked_to(monkeypatch):
     clock, ticks, wakes = Clock(monkeypatch), [], []
     timer = PhaseLockedTimer(clock, 0.01, lambda: ticks.append(clock.now), hurry=0.05, early=0.25)
     for number in range(60):
+        if number == 49:
+            timer.arrived()
         if number == 50:
             clock.now = timer.lock.due_s - 0.004
             timer.arrived()

@@ -22,7 +22,7 @@ from rlinf_core.interlock.types import OPERATOR
 
 Tick = Callable[[int, int, float], None]  # now_ns, age of the pose [ns], how much later than a tick [s]
 CLOCK_STEP_NS = 20_000_000  # between two ticks; slower drift is followed
-LOOK_NS = 7_500_000         # for who else speaks: at every tick of 100 Hz, at every second one of 200
+LOOK_NS = 7_500_000         # for who else speaks: not at every tick where they come more often
 
 
 class RealTime:

@@ -22,7 +22,7 @@ SOONEST = 0.97          # of a period, between two ticks
 MADE_UP_S = 0.002       # by ticks that come a little sooner, where it may not hurry: stamps run ahead by as much meanwhile
 SHORTER = 0.375         # of a period: what was later finds its phase sooner by longer periods, with SOONEST and STRETCH
 SLOWEST = 0.1           # of a period, by which a timer is asked to wake sooner, at most
-NEXT = 0.5              # of a period before its tick: what comes sooner than that is late for the one before
+NEXT = 0.5              # of a period before its tick: what comes sooner than that may be late for the one before
 PATIENCE_S = 0.004      # for an input that is late: so long, but of a period ...
 LEAST, MOST = 0.08, 0.35  # ... so much at least, and so much at most
 TOO_SOON_S = 0.00002    # by which two clocks may differ on when a timer was to wake
@@ -135,10 +135,13 @@ class PhaseLockedTimer:
         return self.lock.due_s + (self.lock.period_s if self._done_early else 0.0) - time.monotonic()
 
     def _come_early(self, now: float) -> None:
-        """An input is there: its tick comes now, or as soon as it may; not for one that is late for the tick before."""
+        """An input is there: its tick comes now, or as soon as it may.
+
+        Not where it may be late for the tick before: its own one would then be missing for the input that it is for.
+        """
         if self.lock.due_s - now <= self.early_s:
             self._early()
-        elif self.lock.due_s - now <= NEXT * self.lock.period_s:
+        elif self._expected and self.lock.due_s - now <= NEXT * self.lock.period_s:
             self._opens = True
             self._wake(self.lock.due_s - self.early_s)
 
@@ -159,8 +162,8 @@ class PhaseLockedTimer:
             self._wake_s = soonest_s
             self._set()
             return
-        if self._opens:
-            self._opens = False
+        opens, self._opens = self._opens, False
+        if opens and now < self.lock.due_s:
             self._wake(self.lock.due_s)
             self._early()
             return
