@@ -91,6 +91,8 @@ def test_an_input_that_comes_sooner_than_its_tick_may_waits_no_longer_than_it_mu
     taken = Taken(monkeypatch)
     for at in (0.0099, 0.0155, 0.016):  # and another one before it is taken
         taken.comes(at)
+    taken.until(0.0176)
+    assert taken.clock.due == pytest.approx(0.02), "its time is when the next one's begins"
     taken.until(0.022)
     assert taken.ms == [9.9, 17.5], "once, a quarter of a period before its time"
     taken.comes(0.029)
@@ -112,6 +114,17 @@ def test_nothing_is_early_for_an_input_that_may_be_late_for_the_tick_before(monk
     late.comes(0.0399)
     late.until(0.0449)
     assert late.ms == [9.9, 19.9, 33.5, 39.9], "and the next one is in time"
+
+
+def test_an_input_that_comes_before_a_timer_that_is_late_makes_no_second_tick_of_it(monkeypatch):
+    taken = Taken(monkeypatch)
+    for at in (0.0099, 0.0199, 0.0260):
+        taken.comes(at)
+    taken.clock.now = 0.0285
+    taken.timer.arrived()
+    taken.clock.callback()
+    taken.until(0.0399)
+    assert taken.ms == [9.9, 19.9, 28.5]
 
 
 def test_an_early_tick_that_wakes_when_all_is_late_is_the_tick_that_is_due(monkeypatch):
