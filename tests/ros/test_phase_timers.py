@@ -137,8 +137,8 @@ def test_an_early_tick_that_wakes_when_all_is_late_is_the_tick_that_is_due(monke
     assert taken.ms == [9.9, 19.9, 38.0, 38.0] and taken.timer.lock.due_s == pytest.approx(0.04)
 
 
-def test_so_it_does_where_it_wakes_sooner_than_it_was_asked_to(monkeypatch):
-    """As it is asked to wake sooner, by its usual lateness: it goes back to sleep."""
+def test_a_timer_that_wakes_sooner_than_usual_for_an_early_tick_goes_back_to_sleep(monkeypatch):
+    """It was asked to wake sooner than the tick may come, by its usual lateness."""
     clock, ticks, wakes = Clock(monkeypatch), [], []
     timer = PhaseLockedTimer(clock, 0.01, lambda: ticks.append(clock.now), hurry=0.05, early=0.25)
     for number in range(60):
