@@ -52,7 +52,7 @@ class Workspace:
         return ran.stdout
 
     def ros2(self, words, domain=DOMAIN, timeout=180):
-        """What it says, asked in a session of its own, as in a terminal, which has a share of the cores; its exit code is 0."""
+        """What it says; its exit code is 0. A session of its own, as a terminal is, has a share of the cores."""
         ran = subprocess.run(["ros2", *words.split()] if isinstance(words, str) else ["ros2", *words], cwd=ROOT, text=True,
                              env=self.environment | {"ROS_DOMAIN_ID": str(domain)}, capture_output=True, timeout=timeout,
                              start_new_session=True)
