@@ -5,11 +5,13 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
+from rlinf_core.errors import RlinfError
 from rlinf_core.launching.graph import RESPAWN, SHUTDOWN, Process
-from rlinf_core.launching.supervisor import Supervisor
+from rlinf_core.launching.supervisor import Supervisor, parameters_file
 
 SLOW = """
 import signal, sys, time
@@ -56,3 +58,20 @@ def test_what_a_process_said_the_last_time_is_no_reason_for_how_it_ends_now(tmp_
             supervisor.poll()
             time.sleep(0.05)
     assert supervisor.events[0] == "uplink ended (exit code 1) and was started again"
+
+
+def test_a_full_disk_keeps_no_node_from_a_restart_and_what_does_is_said(tmp_path, monkeypatch):
+    process = Process("uplink", "", "rlinf.uplink", "a", "", {"seed": 1})
+    before = parameters_file(process, tmp_path / "params").stat()
+    again = parameters_file(process, tmp_path / "params").stat()
+    assert (again.st_mtime_ns, again.st_ino) == (before.st_mtime_ns, before.st_ino), "nothing was written"
+    changed = parameters_file(replace(process, parameters={"seed": 2}), tmp_path / "params")
+    assert "2" in changed.read_text()
+    ends = Process("uplink", "", "", "", "", {"command": [sys.executable, "-c", ""]})
+    with Supervisor(tmp_path, 90) as supervisor:
+        supervisor.start(ends).popen.wait(30)
+        monkeypatch.setattr(supervisor, "run_dir", tmp_path / "gone")
+        (tmp_path / "gone").mkdir()
+        (tmp_path / "gone/logs").symlink_to(tmp_path / "nowhere")
+        with pytest.raises(RlinfError, match="uplink ended .exit code 0. and cannot be started again: .*No such file"):
+            supervisor.poll()

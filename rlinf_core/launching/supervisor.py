@@ -100,7 +100,11 @@ class Supervisor:
         if child.alike >= MAX_RESTARTS:
             raise RlinfError(f"{name} ended {child.alike + 1} times for one reason: {why}\nIts log: {log}")
         child.said_before = self._logged(name)
-        child.popen, child.started, child.why = self._spawn(child.process), now, why
+        try:
+            child.popen, child.started, child.why = self._spawn(child.process), now, why
+        except OSError as error:
+            raise RlinfError(f"{name} ended ({how}) and cannot be started again: {error}. Mend what keeps this machine "
+                             "from it: its memory, its limit of processes, that folder") from error
         return f"{name} ended ({how}) and was started again{f': {why}' if why else ''}"
 
     def stop(self) -> None:
@@ -174,10 +178,12 @@ _Quoting.add_representer(str, lambda dumper, said: dumper.represent_scalar("tag:
 
 
 def parameters_file(process: Process, folder: Path) -> Path:
-    """Where they stand, for ROS to read."""
+    """Where they stand, for ROS to read; not written anew where they do, as a disk may be full at a restart."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{process.name}.yaml"
-    path.write_text(yaml.dump({"/**": {"ros__parameters": process.parameters}}, Dumper=_Quoting))
+    text = yaml.dump({"/**": {"ros__parameters": process.parameters}}, Dumper=_Quoting)
+    if not path.is_file() or path.read_bytes() != text.encode():
+        path.write_text(text)
     return path
 
 

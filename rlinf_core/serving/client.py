@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Any
 
 from websockets.exceptions import InvalidURI, WebSocketException
@@ -17,7 +19,7 @@ class PolicyClient:
 
     Args:
         address: ``ws://host:port``.
-        timeout_s: for the connection, and for each answer.
+        timeout_s: for the connection, for each answer, and for a server to take an observation.
 
     Raises:
         ServingError: nobody listens there, or it is no policy server.
@@ -33,6 +35,7 @@ class PolicyClient:
                                "serve POLICY") from error
         try:
             self.metadata = self._received()
+            self._socket.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         except ServingError:
             self.close()
             raise
@@ -47,7 +50,9 @@ class PolicyClient:
         try:
             self._socket.send(packed(message))
         except WebSocketException as error:
-            raise ServingError(f"policy server {self.address}: expected it to go on, got {_said(error)}") from error
+            late = isinstance(error.__cause__, BlockingIOError)  # of SO_SNDTIMEO
+            expected = f"expected it to take an observation within {self.timeout_s:g} s" if late else "expected it to go on"
+            raise ServingError(f"policy server {self.address}: {expected}, got {_said(error)}") from error
         return self._received()
 
     @property
@@ -70,6 +75,11 @@ class PolicyClient:
         if isinstance(data, str):
             raise RefusedRequestError(f"policy server {self.address}: {printable(data.strip())[-600:]}")
         return unpacked(data)
+
+
+def _timeval(seconds: float) -> bytes:
+    """Linux's ``struct timeval``."""
+    return struct.pack("@ll", int(seconds), int(seconds % 1.0 * 1e6))
 
 
 def _said(error: Exception) -> str:

@@ -78,6 +78,7 @@ class Progress:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
         self._writer: SummaryWriter | None = None
+        self._purge_step: int | None = None  # from which on the curves of a run that was ended are told anew
         self.file = run_dir / "progress.jsonl"
         self.metrics: dict[str, float] = {}
         self.counts: dict[str, int] = defaultdict(int)
@@ -90,7 +91,8 @@ class Progress:
         from torch.utils.tensorboard import SummaryWriter
 
         if self._writer is None:
-            self._writer = SummaryWriter(str(self.run_dir / "tensorboard"))
+            self._writer = SummaryWriter(str(self.run_dir / "tensorboard"), purge_step=self._purge_step)
+            self._purge_step = None
         return self._writer
 
     def note(self, metrics: dict[str, float], updates: int) -> None:
@@ -128,8 +130,9 @@ class Progress:
         """The means, and what they are of."""
         return {"metrics": [self.metrics], "counts": [self.counts]}
 
-    def load_state_dict(self, state: dict[str, Any], before: int) -> None:
-        """Go on from there: lines of evaluations from ``before`` on, which will be republished, go."""
+    def load_state_dict(self, state: dict[str, Any], before: int, step: int) -> None:
+        """Go on from that step: what was said of later ones goes, of evaluations from ``before`` on, which come again."""
+        self._purge_step = step + 1
         self.metrics, self.counts = dict(state["metrics"][0]), defaultdict(int, state["counts"][0])
         there = self.file.read_text(errors="replace") if self.file.is_file() else ""
         kept = [said for said in read_events(self.run_dir) if said["event"] != "evaluation" or "name" in said

@@ -5,6 +5,7 @@ from rlinf_core.reports.curves import read_evaluations
 from rlinf_core.rollouts.evaluation import EpisodeResult
 from rlinf_core.trainer import checkpoint
 from tests.trainer.test_run import ASYNC_PPO, run_of
+from tests.trainer.test_stations import scalars
 
 
 def judged(run, steps):
@@ -44,3 +45,17 @@ def test_policies_since_the_checkpoint_are_as_old_as_the_learner_that_goes_on(ta
     again = run_of(task, tmp_path, algorithm=ASYNC_PPO)
     assert again.updates == 5 and again.version == 5
     assert again.data.versions == {1: 3, 2: 5, 3: 5, 4: 5}
+
+
+def test_curves_of_steps_that_come_again_are_shown_once(task, tmp_path):
+    run = run_of(task, tmp_path, "simulation.evaluate_every=2000")
+    judged(run, 2500)
+    for steps in (2500, 3000, 4000):
+        run.progress.write(steps, {"steps": steps})
+    run.progress.close()
+    again = run_of(task, tmp_path, "simulation.evaluate_every=2000")
+    for steps in (2700, 3100):
+        again.progress.write(steps, {"steps": -steps})
+    again.progress.close()
+    assert scalars(tmp_path, "data/steps") == [(2500, 2500.0), (2700, -2700.0), (3100, -3100.0)]
+    assert scalars(tmp_path, "eval/success") == [(2500, 1.0)]
