@@ -133,10 +133,13 @@ def read_info(path: str | Path) -> dict[str, Any]:
 
 
 def newest_policy(path: Path) -> Path:
-    """A policy file, or the newest version in a folder; one under a name of somebody's own, where there is no other."""
+    """A policy file, or the newest version in a folder; one under a name of somebody's own, where there is no other.
+
+    Of a run's folder those in ``policies/``: ``rlinf serve`` looks each second, and not through all of its episodes.
+    """
     if path.is_file():
         return path
-    files = sorted(path.glob("**/policy-*.safetensors"))
+    files = sorted((path / "policies").glob("policy-*.safetensors")) or sorted(path.glob("**/policy-*.safetensors"))
     if not files:
         raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
     versions = [file for file in files if NAMED.fullmatch(file.name)]

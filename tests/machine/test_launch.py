@@ -22,7 +22,7 @@ from tests.machine.ros2_there import SETUP, as_installed, needs_ros2
 
 ROOT = Path(__file__).resolve().parents[2]
 DOMAIN, MARK = 232, "RLINF_TEST_LAUNCH"
-pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(600), needs_ros2]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(600), needs_ros2]
 OURS = ("PYTHONPATH", "_ROS_WHEELS_BOOTSTRAP_COMPLETE", "OMP_NUM_THREADS")
 CLEAN = {key: value for key, value in os.environ.items() if key not in OURS}
 TRAINER_INTERRUPTED = re.compile(r"\[trainer-1\]: process has died \[pid \d+, exit code 130,")  # as of any command
@@ -129,6 +129,8 @@ def ros(tmp_path_factory):
     return Workspace(tmp_path_factory.mktemp("ws"))
 
 
+# One after the other with what else starts stations in real time: the nodes of two of them, at their real-time priorities,
+# may leave nothing of two slow cores to whoever asks.
 def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tmp_path):
     with ros.launched(f"realworld.launch.py recipe:=franka_twin run_dir:={tmp_path}/run", tmp_path / "log") as launch:
         launch.until("now waits for you; next, each in a terminal")
@@ -163,6 +165,7 @@ def test_a_station_comes_up_answers_ros2s_questions_and_ends_with_ctrl_c(ros, tm
         assert "success=False" in reset and "message=" in reset
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("name, words, sign, domain", [
     ("sim", "lockstep:=true", "now waits for you", 209), *(pytest.param(*others, marks=pytest.mark.slow) for others in (
         ("collect", "", "now waits for you", 210), ("safety_drill", "json:={out}.json", r"held +S2", 211),
@@ -190,6 +193,7 @@ def test_a_trainer_that_says_why_it_cannot_go_on_ends_the_fleet_and_is_not_start
     assert len(re.findall(r"\[trainer-\d+\]: process started", said)) == 1
 
 
+@pytest.mark.patient
 def test_a_launch_argument_may_be_any_path(ros, tmp_path):
     odd = tmp_path / "it's (mine), too"
     told = subprocess.run(
@@ -206,6 +210,7 @@ def test_a_launch_argument_may_be_any_path(ros, tmp_path):
     assert said["station"]["policy"]["address"] == "ws://host:8000"
 
 
+@pytest.mark.patient
 def test_a_launch_in_another_python_than_the_environments_is_refused_in_words(ros):
     built = Path(ros.shell("ros2 pkg prefix rlinf").strip(), "share/rlinf/launch/rlinf_environment.py")
     found = runpy.run_path(str(built))
