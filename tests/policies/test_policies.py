@@ -164,7 +164,7 @@ def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_pa
     (tmp_path / "policies").mkdir()
     assert newest_policy(tmp_path) == tmp_path / "b/c" / policy_name(11)
     (tmp_path / "policies" / policy_name(4)).write_bytes(b"")
-    assert newest_policy(tmp_path) == tmp_path / "policies" / policy_name(4), "a run's own, whatever else lies in its folder"
+    assert newest_policy(tmp_path) == tmp_path / "policies" / policy_name(4), "a run's own, whatever else lies there"
     (tmp_path / "empty").mkdir()
     with pytest.raises(PolicyFileError, match=r"empty: expected a policy-\*.safetensors or a folder .*, found none"):
         newest_policy(tmp_path / "empty")
