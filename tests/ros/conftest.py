@@ -59,7 +59,7 @@ class Peer:
         self._live[-1].start()
         keep_time()
 
-    def spin(self, until, timeout_s=90.0, what="it"):
+    def spin(self, until, timeout_s=120.0, what="it"):
         """Until it holds; ``what`` is awaited, or a function that says so, and how it stands, when it has not come."""
         deadline = time.monotonic() + timeout_s
         while not until():

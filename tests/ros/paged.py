@@ -155,7 +155,7 @@ class Client:
         """The answer."""
         before = len(self.notes)
         self.press(what, **more)
-        peer.spin(lambda: len(self.notes) > before, 90, f"an answer to {what}")
+        peer.spin(lambda: len(self.notes) > before, what=f"an answer to {what}")
         return self.notes[-1]
 
     def close(self):
@@ -174,7 +174,7 @@ def visitor(station):
         station.peer.for_s(0.2)
     client = Client(station.url)
     try:
-        station.peer.spin(lambda: "state" in client.said, 90, "the page's state")
+        station.peer.spin(lambda: "state" in client.said, what="the page's state")
         assert client.ask(station.peer, "take")["well"]
         yield client
     finally:

@@ -130,8 +130,8 @@ class Arm:
             self.held = self.enabled = True
             self.inject("")
             self.peer.spin(lambda: self.states[-1].state != SafetyState.FAULT or (
-                self.clear(self.states[-1].cause).success and self.peer.for_s(0.3)), 60,
-                lambda: f"the reset of {self.states[-1].cause}: {self.answered}")
+                self.clear(self.states[-1].cause).success and self.peer.for_s(0.3)),
+                what=lambda: f"the reset of {self.states[-1].cause}: {self.answered}")
 
     def reach(self, state, cause=""):
         begun = len(self.states)

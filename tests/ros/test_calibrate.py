@@ -53,7 +53,7 @@ class Hand:
         self.pose.publish(said)
 
     def told(self, words, times=1):
-        self.peer.spin(lambda: self.out.read_text().count(words) >= times, 90, lambda: f"{words}: {self.out.read_text()}")
+        self.peer.spin(lambda: self.out.read_text().count(words) >= times, what=lambda: f"{words}: {self.out.read_text()}")
 
     def type(self, word):
         self.command.stdin.write(f"{word}\n")
@@ -66,7 +66,7 @@ class Hand:
             self.peer.for_s(0.4)
 
     def end(self):
-        self.peer.spin(lambda: self.command.poll() is not None, 90, lambda: f"its end: {self.out.read_text()}")
+        self.peer.spin(lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}")
         assert "Traceback" not in self.out.read_text()
         return self.command.returncode
 

@@ -55,11 +55,11 @@ def test_images_come_and_a_camera_that_is_pulled_out_disturbs_no_other(peer, vid
     for name in ("camera_wrist", "camera_side"):
         start(peer, name, f"station.robot={folder}", "station.lockstep=false")
     wrist, side = "station_a/camera/wrist/camera", "station_a/camera/side/camera"
-    peer.spin(lambda: wrist in health, 90, "its diagnostics")
+    peer.spin(lambda: wrist in health, what="its diagnostics")
     assert health[wrist].level == ERROR and "expected a camera at" in health[wrist].message
     assert not peer.supervisor.events, "it is waited for, and nobody had to start it again"
     (folder / "pulled_out").rename(video)
-    peer.spin(lambda: images and infos and jpegs and depths and others, 90, "both cameras")
+    peer.spin(lambda: images and infos and jpegs and depths and others, what="both cameras")
     assert from_image(images[-1]).shape == (24, 32, 3) and from_image(images[-1])[..., 0].mean() > 150
     assert list(infos[-1].k) == [30.0, 0.0, 16.0, 0.0, 30.0, 12.0, 0.0, 0.0, 1.0], "half the size"
     jpeg = cv2.imdecode(np.frombuffer(jpegs[-1].data, np.uint8), cv2.IMREAD_COLOR)

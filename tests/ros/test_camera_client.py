@@ -22,7 +22,7 @@ from rlinf_core.errors import RlinfError
 from rlinf_core.interlock.rotation import product
 from tests.cameras.test_hand_eye import BOARD, CAMERA, LENS, TILTS, picture, seven, views
 
-pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(120), pytest.mark.domain(129)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(180), pytest.mark.domain(129)]
 
 
 class Lab:
@@ -72,10 +72,10 @@ class Lab:
         self.command.stdin.flush()
 
     def told(self, words):
-        self.peer.spin(lambda: words in self.out.read_text(), 90, lambda: f"{words}: {self.out.read_text()}")
+        self.peer.spin(lambda: words in self.out.read_text(), what=lambda: f"{words}: {self.out.read_text()}")
 
     def end(self):
-        self.peer.spin(lambda: self.command.poll() is not None, 90, lambda: f"its end: {self.out.read_text()}")
+        self.peer.spin(lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}")
         assert "Traceback" not in self.out.read_text()
         return self.command.returncode
 

@@ -96,7 +96,7 @@ def standing(folder, domain, nodes, *overrides):
         for name in nodes:
             start(peer, name, *REACH, *overrides)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(lambda: statuses and updates.get_subscription_count() and runner.server_is_ready(), 60, "the station")
+        peer.spin(lambda: statuses and updates.get_subscription_count() and runner.server_is_ready(), what="the station")
 
         def played(policy):
             version = statuses[-1].version + 1
@@ -175,7 +175,7 @@ def test_a_failure_ends_an_episode_at_the_station_as_in_the_vectorised_environme
     for name in NODES:
         start(peer, name, *REACH[:1], *strict)
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(runner.server_is_ready, 60, "the station")
+    peer.spin(runner.server_is_ready, what="the station")
     recorded(peer, runner, "demonstration", [SCENES[0] - 1])  # nodes may still be finding each other
     failed, = recorded(peer, runner, "demonstration", SCENES[:1])
     assert (failed.success, failed.failure, failed.truncated) == (False, True, False)

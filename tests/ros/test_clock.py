@@ -34,9 +34,9 @@ def test_two_simulated_stations_have_a_clock_each_and_a_users_node_follows_one(p
         peer.node.create_subscription(Clock, f"/{station}/clock", lambda said, to=times: to.append(to_ns(said.clock)),
                                       profile("clock"))
     in_simulated_time(peer, "station_a", 1)
-    peer.spin(lambda: len(heard["station_a"]) > 5, 60, "the first clock")
+    peer.spin(lambda: len(heard["station_a"]) > 5, what="the first clock")
     in_simulated_time(peer, "station_b", 2)
-    peer.spin(lambda: len(heard["station_b"]) > 5 and heard["station_a"][-1] > heard["station_a"][0], 60, "both, moving on")
+    peer.spin(lambda: len(heard["station_b"]) > 5 and heard["station_a"][-1] > heard["station_a"][0], what="both, going on")
     for times in heard.values():
         assert times == sorted(times), "it runs backwards"
     assert not peer.node.count_publishers("/clock")

@@ -51,7 +51,7 @@ class Unreset:
         for name in ("interlock", "recorder")[:1 + records]:
             start(peer, name, *said)
         start(peer, "environment", *said, person=True, external=True, retries=1)
-        peer.spin(lambda: self.runner.server_is_ready() and self.arming.service_is_ready(), 60, "the station")
+        peer.spin(lambda: self.runner.server_is_ready() and self.arming.service_is_ready(), what="the station")
 
     def rest(self, step):
         if step.step_type != TimeStep.LAST and not self.idle:
@@ -65,14 +65,14 @@ class Unreset:
             self.peer.for_s(0.3)
             return self.states and (self.states[-1].state != SafetyState.DISARMED) == value
 
-        self.peer.spin(done, 90, lambda: f"arming {value}: {self.states[-1:]}")
+        self.peer.spin(done, what=lambda: f"arming {value}: {self.states[-1:]}")
 
     def say(self, word):
         self.word.publish(String(data=word))
 
     def ask(self, **goal):
         sent = self.runner.send_goal_async(RunEpisodes.Goal(**goal))
-        self.peer.spin(lambda: sent.done() and self.prompts and self.prompts[-1].data, 90, "the question")
+        self.peer.spin(lambda: sent.done() and self.prompts and self.prompts[-1].data, what="the question")
         return sent.result()
 
     @property
@@ -81,9 +81,9 @@ class Unreset:
 
     def ready(self):
         before = len(self.started)
-        self.peer.spin(lambda: self.prompts and self.prompts[-1].data, 90, "the question")
+        self.peer.spin(lambda: self.prompts and self.prompts[-1].data, what="the question")
         self.say("ready")
-        self.peer.spin(lambda: len(self.started) > before, 90, "the episode")
+        self.peer.spin(lambda: len(self.started) > before, what="the episode")
         own = self.started[-1].episode_id
         self.peer.spin(lambda: self.steps and (self.steps[-1].episode_id, self.prompts[-1].data) == (own, "")
                        and self.steps[-1].step_index > 2, 20, "time steps, and the question taken back")
@@ -102,12 +102,12 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
     at.arm()
     at.say("ready")  # before it is asked: it counts for nothing
     asked = at.runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration", first_seed=7))
-    peer.spin(asked.done, 90, "the request to be taken")
+    peer.spin(asked.done, what="the request to be taken")
     peer.for_s(1.0)
     assert "'ready' came while nothing waited for it" in at.prompts[-1].data
     assert not any("put the scene right" in each.data for each in at.prompts), "nobody would record it"
     start(peer, "recorder", *at.said)
-    peer.spin(lambda: at.prompts[-1].data.startswith("put the scene right"), 90, "the question")
+    peer.spin(lambda: at.prompts[-1].data.startswith("put the scene right"), what="the question")
     handle = asked.result()
     peer.for_s(0.5)
     assert not at.started and "say that it is ready" in at.prompts[-1].data
@@ -120,7 +120,7 @@ def test_where_nobody_resets_the_scene_a_persons_word_begins_the_episode_and_dis
         at.ready()
         at.say(word)
     result = handle.get_result_async()
-    peer.spin(result.done, 90, "the end of the request")
+    peer.spin(result.done, what="the end of the request")
     got = result.result().result
     assert (got.success, got.episodes, got.successes) == (True, 2, 1)
     assert [each.seed for each in at.started] == [7, 8, 8, 9], "once more is the same scene, a discarded one is left behind"
@@ -144,14 +144,14 @@ def test_takes_in_which_nobody_moves_the_arm_do_not_count_however_many_and_end_n
         at.ready()
         at.say("failure")
         own = at.started[-1].episode_id
-        peer.spin(lambda: any(each.kind == EpisodeEvent.ABORTED and each.episode_id == own for each in at.events), 90,  # noqa: B023
-                  "the recorder's word")
+        peer.spin(lambda: any(each.kind == EpisodeEvent.ABORTED and each.episode_id == own for each in at.events),  # noqa: B023
+                  what="the recorder's word")
         assert "applied no action: nobody commanded the arm" in at.events[-1].detail
     at.idle = False
     at.ready()
     at.say("success")
     result = handle.get_result_async()
-    peer.spin(result.done, 90, "the end of the request")
+    peer.spin(result.done, what="the end of the request")
     got = result.result().result
     assert (got.success, got.episodes, got.message) == (True, 1, "") and {each.seed for each in at.started} == {7}
 

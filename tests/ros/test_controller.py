@@ -82,7 +82,7 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
     arming = peer.node.create_client(SetBool, "interlock/arm")
 
     def armed():
-        peer.spin(arming.service_is_ready, 90, "the interlock")
+        peer.spin(arming.service_is_ready, what="the interlock")
         answer = arming.call_async(SetBool.Request(data=True))
         peer.spin(answer.done, what="the answer")
         return answer.result().success
@@ -92,9 +92,9 @@ def test_a_ur5e_moves_by_its_own_joint_trajectory_controller_and_stops_with_the_
                                    execute=1, control_mode="joint_delta", data=[0.0, 0.0, 0.02, 0.0, 0.0, 0.0],
                                    observation_stamp=peer.node.get_clock().now().to_msg()))
 
-    peer.spin(armed, 90, "arming")
+    peer.spin(armed, what="arming")
     peer.node.create_timer(0.1, step)
-    peer.spin(lambda: driver.angles["elbow_joint"] > 1.62, 90, lambda: f"motion: {states[-1:]}, {driver.angles}")
+    peer.spin(lambda: driver.angles["elbow_joint"] > 1.62, what=lambda: f"motion: {states[-1:]}, {driver.angles}")
     others = {name: angle for name, angle in driver.angles.items() if name != "elbow_joint"}
     assert others == pytest.approx({name: HOME[name] for name in others}, abs=1e-6)
     _, newest = driver.sent[-1]
@@ -181,7 +181,7 @@ def test_forward_position_is_told_the_joints_as_they_are(peer):
     got, say = [], peer.node.create_publisher(JointState, "target_joints", profile("target_joints"))
     peer.node.create_subscription(Float64MultiArray, "/forward_position_controller/commands", got.append, 10)
     controller(peer, "forward_position", "/forward_position_controller/commands")
-    peer.spin(say.get_subscription_count, 90, "the controller")
+    peer.spin(say.get_subscription_count, what="the controller")
     say.publish(JointState(name=["a", "b"], position=[0.25, -0.5]))
     peer.spin(lambda: got, what="the command")
     assert list(got[0].data) == [0.25, -0.5]
@@ -194,7 +194,7 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     poses = peer.node.create_publisher(PoseStamped, "current_pose", profile("current_pose"))
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     controller(peer, "twist", "/servo_node/delta_twist_cmds")
-    peer.spin(lambda: all(each.get_subscription_count() for each in (targets, poses, safety)), 90, "the controller")
+    peer.spin(lambda: all(each.get_subscription_count() for each in (targets, poses, safety)), what="the controller")
     target, pose = PoseStamped(), PoseStamped()
     target.header.frame_id = "base"
     target.pose.position.x, target.pose.orientation.z, target.pose.orientation.w = 0.41, 0.0499792, 0.9987503  # 0.1 rad
@@ -226,7 +226,7 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     targets.publish(target)
     peer.spin(lambda: got, what="an answer")
     assert got[-1].twist == Twist(), "it does not know where the arm is"
-    peer.spin(lambda: told() == pytest.approx([0.05, 0.0, 0.0, 0.5], abs=1e-4), 90, lambda: f"motion: {told()}")
+    peer.spin(lambda: told() == pytest.approx([0.05, 0.0, 0.0, 0.5], abs=1e-4), what=lambda: f"motion: {told()}")
     assert got[-1].header.frame_id == "base" and got[-1].twist.angular.x == pytest.approx(0.0, abs=1e-6)
     limits = load_limits(load_robot("franka_fr3").limits)
     still, most, speeds = [0.0] * 4, limits.acceleration * SLOWEST_S + 1e-9, [0.05]
@@ -235,12 +235,12 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
         speeds.append(math.hypot(*told(x=-0.6, y=-0.5)[:3]))
         return speeds[-1] == pytest.approx(limits.speed)
 
-    peer.spin(faster, 60, "what it may at most")
+    peer.spin(faster, what="what it may at most")
     held = [math.hypot(*told(state=SafetyState.HOLD, x=-0.6, y=-0.5)[:3]) for _ in range(2)]
     assert limits.speed > held[0] > held[1] > 0.0, "held, it comes to rest, and not at once"
     for one, two in itertools.pairwise([*speeds, *held]):
         assert abs(two - one) <= most, "as fast as it may"
-    peer.spin(faster, 60, "what it may at most")
+    peer.spin(faster, what="what it may at most")
     assert told(state=SafetyState.FAULT, x=-0.6, y=-0.5) == still, "and in a fault at once"
     for held in ({"state": SafetyState.HOLD}, {"state": SafetyState.FAULT}, {"state": SafetyState.DISARMED},
                  {"state": SafetyState.ARMED}, {"limits_hash": "others"}, {"frame": "world"}, {"x": math.nan},
@@ -256,12 +256,12 @@ def test_a_twist_goes_the_shorter_way_to_the_target_within_the_limits_and_only_w
     def fastest():
         return math.hypot(*told(x=-0.6, y=-0.5, limits_hash=now[0].hash)[:3])
 
-    peer.spin(lambda: fastest() == pytest.approx(0.06), 60, lambda: f"a speed that was tightened (S19): {fastest()}")
+    peer.spin(lambda: fastest() == pytest.approx(0.06), what=lambda: f"a speed that was tightened (S19): {fastest()}")
     now[0] = replace(limits, speed=2.9, lost_state=4.0)
-    peer.spin(lambda: fastest() == 0.0, 60, lambda: f"none that is looser than the robot's own: {fastest()}")
+    peer.spin(lambda: fastest() == 0.0, what=lambda: f"none that is looser than the robot's own: {fastest()}")
     assert [fastest() for _ in range(10)] == [0.0] * 10, "however often it is told"
     now[0] = limits
-    peer.spin(lambda: fastest() == pytest.approx(limits.speed), 60, lambda: f"what it was before: {fastest()}")
+    peer.spin(lambda: fastest() == pytest.approx(limits.speed), what=lambda: f"what it was before: {fastest()}")
 
 
 def listen_to(peer, kind, topic):

@@ -55,7 +55,7 @@ class Manned:
         self.health += [each for each in message.status if each.name == "station_a/operator"]
 
     def arm(self):
-        self.peer.spin(lambda: self.health and self.health[-1].message.endswith("ready"), 60, "the operator")
+        self.peer.spin(lambda: self.health and self.health[-1].message.endswith("ready"), what="the operator")
         for _ in range(40):
             self.mouse.press("2", True)
             self.mouse.press("2", False)
@@ -65,11 +65,11 @@ class Manned:
         raise AssertionError(f"not armed: {self.states[-1:]}")
 
     def begin(self, count=1):
-        self.peer.spin(self.runner.server_is_ready, 60, "the environment")
+        self.peer.spin(self.runner.server_is_ready, what="the environment")
         sent = self.runner.send_goal_async(RunEpisodes.Goal(count=count, mode="demonstration", first_seed=7))
         before = len(self.episodes)
         self.peer.spin(sent.done, what="the goal")
-        self.peer.spin(lambda: any(each.kind == EpisodeEvent.STARTED for each in self.episodes[before:]), 60, "an episode")
+        self.peer.spin(lambda: any(each.kind == EpisodeEvent.STARTED for each in self.episodes[before:]), what="an episode")
         return sent.result().get_result_async()
 
     @property
@@ -151,7 +151,7 @@ def test_a_spacemouse_moves_the_arm_through_the_interlock_and_silence_stops_it(m
     manned.peer.spin(lambda: well(manned), 5, "it to be well again")
     manned.pedal.press("c", True)
     manned.pedal.press("c", False)
-    manned.peer.spin(done.done, 90, "the end of the episode")
+    manned.peer.spin(done.done, what="the end of the episode")
     assert done.result().result.successes == 1, "the pedal said so"
 
 
@@ -167,7 +167,7 @@ def test_a_pedal_labels_a_failure_and_asks_for_an_episode_once_more(manned):
     manned.peer.for_s(0.3)
     manned.pedal.press("a", True)
     manned.pedal.press("a", False)
-    manned.peer.spin(done.done, 90, "the end of the episode")
+    manned.peer.spin(done.done, what="the end of the episode")
     ended = [each for each in manned.episodes if each.kind == EpisodeEvent.ENDED][-1]
     assert ended.failure and not ended.success and done.result().result.successes == 0
 
@@ -189,7 +189,7 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     peer.supervisor.start(operator_process(load_recipe("demo", ["station.operator={kind: joy, clutch: ''}"])))
     buttons = [0] * 11
     peer.node.create_timer(0.05, lambda: joy.publish(Joy(axes=[0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0], buttons=buttons)))
-    peer.spin(lambda: joy.get_subscription_count(), 90, "the operator")
+    peer.spin(lambda: joy.get_subscription_count(), what="the operator")
     end = time.monotonic() + 20
     while not labels:
         buttons[3] = 1 - buttons[3]
@@ -200,7 +200,7 @@ def test_a_joy_topic_commands_and_a_device_that_is_missing_ends_the_operator(pee
     missing = load_recipe("demo", ["station.operator={kind: spacemouse, device: /dev/hidraw99}"])
     peer.supervisor.start(operator_process(missing))
     log = peer.supervisor.run_dir / "logs/operator.log"
-    peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), 90, "its word")
+    peer.spin(lambda: "expected a SpaceMouse at /dev/hidraw99, got: No such file" in log.read_text(), what="its word")
     assert "Traceback" not in log.read_text()
 
 

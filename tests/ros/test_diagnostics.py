@@ -20,16 +20,16 @@ def test_every_node_that_can_fail_says_how_it_fares(peer):
     for process in processes.values():
         peer.supervisor.start(process)
     expected = {f"station_a/{name}" for name in processes}
-    peer.spin(lambda: expected <= heard.keys(), 60, lambda: expected - heard.keys())
+    peer.spin(lambda: expected <= heard.keys(), what=lambda: expected - heard.keys())
     assert heard["station_a/policy"].level == WARN and heard["station_a/policy"].message == "has no policy yet"
     assert heard["station_a/recorder"].level == heard["station_a/sim_bridge"].level == OK
-    peer.spin(lambda: "127.0.0.1:1" in heard["station_a/uplink"].message, 90, "the uplink's trouble")
+    peer.spin(lambda: "127.0.0.1:1" in heard["station_a/uplink"].message, what="the uplink's trouble")
     assert heard["station_a/uplink"].level == WARN
-    peer.spin(lambda: heard["station_a/environment"].level == WARN, 90, "what it waits for")
+    peer.spin(lambda: heard["station_a/environment"].level == WARN, what="what it waits for")
     assert heard["station_a/environment"].message.startswith("disarmed; arm it again: rlinf arm")
     assert {"current_pose age_s"} <= {value.key for value in heard["station_a/environment"].values}
     interlock = peer.supervisor.children["interlock"].popen
     interlock.kill()
-    peer.spin(lambda: heard["station_a/sim_bridge"].level == WARN or not peer.supervisor.children.pop("interlock", 1), 90,
-              "the silence of the interlock")
+    peer.spin(lambda: heard["station_a/sim_bridge"].level == WARN or not peer.supervisor.children.pop("interlock", 1),
+              what="the silence of the interlock")
     assert heard["station_a/sim_bridge"].message == "no command for the arm"

@@ -6,7 +6,7 @@ import pytest
 
 from rlinf_core.cli import doctor
 
-pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(180)]
 
 
 def test_an_image_comes_from_another_process():

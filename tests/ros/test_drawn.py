@@ -45,14 +45,14 @@ class Station:
             start(peer, name, *REACH, **({"lockstep_guard_s": 15.0} if name == "interlock" else {}))
         self.updates = peer.node.create_publisher(PolicyUpdate, "policy/update", profile("policy/update"))
         self.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(lambda: self.statuses and self.runner.server_is_ready(), 60, "the station")
+        peer.spin(lambda: self.statuses and self.runner.server_is_ready(), what="the station")
 
     def plays(self, policy):
         """From now on; what it draws is by this version. After an evaluation it waits for an episode: hence two."""
         self._publish(policy)
         self.episodes("train", 1)  # and at first, nodes may still be finding each other
         self._publish(policy)
-        self.peer.spin(lambda: self.statuses[-1].version == self.version, 90, "the policy")
+        self.peer.spin(lambda: self.statuses[-1].version == self.version, what="the policy")
         return self.version
 
     def _publish(self, policy):

@@ -59,9 +59,9 @@ def all_at_once(run, number):
 def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, peer, number):
     events = listen(peer, EpisodeEvent, "episode")
     with Run(tmp_path, "collect.episodes=50", domain=60, trains=False, supervisor=Supervisor) as run:
-        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, 90, "two episodes")
+        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 2, what="two episodes")
         before = len(events)
-        peer.spin(lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]), 60, "an episode's end")
+        peer.spin(lambda: any(e.kind == EpisodeEvent.ENDED for e in events[before:]), what="an episode's end")
         codes = all_at_once(run, number)
     ended = {e.episode_id for e in events if e.kind == EpisodeEvent.ENDED}
     spool = run.folder / "spool"
@@ -74,9 +74,9 @@ def test_an_episode_that_has_ended_is_closed_whatever_is_asked_to_end(tmp_path, 
 def test_an_episode_in_its_middle_is_set_aside_with_the_reason(tmp_path, peer):
     events = listen(peer, EpisodeEvent, "episode")
     with Run(tmp_path, "collect.episodes=50", domain=61, trains=False, supervisor=Supervisor) as run:
-        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, 90, "an episode")
-        peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED and any((run.folder / "spool/open").iterdir()), 60,
-                  "the next, in the recorder")
+        peer.spin(lambda: sum(e.kind == EpisodeEvent.CLOSED for e in events) >= 1, what="an episode")
+        peer.spin(lambda: events[-1].kind == EpisodeEvent.STARTED and any((run.folder / "spool/open").iterdir()),
+                  what="the next, in the recorder")
         codes = all_at_once(run, signal.SIGINT)
         peer.for_s(0.5)
     begun = {e.episode_id for e in events if e.kind == EpisodeEvent.STARTED}
@@ -113,12 +113,12 @@ def test_a_node_ends_with_whoever_started_it(tmp_path, peer):
     launcher = subprocess.Popen([sys.executable, "-c", code, *command_line(environment, tmp_path)], stdout=subprocess.PIPE,
                                 text=True, env=peer.supervisor.environment)
     node = int(launcher.stdout.readline())
-    peer.spin(lambda: peer.node.count_publishers("timestep"), 90, "the environment")
+    peer.spin(lambda: peer.node.count_publishers("timestep"), what="the environment")
     launcher.kill()
     launcher.wait()
-    peer.spin(lambda: not peer.node.count_publishers("timestep"), 60, "its end, in order")
-    peer.spin(lambda: not Path(f"/proc/{node}/stat").exists() or " Z " in Path(f"/proc/{node}/stat").read_text(), 60,
-              "the end of its process")
+    peer.spin(lambda: not peer.node.count_publishers("timestep"), what="its end, in order")
+    peer.spin(lambda: not Path(f"/proc/{node}/stat").exists() or " Z " in Path(f"/proc/{node}/stat").read_text(),
+              what="the end of its process")
 
 
 @pytest.mark.parametrize("number, group", [

@@ -45,7 +45,7 @@ class Person(Arm):
         self.fault, self.moving, self.up, self.out = "", False, 0.004, folder / "said.txt"
         self.faults = publisher(peer.node, "robot/fault", at=self.topics.get("robot/fault", ""))
         peer.node.create_timer(0.1, self.command_it)
-        peer.spin(lambda: self.states and self.targets, 90, "the interlock")
+        peer.spin(lambda: self.states and self.targets, what="the interlock")
         command = [sys.executable, "-m", "rlinf_core.cli.main", "first-motion", "demo", "--json", str(folder / "rows.json"),
                    "--set", f"station.robot={folder}", f"station.task={self.task}", "station.operator.kind=keyboard",
                    f"station.domain_id={domain}"]
@@ -65,8 +65,8 @@ class Person(Arm):
             self.send(0.0, 0.0, self.up, source="operator")
 
     def told(self, words):
-        self.peer.spin(lambda: words in self.out.read_text() or self.command.poll() is not None, 60,
-                       lambda: f"{words}: {self.out.read_text()}")
+        self.peer.spin(lambda: words in self.out.read_text() or self.command.poll() is not None,
+                       what=lambda: f"{words}: {self.out.read_text()}")
         if words not in self.out.read_text() and "NOT HELD" in self.out.read_text():
             raise NotHeldError
         assert words in self.out.read_text(), self.out.read_text()
@@ -76,8 +76,8 @@ class Person(Arm):
         self.arm()
         begun, self.moving = self.height, True
         self.up = 0.004 if begun < self.middle else -0.004
-        self.peer.spin(lambda: abs(self.height - begun) > 0.012, 90,
-                       lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
+        self.peer.spin(lambda: abs(self.height - begun) > 0.012,
+                       what=lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
 
     @property
     def height(self):
@@ -95,7 +95,7 @@ class Person(Arm):
         self.faults.publish(String(data=""))
 
     def end(self):
-        self.peer.spin(lambda: self.command.poll() is not None, 60, lambda: f"its end: {self.out.read_text()}")
+        self.peer.spin(lambda: self.command.poll() is not None, what=lambda: f"its end: {self.out.read_text()}")
         assert "Traceback" not in self.out.read_text(), self.out.read_text()
         return self.command.returncode
 

@@ -103,8 +103,8 @@ class Bench(Arm):
         self.arm()
         begun = self.poses[-1].pose.position.z
         self.up = 0.004 if begun < 0.2 else -0.004
-        self.peer.spin(lambda: abs(self.poses[-1].pose.position.z - begun) > 0.01, 90,
-                       lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
+        self.peer.spin(lambda: abs(self.poses[-1].pose.position.z - begun) > 0.01,
+                       what=lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}")
         self.up *= on
 
     def fault(self):
@@ -123,8 +123,8 @@ def station(tmp_path_factory):
         bench = Bench(peer)
         for name in ("twin", "driver", "interlock"):
             start(peer, name, f"station.robot={folder}", "station.lockstep=false")
-        peer.spin(lambda: bench.targets and bench.poses and bench.widths and bench.fault() == "", 60,
-                  lambda: f"the station: fault {bench.fault()}")
+        peer.spin(lambda: bench.targets and bench.poses and bench.widths and bench.fault() == "",
+                  what=lambda: f"the station: fault {bench.fault()}")
         yield bench
 
 
@@ -184,8 +184,8 @@ def test_s17_where_a_reflex_has_ended_franka_ros2s_control_loop_its_silence_is_t
                       and station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
     station.up, station.poses[:] = 0.0, []
     twists = listen_newest(station.peer, TwistStamped, "current_twist")
-    station.peer.spin(lambda: station.clear(station.states[-1].cause).success, 60,  # it may not have heard of the other yet
-                      lambda: f"the reset of whichever was first, S3 or the driver's node: {station.answered}")
+    station.peer.spin(lambda: station.clear(station.states[-1].cause).success,  # it may not have heard of the other yet
+                      what=lambda: f"the reset of whichever was first, S3 or the driver's node: {station.answered}")
     station.peer.for_s(1.0)
     seen = [pose.pose.position.z for pose in station.poses]
     assert max(seen) - min(seen) < 0.001, "a reset moves nothing"

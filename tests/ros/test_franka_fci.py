@@ -25,8 +25,8 @@ def station(tmp_path_factory):
         bench = Bench(peer)
         for name in ("twin", "driver", "interlock"):
             start(peer, name, f"station.robot={folder}", "station.lockstep=false")
-        peer.spin(lambda: bench.targets and bench.poses and bench.widths and bench.fault() == "", 90,
-                  lambda: f"the station: fault {bench.fault()}")
+        peer.spin(lambda: bench.targets and bench.poses and bench.widths and bench.fault() == "",
+                  what=lambda: f"the station: fault {bench.fault()}")
         yield bench
 
 

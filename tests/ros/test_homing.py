@@ -53,8 +53,8 @@ class Person:
             start(peer, name, *said)
         start(peer, "environment", *said, person=True, retries=1)
         peer.supervisor.start(operator_process(recipe))
-        peer.spin(lambda: self.runner.server_is_ready() and self.home.server_is_ready() and self.targets and self.poses, 60,
-                  "the station")
+        peer.spin(lambda: self.runner.server_is_ready() and self.home.server_is_ready() and self.targets and self.poses,
+                  what="the station")
 
     def report(self):
         buttons = [int(name in self.held) for name in BUTTONS]
@@ -72,14 +72,15 @@ class Person:
             self.press("start")
             return self.states and self.states[-1].state != SafetyState.DISARMED
 
-        self.peer.spin(armed, 90, lambda: f"arming: {self.states[-1:]}")
+        self.peer.spin(armed, what=lambda: f"arming: {self.states[-1:]}")
 
     def asked(self, words):
-        self.peer.spin(lambda: self.prompts and words in self.prompts[-1].data, 90, lambda: f"{words}: {self.prompts[-3:]}")
+        self.peer.spin(lambda: self.prompts and words in self.prompts[-1].data,
+                       what=lambda: f"{words}: {self.prompts[-3:]}")
 
     def ask(self):
         sent = self.runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=7))
-        self.peer.spin(sent.done, 90, "the request to be taken")
+        self.peer.spin(sent.done, what="the request to be taken")
         return sent.result()
 
     def leaves(self):
@@ -91,8 +92,8 @@ class Person:
                 self.press("r3")
             return self.far() < begun - 0.01
 
-        self.peer.spin(lambda: gone() and self.prompts[-1].data == "the arm goes home", 60,
-                       lambda: f"motion: {[each.cause for each in self.interventions[-20:]]} {self.prompts[-3:]}")
+        self.peer.spin(lambda: gone() and self.prompts[-1].data == "the arm goes home",
+                       what=lambda: f"motion: {[each.cause for each in self.interventions[-20:]]} {self.prompts[-3:]}")
 
     def rests(self):
         """It is told to stop, and to stay where it is."""
@@ -163,18 +164,18 @@ def test_the_arm_goes_home_at_a_persons_word_and_stops_at_any_sign_of_theirs(per
     person.asked("stand clear")
     person.leaves()
     while "put the scene right" not in person.prompts[-1].data:
-        peer.spin(lambda: person.prompts[-1].data not in ("", "the arm goes home"), 90, "its end")
+        peer.spin(lambda: person.prompts[-1].data not in ("", "the arm goes home"), what="its end")
         if "stand clear" in person.prompts[-1].data:
             person.press("r3")
     assert person.far() < 0.01 and not person.started and fastest(person.targets) < 0.25
     person.press("r3")
-    peer.spin(lambda: person.started, 90, "the episode")
+    peer.spin(lambda: person.started, what="the episode")
     refused = person.home.send_goal_async(ResetScene.Goal())
     peer.spin(refused.done, 10, "the answer")
     assert not refused.result().accepted, "not within an episode"
     person.press("y")
     ended = handle.get_result_async()
-    peer.spin(ended.done, 90, "the end of the request")
+    peer.spin(ended.done, what="the end of the request")
     got = ended.result().result
     assert (got.success, got.episodes, got.successes) == (True, 1, 1)
     episode = read_episode(peer.supervisor.run_dir / "spool/closed" / got.episode_ids[0])

@@ -43,7 +43,7 @@ def test_trap10_trap11_only_the_interlock_commands_and_no_image_reaches_it(peer,
     for process in processes:
         peer.supervisor.start(process)
     nodes = {process.name for process in processes}
-    peer.spin(lambda: nodes <= set(peer.node.get_node_names()), 60.0, f"{nodes}")
+    peer.spin(lambda: nodes <= set(peer.node.get_node_names()), what=f"{nodes}")
     commands = ["target_pose", "target_joints", "gripper/command"]
 
     def heard():

@@ -21,10 +21,11 @@ def test_an_episode_ends_with_the_models_second_yes_and_without_an_answer_it_goe
     at.arm()
     at.ask(count=1, mode="demonstration", first_seed=7)
     at.ready()
-    peer.spin(lambda: "still loading" in health.get("station_a/environment", ""), 90, lambda: f"the trouble: {health}")
+    peer.spin(lambda: "still loading" in health.get("station_a/environment", ""), what=lambda: f"the trouble: {health}")
     before = at.steps[-1].step_index
-    peer.spin(lambda: at.steps[-1].step_index > before + 3, 90, "further time steps")
+    peer.spin(lambda: at.steps[-1].step_index > before + 3, what="further time steps")
     assert not any(step.success for step in at.steps)
     server.says = (200, "yes")
-    peer.spin(lambda: at.events[-1].kind == EpisodeEvent.ENDED, 90, lambda: f"the end: {len(server.asked)} asked, {health}")
+    peer.spin(lambda: at.events[-1].kind == EpisodeEvent.ENDED,
+              what=lambda: f"the end: {len(server.asked)} asked, {health}")
     assert at.events[-1].success

@@ -74,7 +74,7 @@ def test_a_director_without_a_station_says_where_it_looks_and_what_it_sees(peer,
     def waiting_for():
         return json.loads(shown.read_text())["waiting_for"] if shown.exists() else ""
 
-    peer.spin(lambda: "station_b" in waiting_for(), 60, "its words")
+    peer.spin(lambda: "station_b" in waiting_for(), what="its words")
     assert waiting_for().startswith("expected station 'station_a' in ROS_DOMAIN_ID 112 on this machine, heard no env")
     assert "of it there are: peer; there are: station_b. Start it (rlinf up <recipe>)" in waiting_for()
     assert waiting_for().split(";")[0].split(" for ")[0] in (tmp_path / "logs/director.log").read_text()
@@ -95,11 +95,11 @@ def test_who_looks_says_so_again_only_while_it_is_away(peer):
 @pytest.mark.domain(114)
 def test_teleop_looks_in_the_shells_domain_and_shows_the_answer_with_the_state(peer, tmp_path):
     with terminal_of(peer, tmp_path) as (terminal, said):  # its shell says ROS_DOMAIN_ID=114
-        peer.spin(lambda: "in ROS_DOMAIN_ID 114 on this machine, heard no interlock" in said(), 60, said)
+        peer.spin(lambda: "in ROS_DOMAIN_ID 114 on this machine, heard no interlock" in said(), what=said)
         second = peer.node.create_publisher(Bool, "enable", profile("enable"))
         for name in ("sim_bridge", "interlock"):
             start(peer, name, "station.lockstep=false")
-        peer.spin(lambda: "the interlock is there" in said() and "disarmed; arm it again: rlinf arm" in said(), 90, said)
+        peer.spin(lambda: "the interlock is there" in said() and "disarmed; arm it again: rlinf arm" in said(), what=said)
         pressed(peer, terminal, b"e", said, "cannot arm: this is missing: two_publishers:enable")
         assert "): the interlock is DISARMED\n" in said()
         peer.node.destroy_publisher(second)

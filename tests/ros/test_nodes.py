@@ -159,7 +159,7 @@ def test_a_node_that_finds_the_interlock_and_hears_nothing_is_started_again(peer
     """S18: Fast DDS can leave a process deaf; here the interlock says nothing instead."""
     silent = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     start(peer, "recorder")
-    peer.spin(lambda: peer.supervisor.events, 90, "the supervisor to start it again")
+    peer.spin(lambda: peer.supervisor.events, what="the supervisor to start it again")
     assert peer.supervisor.events == ["recorder ended (exit code 1) and was started again"]
     assert "interlock and has heard nothing of it for 8 s" in (peer.supervisor.run_dir / "logs/recorder.log").read_text()
     silent.publish(SafetyState())

@@ -76,7 +76,7 @@ def test_a_script_arms_no_real_arm_however_it_is_started(peer):
     command = command_line(process, peer.supervisor.run_dir / "params")
     claims = subprocess.Popen([*command, "-p", "driver:=simulator", "-p", "teleports:=true"], stderr=subprocess.PIPE,
                               text=True, env=peer.supervisor.environment)
-    peer.spin(lambda: claims.poll() is not None, 90, "the refusal")
+    peer.spin(lambda: claims.poll() is not None, what="the refusal")
     told = claims.stderr.read()
     assert claims.returncode == 1 and "got the interlock of a real one" in told and "rlinf teleop" in told
     assert "Traceback" not in told and len(told.splitlines()) == 1
@@ -110,12 +110,12 @@ def test_a_script_resets_a_jam_of_a_simulated_arm_and_no_other_fault(peer):
                                (ResetFault, "reset_fault", reset)):
         peer.node.create_service(kind, f"interlock/{name}", answer)
     start(peer, "operator", SCRIPTED)
-    peer.spin(lambda: asked, 90, "the first arming")
+    peer.spin(lambda: asked, what="the first arming")
     said.state, said.cause = SafetyState.FAULT, "contact"
     peer.for_s(2.5)
     assert asked == ["arm"] and said.cause == "contact"
     said.cause = "divergence"
-    peer.spin(lambda: said.state == SafetyState.ARMED, 90, "the arm to be freed")
+    peer.spin(lambda: said.state == SafetyState.ARMED, what="the arm to be freed")
     assert asked == ["arm", "reset divergence", "arm"]
     peer.for_s(1.5)
     said.state = SafetyState.DISARMED  # by a person
@@ -151,7 +151,8 @@ def test_a_disarming_stands_until_a_person_arms_again(station):
     assert station.log("operator").count(told) == said + 1
     operator = peer.supervisor.children["operator"].popen
     operator.kill()  # nor does the one that comes after it
-    peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == said + 2, 90, "another operator to say it")
+    peer.spin(lambda: station.log("operator").count("disarmed; arm it again") == said + 2,
+              what="another operator to say it")
     assert peer.supervisor.events[died:] == ["operator ended (killed by SIGKILL) and was started again"]
     station.stays(SafetyState.DISARMED, 3.0)
     assert station.log("operator").count("disarmed; arm it again") == said + 2
@@ -213,8 +214,8 @@ def test_an_environment_that_waits_for_a_person_says_so_and_waits_as_long_as_it_
     peer.spin(sent.done, what="the goal")
     answer = sent.result().get_result_async()
     end = time.monotonic() + 2 * PATIENCE_S + 3  # longer than it has patience with machines
-    peer.spin(lambda: time.monotonic() > end, 60)
+    peer.spin(lambda: time.monotonic() > end)
     assert "disarmed; arm it again" in station.log("environment") and not answer.done() and not station.episodes
     station.arm(True)
-    peer.spin(answer.done, 60, "the episode")
+    peer.spin(answer.done, what="the episode")
     assert answer.result().result.success

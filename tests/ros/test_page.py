@@ -42,16 +42,16 @@ def takes_over(station, page, **axes):
     station.reach(SafetyState.ACTIVE)
     page.hold(**(axes or {"y": 1.0}))
     before = station.at
-    station.peer.spin(lambda: station.state.source == "operator" and station.at[1] > before[1] + 0.004, 90,
-                      lambda: f"motion: {station.state} {page.said['state']}")
+    station.peer.spin(lambda: station.state.source == "operator" and station.at[1] > before[1] + 0.004,
+                      what=lambda: f"motion: {station.state} {page.said['state']}")
 
 
 def goes_on(station, page):
     """What ended has been let go of, and somebody is there again."""
     page.let_go()
     page.silent = False
-    station.peer.spin(lambda: station.state.source == "policy", 90,
-                      lambda: f"the policy: {station.state} {page.said['state']}")
+    station.peer.spin(lambda: station.state.source == "policy",
+                      what=lambda: f"the policy: {station.state} {page.said['state']}")
 
 
 def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, page):
@@ -61,7 +61,7 @@ def test_what_is_held_moves_the_arm_and_what_is_let_go_gives_it_back(station, pa
     assert page.said["state"]["arms"][0]["pose"]
     goes_on(station, page)
     before = station.at
-    station.peer.spin(lambda: station.at[2] > before[2] + 0.002, 90, "the policy's drift")
+    station.peer.spin(lambda: station.at[2] > before[2] + 0.002, what="the policy's drift")
 
 
 def test_a_held_takeover_that_falls_silent_holds_the_arm_though_the_policy_goes_on(station, page):
@@ -81,7 +81,7 @@ def test_a_held_takeover_that_falls_silent_holds_the_arm_though_the_policy_goes_
 def test_whatever_ends_the_connection_of_a_takeover_holds_the_arm_and_disarms_nothing(station, page, how):
     takes_over(station, page)
     other = Client(station.url)
-    station.peer.spin(lambda: "state" in other.said, 90, "the other page")
+    station.peer.spin(lambda: "state" in other.said, what="the other page")
     if how == "garbage":
         page.send("\x00garbage")
         station.peer.spin(lambda: page.closed == 1008, 10, "the end of the connection")
@@ -114,7 +114,7 @@ def test_disarm_stop_release_reset_and_arm_do_what_they_say_and_name_what_stands
     ready(station, page)
     assert page.ask(station.peer, "disarm")["well"]
     station.reach(SafetyState.DISARMED)
-    station.peer.spin(lambda: page.ask(station.peer, "arm")["well"], 90, "arming")  # a state that is late forbids it
+    station.peer.spin(lambda: page.ask(station.peer, "arm")["well"], what="arming")  # a state that is late forbids it
     station.reach(SafetyState.ACTIVE)
 
     async def stop():
@@ -144,7 +144,7 @@ def test_a_disarm_goes_before_an_arm_that_was_asked_for_earlier_and_is_still_on_
         before, states = len(page.notes), len(station.states)
         page.press("arm")
         page.press("disarm")
-        station.peer.spin(lambda: len(page.notes) == before + 2, 90, "both answers")  # noqa: B023
+        station.peer.spin(lambda: len(page.notes) == before + 2, what="both answers")  # noqa: B023
         station.peer.for_s(0.3)
         assert {note["what"]: note["well"] for note in page.notes[before:]} == {"arm": False, "disarm": True}
         assert {each.state for each in station.states[states:]} == {SafetyState.DISARMED}
@@ -158,13 +158,13 @@ def test_a_label_ends_the_episode_as_it_says(station, page, label):
     assert page.ask(station.peer, label)["well"]
     aside = label in ("rerecord", "discard")
     wanted = EpisodeEvent.ABORTED if aside else EpisodeEvent.ENDED
-    station.peer.spin(lambda: any(each.kind == wanted for each in station.episodes[before:]), 90, "its end")
+    station.peer.spin(lambda: any(each.kind == wanted for each in station.episodes[before:]), what="its end")
     ended = next(each for each in station.episodes[before:] if each.kind == wanted)
     assert (ended.success, ended.failure) == (label == "success", label == "failure")
     if aside:
-        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 90, "another one")
+        station.peer.spin(lambda: page.said["state"]["episode"]["playing"], what="another one")
     else:
-        station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, 90, "it on the disk")
+        station.peer.spin(lambda: station.episodes[-1].kind == EpisodeEvent.CLOSED, what="it on the disk")
         station.peer.spin(lambda: page.said["state"]["episode"]["last"]["id"] == ended.episode_id, 10, "it on the page")
         station.peer.spin(lambda: page.said["history"]["success"], 10, "and in its curve")
 
@@ -178,7 +178,7 @@ def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a
     early = page.ask(station.peer, "success", seen=time.monotonic() - 99.0)
     assert not early["well"] and "before the episode in play had begun" in early["text"] and not heard
     assert page.ask(station.peer, "success", seen=time.monotonic() - 1.5)["well"]
-    station.peer.spin(lambda: any(each.kind == EpisodeEvent.ENDED for each in station.episodes[before:]), 90, "its end")
+    station.peer.spin(lambda: any(each.kind == EpisodeEvent.ENDED for each in station.episodes[before:]), what="its end")
     assert [each.buttons[BUTTONS.index("success")] for each in heard] == [1]
     assert page.ask(station.peer, "disarm", seen=time.monotonic() - 9.0)["well"]
     station.reach(SafetyState.DISARMED)
@@ -192,10 +192,10 @@ def test_what_comes_late_arms_nothing_and_renews_no_enable_though_a_disarm_and_a
 def test_a_late_label_of_one_who_let_go_is_passed_on_and_renews_no_enable(station, page):
     takes_over(station, page)
     page.silent = True
-    station.peer.spin(lambda: "silent: a takeover is held" in page.said["state"]["operator"], 90, "the enable let go")
+    station.peer.spin(lambda: "silent: a takeover is held" in page.said["state"]["operator"], what="the enable let go")
     page.let_go()
     page.active, page.silent = False, False
-    station.peer.spin(lambda: not page.said["state"]["operator"], 90, "the device to be well again")
+    station.peer.spin(lambda: not page.said["state"]["operator"], what="the device to be well again")
     station.peer.for_s(1.0)
     before = len(station.enables)
     assert page.ask(station.peer, "success", seen=time.monotonic() - 1.5)["well"]
@@ -208,14 +208,14 @@ def test_a_late_label_of_one_who_let_go_is_passed_on_and_renews_no_enable(statio
 def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(station, page):
     ready(station, page)
     assert page.ask(station.peer, "success")["well"]
-    station.peer.spin(lambda: not page.said["state"]["episode"]["playing"], 90, "the end of the one before")
-    station.peer.spin(lambda: page.ask(station.peer, "start", mode="demonstration")["well"], 90, "the start of another")
-    station.peer.spin(lambda: "say that it is ready" in page.said["state"]["prompt"], 90, "the question")
+    station.peer.spin(lambda: not page.said["state"]["episode"]["playing"], what="the end of the one before")
+    station.peer.spin(lambda: page.ask(station.peer, "start", mode="demonstration")["well"], what="the start of another")
+    station.peer.spin(lambda: "say that it is ready" in page.said["state"]["prompt"], what="the question")
     assert not page.said["state"]["episode"]["playing"]
     assert page.ask(station.peer, "ready")["well"]
-    station.peer.spin(lambda: page.said["state"]["episode"]["playing"], 90, "the episode")
+    station.peer.spin(lambda: page.said["state"]["episode"]["playing"], what="the episode")
     assert page.ask(station.peer, "discard")["well"]
-    station.peer.spin(lambda: page.said["state"]["prompt"], 90, "the question of the next one")
+    station.peer.spin(lambda: page.said["state"]["prompt"], what="the question of the next one")
     assert page.ask(station.peer, "cancel")["well"]
     station.peer.spin(lambda: not page.said["state"]["prompt"], 10, "its end")
 
@@ -223,7 +223,7 @@ def test_a_demonstration_waits_for_its_word_on_the_page_and_may_be_given_up(stat
 def test_cameras_come_while_somebody_looks(station, page):
     ready(station, page)
     before = page.frames
-    station.peer.spin(lambda: page.frames > before + 10, 90, "frames")
+    station.peer.spin(lambda: page.frames > before + 10, what="frames")
     assert page.said["station"]["cameras"] == ["front", "wrist"]
 
 
@@ -233,10 +233,10 @@ def test_an_interlock_that_hangs_is_not_shown_as_it_was(station, page):
     hung = station.peer.supervisor.children["interlock"].popen.pid
     os.kill(hung, signal.SIGSTOP)
     try:
-        station.peer.spin(lambda: not page.said["state"]["heard"], 90, "the page to say so")
+        station.peer.spin(lambda: not page.said["state"]["heard"], what="the page to say so")
     finally:
         os.kill(hung, signal.SIGCONT)
-    station.peer.spin(lambda: page.said["state"]["heard"], 90, "it to be heard again")
+    station.peer.spin(lambda: page.said["state"]["heard"], what="it to be heard again")
 
 
 def test_the_death_of_its_process_is_an_e_stop_and_its_end_a_disarming(station, page):

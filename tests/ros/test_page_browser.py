@@ -158,8 +158,7 @@ def test_a_second_tab_watches_until_it_takes_the_controls(browser, tab, station)
     other.click("#controls")
     other.page.wait_for_timeout(300)
     assert "You have" in tab.page.inner_text("#controls"), "a touch by chance takes nothing"
-    other.press_and_hold("#controls")
-    other.sees("#controls", "You have the controls")
+    other.takes()
     tab.sees("#controls", "has the controls: hold to take them")
     for each in ("front", "wrist"):
         other.until(lambda: "fps" in other.page.inner_text(f"[data-camera={each}]"), "pictures")  # noqa: B023

@@ -38,7 +38,7 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
     safety = peer.node.create_publisher(SafetyState, "safety", profile("safety"))
     try:
         start(peer, "policy", "station.policy.backend=remote", f"station.policy.address='{served.address}'")
-        peer.spin(lambda: statuses and statuses[-1].version == 7 and steps.get_subscription_count(), 60, "the connection")
+        peer.spin(lambda: statuses and statuses[-1].version == 7 and steps.get_subscription_count(), what="the connection")
         safety.publish(SafetyState(state=SafetyState.ARMED))
         peer.for_s(0.3)
 
@@ -64,7 +64,7 @@ def test_a_served_policy_plays_reconnects_and_says_when_it_is_gone(peer, tmp_pat
         served.end()
         again = Served(tmp_path, port=served.port)
         served = again
-        peer.spin(lambda: not statuses[-1].error, 90, "the connection again")
+        peer.spin(lambda: not statuses[-1].error, what="the connection again")
         assert decided(10, 1)
     finally:
         served.end()

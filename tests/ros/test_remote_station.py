@@ -41,14 +41,14 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
     try:
         for name in ("sim_bridge", "interlock", "environment", "operator", "recorder", "policy"):
             start(peer, name, *REACH, *remote, **({"lockstep_guard_s": 1.0} if name == "interlock" else {}))
-        peer.spin(lambda: statuses and statuses[-1].version == 3 and runner.server_is_ready(), 60, "the station")
+        peer.spin(lambda: statuses and statuses[-1].version == 3 and runner.server_is_ready(), what="the station")
         sent = runner.send_goal_async(RunEpisodes.Goal(count=COUNT, mode="evaluate", first_seed=1_000_000))
         peer.spin(sent.done, what="the goal")
         answer = sent.result().get_result_async()
 
-        peer.spin(lambda: killed, 60, "the time step")
-        peer.spin(lambda: "Tried again" in statuses[-1].error and states[-1].state == SafetyState.HOLD, 60,
-                  lambda: f"the hold: {states[-1]}, {statuses[-1].error}")
+        peer.spin(lambda: killed, what="the time step")
+        peer.spin(lambda: "Tried again" in statuses[-1].error and states[-1].state == SafetyState.HOLD,
+                  what=lambda: f"the hold: {states[-1]}, {statuses[-1].error}")
         peer.for_s(1.0)
         begun, asked = len(targets) - 1, len(chunks)
         peer.for_s(3.0)
@@ -57,7 +57,7 @@ def test_an_episode_outlives_the_server_of_its_policy(peer, tmp_path):
 
         served.end()
         served = Served(tmp_path, port=served.port)
-        peer.spin(lambda: not statuses[-1].error, 90, "the connection again")
+        peer.spin(lambda: not statuses[-1].error, what="the connection again")
         peer.spin(answer.done, 120, lambda: f"the episodes: {states[-1]}")
     finally:
         served.end()

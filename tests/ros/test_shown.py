@@ -43,11 +43,11 @@ def episode(tmp_path_factory):
         for process in station_processes(recipe, folder, without=("policy", "uplink")):
             peer.supervisor.start(process)
         runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(runner.server_is_ready, 60, "the environment")
+        peer.spin(runner.server_is_ready, what="the environment")
         sent = runner.send_goal_async(RunEpisodes.Goal(count=2, mode="demonstration"))
-        peer.spin(sent.done, 60, "the goal")
+        peer.spin(sent.done, what="the goal")
         answer = sent.result().get_result_async()
-        peer.spin(answer.done, 90, "two episodes")
+        peer.spin(answer.done, what="two episodes")
         assert answer.result().result.success, answer.result().result.message
     return sorted((folder / "spool/closed").iterdir())[-1]
 

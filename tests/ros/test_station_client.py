@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 def rlinf(peer, *words, domain):
     """Exit code, and what it said, on both."""
     ran, log = peer.supervisor.command(*words, "--set", f"station.domain_id={domain}")
-    peer.spin(lambda: ran.poll() is not None, 90, " ".join(words))
+    peer.spin(lambda: ran.poll() is not None, what=" ".join(words))
     code, said = ran.poll(), log.read_text()
     print(*words, code, said)
     assert "Traceback" not in said

@@ -19,7 +19,7 @@ from rlinf_core.ros import ros_environment
 from tests.ros.stand import start
 
 tf2_msgs = pytest.importorskip("tf2_msgs.msg", reason="rlinf messages builds tf2_msgs")
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 STATIC = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 REAL = ("station.lockstep=false", "station.robot=franka_twin_devices", "station.task=reach")
 
@@ -44,7 +44,7 @@ def test_the_tool_moves_on_tf_while_nothing_is_recorded_and_the_cameras_stand_on
     peer.every(0.01, say)
     moving = listen(peer, "/tf", 100)
     start(peer, "recorder", *REAL)
-    peer.spin(lambda: len(moving) > 3, 90, "transforms")
+    peer.spin(lambda: len(moving) > 3, what="transforms")
     late = listen(peer, "/tf_static", STATIC)  # long after it was said
     peer.spin(lambda: len(late) == 3, what=lambda: f"the cameras: {late}")
     assert {(each.header.frame_id, each.child_frame_id) for each in moving} == {("base_link", "tool0")}
@@ -74,7 +74,7 @@ def test_a_control_nodes_parameters_are_listed_described_with_their_range_and_fi
 
     def ask(kind, name, request):
         client = peer.node.create_client(kind, f"environment/{name}")
-        peer.spin(client.service_is_ready, 90, name)
+        peer.spin(client.service_is_ready, what=name)
         future = client.call_async(request)
         peer.spin(future.done, what=name)
         return future.result()

@@ -50,8 +50,8 @@ def station(tmp_path_factory):
         for name in NODES:
             start(peer, name, *BOTH)
         peer.runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-        peer.spin(lambda: peer.statuses and peer.updates.get_subscription_count() and peer.runner.server_is_ready(), 60,
-                  "the station")
+        peer.spin(lambda: peer.statuses and peer.updates.get_subscription_count() and peer.runner.server_is_ready(),
+                  what="the station")
         recorded(peer, peer.runner, "demonstration", [SCENES[0] - 1])  # nodes may still be finding each other
         yield peer
 
@@ -127,7 +127,7 @@ def test_s27_what_holds_one_arm_holds_both_at_the_same_ticks_as_in_the_vectorise
     for name in NODES[:-1]:
         start(peer, name, *robot)
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(lambda: runner.server_is_ready() and chunks.get_subscription_count() >= 3, 60, "the station")
+    peer.spin(lambda: runner.server_is_ready() and chunks.get_subscription_count() >= 3, what="the station")
     recorded(peer, runner, "demonstration", [SCENES[0] - 1])
     recording, = recorded(peer, runner, "evaluate", SCENES[:1])
     assert len(recording) == len(executed) and any(held)
@@ -160,7 +160,7 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     for name in NODES[:-1]:
         start(peer, name, BOTH[0], f"station.robot={tmp_path}", BOTH[2], "station.lockstep=false")
     runner = ActionClient(peer.node, RunEpisodes, "run_episodes")
-    peer.spin(lambda: runner.server_is_ready() and all(safety.values()), 60, "the station")
+    peer.spin(lambda: runner.server_is_ready() and all(safety.values()), what="the station")
 
     def stands():
         return [(said[-1].state, said[-1].cause) for said in safety.values()]
@@ -189,7 +189,7 @@ def test_in_real_time_a_whole_station_plays_and_stops_as_one(peer, tmp_path, req
     plays()
     peer.spin(lambda: SafetyState.ACTIVE not in [state for state, _ in stands()], what="the end of that episode")
     sent = runner.send_goal_async(RunEpisodes.Goal(count=1, mode="demonstration", first_seed=SCENES[1]))
-    peer.spin(lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, 60, "motion")
+    peer.spin(lambda: set_going() or [state for state, _ in stands()] == [SafetyState.ACTIVE] * 2, what="motion")
     reflex.publish(String(data="reflex"))
     reach((SafetyState.FAULT, "robot:reflex"), (SafetyState.HOLD, "arm:left"))
     reflex.publish(String(data=""))

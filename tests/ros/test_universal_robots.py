@@ -89,8 +89,8 @@ class Bench(Arm):
         self.arm()
         begun = self.elbow
         self.turn = 0.02 if begun < 1.6 else -0.02
-        self.peer.spin(lambda: abs(self.elbow - begun) > 0.03, 90,
-                       lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}, {self.fault()}")
+        self.peer.spin(lambda: abs(self.elbow - begun) > 0.03,
+                       what=lambda: f"motion: {self.states[-1].state} {self.states[-1].cause}, {self.fault()}")
         self.turn = 0.0
 
     def fault(self):
@@ -108,8 +108,8 @@ def station(tmp_path_factory):
         bench = Bench(peer)
         for name in ("twin", "driver", "controller", "interlock"):
             start(peer, name, "station.robot=ur5e_twin", "station.task=ur5e_reach", "station.lockstep=false")
-        peer.spin(lambda: bench.targets and bench.poses and bench.joints and bench.fault() == "", 60,
-                  lambda: f"the station: fault {bench.fault()}")
+        peer.spin(lambda: bench.targets and bench.poses and bench.joints and bench.fault() == "",
+                  what=lambda: f"the station: fault {bench.fault()}")
         yield bench
 
 
@@ -193,7 +193,7 @@ def test_s17_a_protective_stop_is_unlocked_with_a_reset_by_name_and_never_by_its
     station.held = True
     station.peer.for_s(0.3)
     before = station.elbow
-    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 90, lambda: f"the reset: {station.fault()}")
+    station.peer.spin(lambda: station.clear("robot:protective_stop").success, what=lambda: f"the reset: {station.fault()}")
     station.reach(DISARMED)
     assert station.fault() == "" and abs(station.elbow - before) < 1e-3, "a reset moves nothing"
     assert "recovering" in [each.data for each in station.faults]
@@ -208,10 +208,10 @@ def test_a_stop_that_is_locked_still_is_waited_for_and_says_what_stands(station)
     station.reach(FAULT, "robot:protective_stop")
     refused, begun = station.clear("robot:protective_stop"), time.monotonic()
     assert not refused.success
-    station.peer.spin(lambda: station.fault() == "protective_stop" and time.monotonic() - begun > 1.0, 90,
-                      lambda: f"the recovery to have given up: {station.fault()}")
+    station.peer.spin(lambda: station.fault() == "protective_stop" and time.monotonic() - begun > 1.0,
+                      what=lambda: f"the recovery to have given up: {station.fault()}")
     station.inject(0.0, "locked_s")
-    station.peer.spin(lambda: station.clear("robot:protective_stop").success, 90, lambda: f"the reset: {station.fault()}")
+    station.peer.spin(lambda: station.clear("robot:protective_stop").success, what=lambda: f"the reset: {station.fault()}")
     station.moves()
 
 
@@ -237,8 +237,8 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
                       and station.states[-1].state == FAULT, what=lambda: f"the fault: {station.fault()}")
     cause = station.states[-1].cause
     station.inject("")
-    station.peer.spin(lambda: station.fault() == "" and station.clear(cause).success, 90,
-                      lambda: f"the reset: {station.fault()} {station.states[-1].cause}")
+    station.peer.spin(lambda: station.fault() == "" and station.clear(cause).success,
+                      what=lambda: f"the reset: {station.fault()} {station.states[-1].cause}")
     station.moves()
     station.inject("safeguard_stop")
     station.reach(FAULT, "robot:safeguard_stop")
@@ -247,8 +247,8 @@ def test_s17_a_driver_that_falls_silent_is_a_fault_and_a_safeguard_ends_where_it
     station.peer.spin(lambda: told in station.health and station.health[told].message == "safeguard_stop",
                       what=lambda: f"diagnostics: {station.health.get(told)}")
     station.inject("")
-    station.peer.spin(lambda: station.fault() == "" and station.clear("robot:safeguard_stop").success, 90,
-                      lambda: f"the reset: {station.fault()}")
+    station.peer.spin(lambda: station.fault() == "" and station.clear("robot:safeguard_stop").success,
+                      what=lambda: f"the reset: {station.fault()}")
     station.moves()
 
 
@@ -261,7 +261,7 @@ def test_a_robot_that_its_driver_cannot_hear_is_a_fault_though_the_driver_goes_o
     assert not station.clear(cause).success and station.fault().startswith("frozen"), "a person mends the cable"
     station.inject("")
     station.peer.spin(lambda: station.fault() == "program_stopped", what=lambda: f"its program: {station.fault()}")
-    station.peer.spin(lambda: station.clear(cause).success, 90, lambda: f"the reset: {station.fault()}")
+    station.peer.spin(lambda: station.clear(cause).success, what=lambda: f"the reset: {station.fault()}")
     station.moves()
 
 
