@@ -139,7 +139,9 @@ def newest_policy(path: Path) -> Path:
     """
     if path.is_file():
         return path
-    files = sorted((path / "policies").glob("policy-*.safetensors")) or sorted(path.glob("**/policy-*.safetensors"))
+    if own := policy_files(path / "policies"):
+        return own[-1]
+    files = sorted(path.glob("**/policy-*.safetensors"))
     if not files:
         raise PolicyFileError(f"{path}: expected a policy-*.safetensors or a folder that holds some, found none")
     versions = [file for file in files if NAMED.fullmatch(file.name)]

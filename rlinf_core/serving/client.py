@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 from typing import Any
@@ -79,7 +80,7 @@ class PolicyClient:
 
 def _timeval(seconds: float) -> bytes:
     """Linux's ``struct timeval``."""
-    return struct.pack("@ll", int(seconds), int(seconds % 1.0 * 1e6))
+    return struct.pack("@ll", *divmod(math.ceil(seconds * 1e6), 1_000_000))  # never 0, which is for ever
 
 
 def _said(error: Exception) -> str:

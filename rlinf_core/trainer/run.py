@@ -294,7 +294,7 @@ class Run:
         for part in ("learner", "data", "intake", "source"):
             getattr(self, part).load_state_dict(state[part])
         self.next_evaluation, self.seconds = run["next_evaluation"], run["seconds"]
-        self.progress.load_state_dict(state["progress"], self.next_evaluation, self.steps)
+        self.progress.load_state_dict(state["progress"], before=self.next_evaluation, step=self.steps)
         self.clock.seconds.update(state["clock"][0])
         self.version = self.data.published_since(run["version"], self.run_dir / "policies", self.updates)
         self.fitted, self.published_at = run["fitted"], run["published_at"]

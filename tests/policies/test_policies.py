@@ -162,7 +162,9 @@ def test_versions_are_in_the_names_and_the_newest_is_found_anywhere_below(tmp_pa
     assert newest_policy(tmp_path) == tmp_path / "b/c" / policy_name(11)
     assert newest_policy(tmp_path / "a" / policy_name(3)) == tmp_path / "a" / policy_name(3)
     (tmp_path / "policies").mkdir()
+    (tmp_path / "policies/policy-best.safetensors").touch()
     assert newest_policy(tmp_path) == tmp_path / "b/c" / policy_name(11)
+    (tmp_path / "policies" / policy_name(2)).touch()
     (tmp_path / "policies" / policy_name(4)).write_bytes(b"")
     assert newest_policy(tmp_path) == tmp_path / "policies" / policy_name(4), "a run's own, whatever else lies there"
     (tmp_path / "empty").mkdir()

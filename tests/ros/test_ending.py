@@ -116,9 +116,9 @@ def test_a_node_ends_with_whoever_started_it(tmp_path, peer):
     peer.spin(lambda: peer.node.count_publishers("timestep"), what="the environment")
     launcher.kill()
     launcher.wait()
-    peer.spin(lambda: not peer.node.count_publishers("timestep"), what="its end, in order")
-    peer.spin(lambda: not Path(f"/proc/{node}/stat").exists() or " Z " in Path(f"/proc/{node}/stat").read_text(),
-              what="the end of its process")
+    peer.spin(lambda: not peer.node.count_publishers("timestep"), 60, "its end, in order")
+    peer.spin(lambda: not Path(f"/proc/{node}/stat").exists() or " Z " in Path(f"/proc/{node}/stat").read_text(), 60,
+              "the end of its process")
 
 
 @pytest.mark.parametrize("number, group", [

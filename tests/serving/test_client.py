@@ -1,8 +1,8 @@
 """A client whose server stands still, over real sockets."""
 
 import asyncio
+import queue
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timed
 
 
 def test_a_server_that_stands_still_keeps_nobody_who_sends_to_it():
-    ports, over = [], threading.Event()
+    ports, over = queue.Queue(), threading.Event()
 
     async def stand_still(socket):
         await socket.send(packed({}))
@@ -24,17 +24,13 @@ def test_a_server_that_stands_still_keeps_nobody_who_sends_to_it():
 
     async def serving():
         async with serve(stand_still, "127.0.0.1", 0) as server:
-            ports.append(server.sockets[0].getsockname()[1])
+            ports.put(server.sockets[0].getsockname()[1])
             await asyncio.to_thread(over.wait, 60)
 
     thread = threading.Thread(target=asyncio.run, args=(serving(),))
     thread.start()
     try:
-        end = time.monotonic() + 30
-        while not ports:
-            assert time.monotonic() < end
-            time.sleep(0.01)
-        client = PolicyClient(f"ws://127.0.0.1:{ports[0]}", 1.0)
+        client = PolicyClient(f"ws://127.0.0.1:{ports.get(timeout=30)}", 1.0)
         with pytest.raises(ServingError, match="expected it to take an observation within 1 s"):
             client.infer({"image": np.zeros(100_000_000, np.uint8)})  # more than the buffers of both take
         assert not client.open
