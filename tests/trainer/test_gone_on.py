@@ -56,6 +56,6 @@ def test_curves_of_steps_that_come_again_are_shown_once(task, tmp_path):
     again = run_of(task, tmp_path, "simulation.evaluate_every=2000")
     for steps in (2700, 3100):
         again.progress.write(steps, {"steps": -steps})
-    again.progress.close()
+        again.progress.close()  # as after what a disk did not take: of this life all is shown
     assert scalars(tmp_path, "data/steps") == [(2500, 2500.0), (2700, -2700.0), (3100, -3100.0)]
     assert scalars(tmp_path, "eval/success") == [(2500, 1.0)]
