@@ -226,7 +226,7 @@ def _scenarios() -> list[str]:
 
 
 def _topics() -> list[str]:
-    rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.receivers} | {row.rate} | "
+    rows = [f"| `{row.name}` | {row.type.replace('/msg/', '/')} | {row.sender} → {row.listeners} | {row.rate} | "
             f"{_quality(row)} | {'yes' if row.per_arm else ''} | {_recorded(row)} | {row.meaning} |" for row in TOPICS]
     return ["# Topics", "", "Names are relative to the station's namespace, or, of an arm's topics, to the arm's name "
             "below it where a station has several. `qos_overrides`: ROS's parameters of that name may change it "

@@ -16,7 +16,8 @@ from typing import Any
 from rlinf_core.core.errors import RlinfError, nearest
 
 EPISODE, BLACK_BOX, SESSION = "episode", "black box", "session"  # what a recording is of
-FREE = ("camera/<name>/image", "camera/<name>/camera_info", "robot_description", "joy", "policy/update", "policy/status",
+FREE = ("camera/<name>/image", "camera/<name>/camera_info", "camera/<name>/image/compressed", "camera/<name>/depth",
+        "robot_description", "joy", "vr/pose", "vr/joy", "policy/update", "policy/status",
         "trainer/status")  # whose quality of service may be overridden
 COUNTED = ("timestep", "applied", "safety/events", "episode", "label", "prompt")
 
@@ -28,7 +29,8 @@ class Topic:
     Attributes:
         name: with ``<name>`` where there is one for each camera or e-stop.
         type: of its messages, as ``package/msg/Kind``.
-        sender, receivers: nodes, ``robot side`` for a driver or a simulator.
+        sender, receivers: nodes, and programs that are none; ``robot side`` for a driver, a simulator, and the nodes
+            ``controller``, ``gripper`` and ``driver`` beside one. The recorder is added by ``listeners``.
         rate: how often, at least.
         depth: messages kept for a receiver that is late.
         latched: whoever joins later gets the last one (transient local).
@@ -66,9 +68,17 @@ class Topic:
             return ""
         if self.name in COUNTED:
             return "each of its messages counts"
-        if self.name == "clock" or self.receivers == "environment":
+        if self.name in ("clock", "endpoints") or (self.newest and "interlock" not in self.receivers.split(", ")):
             return "only its newest message counts, and in lockstep each"
+        if self.name == "page":
+            return "the operator goes by it, and the arm moves with it"
         return "the interlock goes by it, and the arm's safety by the interlock"
+
+    @property
+    def listeners(self) -> str:
+        """The receivers, with the recorder where it records the topic."""
+        recorded = self.recorded or self.sampled or self.session is not None
+        return ", ".join(filter(None, (self.receivers, "recorder" if recorded else "")))
 
 
 def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: str, package: str = "geometry_msgs",
@@ -80,19 +90,22 @@ def _state(name: str, kind: str, channel: tuple[int, ...], rate: str, meaning: s
 
 TOPICS = (
     _state("current_pose", "PoseStamped", (7,), "100 Hz", "the tool in the base frame: position [m], quaternion x y z w",
-           receivers="interlock, environment", recorded=BLACK_BOX),
+           receivers="interlock, environment, operator, page, robot side", recorded=BLACK_BOX),
     _state("current_twist", "TwistStamped", (6,), "control rate", "its velocity [m/s, rad/s]"),
     _state("wrench", "WrenchStamped", (6,), "10 Hz", "the external wrench at the tool [N, Nm]",
            receivers="interlock, environment"),
-    _state("joint_states", "JointState", (-1,), "10 Hz", "the joints [rad]", "sensor_msgs", "interlock, environment"),
+    _state("joint_states", "JointState", (-1,), "10 Hz", "the joints [rad]", "sensor_msgs",
+           "interlock, environment, operator"),
     _state("gripper/state", "JointState", (1,), "10 Hz", "the gripper's width [m]", "sensor_msgs",
-           "interlock, environment"),
-    _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it"),
-    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs"),
+           "interlock, environment, operator"),
+    _state("object_pose", "PoseStamped", (7,), "control rate", "the object of the task, where something knows it",
+           receivers="environment, operator"),
+    _state("goal_pose", "PoseStamped", (7,), "control rate", "where it belongs", receivers="environment, operator"),
     _state("task/success", "JointState", (1,), "control rate", "external success signal: 1 once the task is done",
            "sensor_msgs", per_arm=False, sampled=False),
-    Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side", receivers="environment",
-          rate="control rate", depth=2, newest=True, channel=(-1, -1, 3), sampled=True, meaning="rgb8 or bgr8"),
+    Topic(name="camera/<name>/image", type="sensor_msgs/msg/Image", sender="robot side",
+          receivers="environment, page", rate="control rate", depth=2, newest=True,
+          channel=(-1, -1, 3), sampled=True, meaning="rgb8 or bgr8"),
     Topic(name="camera/<name>/camera_info", type="sensor_msgs/msg/CameraInfo", sender="robot side",
           receivers="RViz, Foxglove", rate="control rate", depth=2, newest=True, sampled=True,
           meaning="of that image, as its driver calibrated it; K is zero where nobody has"),
@@ -124,37 +137,40 @@ TOPICS = (
           meaning="how far the gripper shall be open [m]; nothing while `gripper/state` is silent"),
     Topic(name="estop/<name>", type="std_msgs/msg/Bool", sender="e-stop", receivers="interlock", rate="10 Hz",
           depth=100, session=("data",), meaning="true when pressed; silence is pressed"),
-    Topic(name="enable", type="std_msgs/msg/Bool", sender="operator", receivers="interlock", rate="within the lease",
+    Topic(name="enable", type="std_msgs/msg/Bool", sender="operator",
+          receivers="interlock, operator, page", rate="within the lease",
           session=("data",), meaning="the policy may move, until false or the lease (enable_lease) has passed"),
     Topic(name="disarm", type="std_msgs/msg/Empty", sender="operator, page, `rlinf disarm`", receivers="interlock",
           rate="on a person's word", per_arm=True,
           meaning="disarms, beside the service `interlock/arm`, and needs no second process; it can do nothing else"),
     Topic(name="timestep", type="rlinf_msgs/msg/TimeStep", sender="environment",
-          receivers="policy, operator, recorder; interlock in lockstep", rate="control rate", depth=50, recorded=EPISODE,
-          meaning="observation, reward, how the episode ended"),
-    Topic(name="policy/action", type="rlinf_msgs/msg/ActionChunk", sender="policy", receivers="interlock, recorder",
+          receivers="policy, operator, page, interlock", rate="control rate", depth=50, recorded=EPISODE,
+          meaning="observation, reward, how the episode ended; the interlock hears it in lockstep"),
+    Topic(name="policy/action", type="rlinf_msgs/msg/ActionChunk", sender="policy", receivers="interlock",
           rate="each chunk", depth=50, recorded=EPISODE, meaning="what the policy wants, and what it drew for it"),
-    Topic(name="teleop/action", type="rlinf_msgs/msg/ActionChunk", sender="operator", receivers="interlock, recorder",
+    Topic(name="teleop/action", type="rlinf_msgs/msg/ActionChunk", sender="operator", receivers="interlock",
           rate="each chunk", depth=50, recorded=EPISODE,
           meaning="what a person wants, who goes first; a chunk without actions says that they let go"),
-    Topic(name="applied", type="rlinf_msgs/msg/Applied", sender="interlock", receivers="environment, recorder",
-          rate="each action", depth=50, per_arm=True, recorded=EPISODE,
+    Topic(name="applied", type="rlinf_msgs/msg/Applied", sender="interlock",
+          receivers="environment, page, director", rate="each action", depth=50, per_arm=True, recorded=EPISODE,
           meaning="what moved the arm, and who asked for it; what other arms did is zero here"),
-    Topic(name="safety", type="rlinf_msgs/msg/SafetyState", sender="interlock", receivers="all",
-          rate="10 Hz, and on change", depth=1, latched=True, per_arm=True, recorded=EPISODE,
+    Topic(name="safety", type="rlinf_msgs/msg/SafetyState", sender="interlock",
+          receivers="environment, policy, operator, page, director, robot side", rate="10 Hz, and on change",
+          depth=1, latched=True, per_arm=True, recorded=EPISODE,
           session=("state", "source", "cause", "limits_hash"),
           meaning="state of the interlock, and why"),
     Topic(name="safety/to_others", type="rlinf_msgs/msg/SafetyState", sender="interlock",
-          receivers="interlocks of the other arms", rate="every tick", per_arm=True,
-          meaning="where there are several arms: why this one could not move now, as `cause`; empty if it may"),
-    Topic(name="safety/events", type="rlinf_msgs/msg/SafetyEvent", sender="interlock", receivers="recorder, all",
+          receivers="interlock", rate="every tick", per_arm=True,
+          meaning="where there are several arms, to the interlocks of the others: why this one could not move now, as "
+          "`cause`; empty if it may"),
+    Topic(name="safety/events", type="rlinf_msgs/msg/SafetyEvent", sender="interlock", receivers="",
           rate="each intervention", depth=50, per_arm=True, recorded=EPISODE, session=("kind", "cause", "source"),
           meaning="what was refused, dropped, limited or held"),
-    Topic(name="episode", type="rlinf_msgs/msg/EpisodeEvent", sender="environment, recorder", receivers="all",
-          rate="each event", depth=50, recorded=EPISODE, session=(),
-          meaning="an episode started, ended, was closed or aborted"),
-    Topic(name="label", type="std_msgs/msg/String", sender="operator", receivers="environment", rate="on a person's word",
-          session=(),
+    Topic(name="episode", type="rlinf_msgs/msg/EpisodeEvent", sender="environment, recorder",
+          receivers="environment, interlock, operator, page, director", rate="each event",
+          depth=50, recorded=EPISODE, session=(), meaning="an episode started, ended, was closed or aborted"),
+    Topic(name="label", type="std_msgs/msg/String", sender="operator", receivers="environment, page",
+          rate="on a person's word", session=(),
           meaning="ready, of the scene before an episode; of that in play success, failure, rerecord or discard"),
     Topic(name="prompt", type="std_msgs/msg/String", sender="environment", receivers="operator, director, page",
           rate="on change", depth=1, latched=True, session=(),
@@ -170,18 +186,18 @@ TOPICS = (
     Topic(name="policy/update", type="rlinf_msgs/msg/PolicyUpdate", sender="uplink", receivers="policy",
           rate="each version", depth=1, latched=True, session=(), meaning="a new policy lies on this machine"),
     Topic(name="policy/status", type="rlinf_msgs/msg/PolicyStatus", sender="policy",
-          receivers="environment, director, uplink", rate="0.5 Hz", depth=1, latched=True,
+          receivers="environment, director, uplink, page", rate="0.5 Hz", depth=1, latched=True,
           session=("session", "version", "error"),
           meaning="which version plays, and how fast it answers"),
-    Topic(name="trainer/status", type="rlinf_msgs/msg/TrainerStatus", sender="uplink", receivers="environment, director",
-          rate="2 Hz", depth=1, latched=True,
+    Topic(name="trainer/status", type="rlinf_msgs/msg/TrainerStatus", sender="uplink",
+          receivers="environment, director, page", rate="2 Hz", depth=1, latched=True,
           session=("connected", "phase", "policy_version", "accepting", "set_aside", "message"),
           meaning="what the trainer does, and whether it wants more"),
     Topic(name="endpoints", type="std_msgs/msg/String", sender="each node of the loop, in lockstep",
           receivers="environment", rate="on change", depth=1, latched=True,
           meaning="which publishers and subscriptions a node has matched; no episode begins before all have"),
-    Topic(name="clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment; use_sim_time",
-          rate="control rate", meaning="simulated time, of a simulator in lockstep"),
+    Topic(name="clock", type="rosgraph_msgs/msg/Clock", sender="robot side", receivers="environment",
+          rate="control rate", meaning="simulated time, of a simulator in lockstep; also for `use_sim_time`"),
 )
 _BY_NAME = {topic.name: topic for topic in TOPICS}
 

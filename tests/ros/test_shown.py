@@ -21,6 +21,7 @@ from rlinf_core.episodes.messages import standard, to_ns, typestore
 from rlinf_core.episodes.ring import Message
 from rlinf_core.launch.graph import station_processes
 from rlinf_core.recipes import load_recipe, station_task
+from rlinf_core.specs.topics import topic
 from tests.ros.conftest import peer_in
 from tests.ros.played import assert_played
 from tests.test_views import strings
@@ -55,7 +56,10 @@ def played(tmp_path_factory):
         peer.spin(answer.done, what="two episodes")
         assert answer.result().result.success, answer.result().result.message
         publishers = {name: peer.node.count_publishers(name) for name in shown_topics()}
-    return sorted((folder / "spool/closed").iterdir())[-1], publishers
+        graph = {name.removeprefix("/station_a/"): (peer.node.get_publishers_info_by_topic(name),
+                                                    peer.node.get_subscriptions_info_by_topic(name))
+                 for name, _ in peer.node.get_topic_names_and_types() if name.startswith("/station_a/")}
+    return sorted((folder / "spool/closed").iterdir())[-1], publishers, graph
 
 
 def shown_topics():
@@ -76,6 +80,21 @@ def test_somebody_publishes_each_topic_that_foxglove_and_rviz_show(played):
     assert len(played[1]) >= 12 and "/station_a/camera/wrist/image" in played[1]
     silent = [name for name, publishers in played[1].items() if publishers != 1]
     assert silent == ["/station_a/goal_pose"], "this task alone has no goal"
+
+
+def nodes(endpoints):
+    """Words of the table for the nodes of a topic's endpoints; hidden nodes belong to the one that they are named after."""
+    names = {re.sub("_(inputs|poses|desk)$", "", endpoint.node_name) for endpoint in endpoints} - {"peer"}
+    return {"robot side" if name == "sim_bridge" else name for name in names}
+
+
+def test_each_sender_and_receiver_of_a_running_station_stands_in_the_table_of_topics(played):
+    rows = {name: topic(name) for name in played[2] if not re.search("/_action/|^interlock/|^tf", name)}
+    assert len(rows) > 25
+    for name, row in rows.items():
+        speakers, listeners = map(nodes, played[2][name])
+        assert row.sender.startswith("each node") or speakers <= set(row.sender.split(", ")), name
+        assert listeners <= set(row.listeners.split(", ")), name
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,10 @@ def test_what_the_interlock_goes_by_is_no_users_to_change():
     for row in TOPICS:
         assert not (row.name in free and "interlock" in {row.sender, *row.receivers.split(", ")}), row.name
         assert bool(row.fixed) is (row.name not in free)
+    assert {"camera/<name>/image/compressed", "camera/<name>/depth", "vr/pose"} <= free, "nobody's motion goes by them"
+    for row in TOPICS:
+        goes_by = "interlock" in {row.sender, *row.receivers.split(", ")}
+        assert row.fixed.startswith("the interlock goes by it") <= goes_by, row.name
     fixed = {"enable", "estop/<name>", "safety", "target_pose", "left/current_pose", "label", "timestep", "clock"}
     assert not any(may_override(name) for name in fixed)
 
